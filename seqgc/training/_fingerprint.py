@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from typing import cast
 
 import numpy as np
 from torch.optim import Optimizer
@@ -26,7 +27,7 @@ from seqgc.training._made_of import (
     versions,
 )
 from seqgc.training._plan import TrainingPlan
-from seqgc.training._stepper import without_compiler
+from seqgc.training._stepper import call_optimizer_factory, without_compiler
 from seqgc.training.callbacks import stateful
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model
@@ -144,7 +145,8 @@ def _settings(model: Model) -> dict[str, str]:
     seen = {}
     try:
         with without_compiler():
-            made = model.optimizer([p for p in model.module.parameters() if p.requires_grad])
+            named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
+            made = cast("Optimizer", call_optimizer_factory(model.optimizer, named))
             seen["optimizer's settings"] = _with_code(made, _of_groups(made))
             if model.scheduler is not None:
                 scheduler = model.scheduler(made)

@@ -29,11 +29,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from seqgc.errors import ParameterError, refusing
 from seqgc.training._packing import pack, unpack
 from seqgc.training._result import ModelResult
-from seqgc.training.model import Model, ParameterVector
+from seqgc.training.model import Model, OptimizerFactory, ParameterVector
 
-__all__ = ["Stepper", "without_compiler"]
+__all__ = ["Stepper", "call_optimizer_factory", "without_compiler"]
 
 _COMPILER: Final = "torch._dynamo"
+_NAMED: Final = "named_parameters"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -44,7 +45,7 @@ class Stepper:
     def __init__(self, model: Model, parameters: ParameterVector) -> None:
         self._model, self._parameters = model, parameters
         with without_compiler():
-            self._optimizer = _make_optimizer(model, parameters.tensors)
+            self._optimizer = _make_optimizer(model, parameters)
             self._scheduler = _make_scheduler(model, self._optimizer)
 
     def require_steps(self, steps: int) -> None:
@@ -130,15 +131,34 @@ def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
     return scheduler
 
 
-def _make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimizer:
+def call_optimizer_factory(
+    factory: OptimizerFactory, parameters: Sequence[tuple[str, nn.Parameter]]
+) -> object:
+    """Return what ``factory`` makes of the parameters, which are given with their names.
+
+    A factory that has an argument ``named_parameters`` is called with that one alone, a list of
+    pairs (name, parameter); any other factory is called with a list of parameters.
+    """
+    try:
+        takes_names = _NAMED in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a callable of C has no signature
+        takes_names = False
+    if takes_names:
+        return factory(**{_NAMED: list(parameters)})
+    return factory([parameter for _, parameter in parameters])
+
+
+def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
     """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
     rule = "must make an optimizer of the model's parameters ({})"
     with refusing("optimizer", rule, repr(model.optimizer)):
-        optimizer: object = model.optimizer(list(parameters))
+        named = list(zip(parameters.names, parameters.tensors, strict=True))
+        optimizer: object = call_optimizer_factory(model.optimizer, named)
     if not isinstance(optimizer, Optimizer):
         rule = "must be a factory, parameters -> torch.optim.Optimizer"
         remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
         raise ParameterError("optimizer", rule, optimizer, remedy)
+    _require_given(optimizer, parameters, model)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ParameterError(
@@ -150,6 +170,25 @@ def _make_optimizer(model: Model, parameters: Sequence[nn.Parameter]) -> Optimiz
         )
     _require_storable("optimizer", optimizer)
     return optimizer
+
+
+def _require_given(optimizer: Optimizer, parameters: ParameterVector, model: Model) -> None:
+    """Refuse an optimizer of parameters that are not trained; it may leave some of them out."""
+    given = set(map(id, parameters.tensors))
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    foreign = [each for each in held if id(each) not in given]
+    if foreign:
+        named = ((name, each) for name, each in model.module.named_parameters())
+        names = [name for name, each in named if any(each is other for other in foreign)]
+        raise ParameterError(
+            "optimizer",
+            "must hold no other parameters than those that its factory is given: the run trains a "
+            "copy of the module",
+            f"{type(optimizer).__name__} with {len(foreign)} others"
+            + (f", such as {names[0]!r} of the original module" if names else ""),
+            "to group parameters by name, give the factory an argument `named_parameters`, a list "
+            "of pairs (name, parameter)",
+        )
 
 
 def _keep_formats(optimizer: Optimizer, saved: object) -> None:

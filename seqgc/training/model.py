@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -37,7 +37,9 @@ __all__ = [
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 Precision: TypeAlias = Literal["float32", "float64"]
-OptimizerFactory: TypeAlias = Callable[[Sequence[nn.Parameter]], Optimizer]
+OptimizerFactory: TypeAlias = Callable[..., Optimizer]
+"""``(parameters) -> optimizer``, or ``(named_parameters) -> optimizer`` of pairs (name, parameter).
+"""
 SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
 Clipping: TypeAlias = Literal["norm", "value"]
 
@@ -72,19 +74,22 @@ class Model:
     ``module`` has trainable floating-point parameters, in the mode (``train`` or ``eval``) in which
     it is to be trained. ``loss`` is ``(output, target) -> values``, one value per data point, or
     ``(values, weights)`` for a mean of ``sum(values) / sum(weights)``; further axes are averaged. A
-    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`).
-    ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read; the trained
-    model is evaluated on ``test_dataset`` (``dataset`` unless given). ``optimizer`` is ``parameters
-    -> torch.optim.Optimizer``, ``scheduler``, if there is one, ``optimizer ->
-    torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of the optimizer.
-    Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to that norm over
-    all parameters, or, by the algorithm ``"value"``, each element to that size. ``validation`` says
-    how good the model is meanwhile, and when it is stopped; ``save_every_n_steps``, that its
-    weights are kept after every so many steps. With ``autocast`` ``"bfloat16"`` forward and loss
-    are computed under ``torch.autocast``, while weights, gradients and the optimizer keep the run's
-    precision, which is then float32. A step takes ``batch_size`` data points, in an order drawn by
-    ``seed``. ``name`` tells the run's models apart; by their ``recipe`` functions know them, and
-    workers of other kinds need none.
+    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`), and so
+    may the name of a loss (``"cross-entropy"``, ``"mse"``) or a path, as `registered_model` takes
+    it. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read; the trained
+    model is evaluated on ``test_dataset`` (``dataset`` unless given). ``optimizer`` is
+    ``parameters -> torch.optim.Optimizer``; if it has an argument ``named_parameters``, that is a
+    list of pairs (name, parameter) instead. It may leave parameters out, which then keep their
+    values. ``scheduler``, if there is one, is
+    ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
+    the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
+    that norm over all parameters, or, by the algorithm ``"value"``, each element to that size.
+    ``validation`` says how good the model is meanwhile, and when it is stopped;
+    ``save_every_n_steps``, that its weights are kept after every so many steps. With ``autocast``
+    ``"bfloat16"`` forward and loss are computed under ``torch.autocast``, while weights, gradients
+    and the optimizer keep the run's precision, which is then float32. A step takes ``batch_size``
+    data points, in an order drawn by ``seed``. ``name`` tells the run's models apart; by their
+    ``recipe`` functions know them, and workers of other kinds need none.
 
     Raises
     ------
@@ -188,7 +193,9 @@ class ParameterVector:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.tensors: Final = tuple(p for p in module.parameters() if p.requires_grad)
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.names: Final = tuple(name for name, _ in trained)
+        self.tensors: Final = tuple(p for _, p in trained)
         self.size: Final = sum(p.numel() for p in self.tensors)
         self.layout: Final = ResultLayout([p.numel() for p in self.tensors])
 
