@@ -18,6 +18,8 @@ from seqgc.training.checkpoints import load_checkpoint as load_checkpoint
 from seqgc.training.checkpoints import save_checkpoint as save_checkpoint
 from seqgc.training.compute import TorchCompute as TorchCompute
 from seqgc.training.compute import TorchComputeFactory as TorchComputeFactory
+from seqgc.training.dropout import Dropout as Dropout
+from seqgc.training.dropout import dropout_masks as dropout_masks
 from seqgc.training.factories import make_module as make_module
 from seqgc.training.factories import registered_model as registered_model
 from seqgc.training.grids import grid as grid

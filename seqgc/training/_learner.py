@@ -18,6 +18,7 @@ from seqgc.training._queue import DataQueue
 from seqgc.training._result import ModelResult
 from seqgc.training._stepper import Stepper
 from seqgc.training.augmentation import AugmentedDataset
+from seqgc.training.dropout import dropout_layers
 from seqgc.training.model import Model, ParameterVector, Precision, torch_dtype
 from seqgc.training.validation import ValidationState, Validator
 
@@ -55,7 +56,8 @@ class Learner:
             len(model.dataset),  # now: workers have copies
             batch_size=model.batch_size,
             seed=model.seed,
-            by_epoch=isinstance(model.dataset, AugmentedDataset),
+            by_epoch=isinstance(model.dataset, AugmentedDataset)
+            or bool(dropout_layers(self.module)),
         )
         self._store = store
         self.steps = self.changes = 0

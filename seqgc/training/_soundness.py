@@ -24,6 +24,7 @@ from seqgc.errors import ParameterError, refusing, reraise_stop
 from seqgc.ports import IntArray
 from seqgc.training._autocast import autocasting
 from seqgc.training._points import collate, loss_in, map_tensors, point_losses, require_mean
+from seqgc.training.dropout import dropout_masks
 from seqgc.training.model import Model
 
 __all__ = ["frozen_statistics", "require_sound"]
@@ -115,7 +116,8 @@ def _require_statistics(model: Model) -> None:
                 "must not normalise by statistics that no data were seen for: in eval mode they "
                 "stay at mean 0 and variance 1, so the layer only scales and shifts",
                 f"{type(kind).__name__} {name!r} of model {model.name!r} in eval mode",
-                "use GroupNorm or LayerNorm instead, or load a pretrained module",
+                "use GroupNorm instead, or let the layers see data before the run: "
+                "docs/training.md, Normalisation",
             )
 
 
@@ -162,13 +164,14 @@ class _Trial:
                 _DRAWING,
                 "must not draw random numbers in forward: the workers that repeat a chunk would "
                 "draw others, and the decoded gradient would be wrong",
-                "set its dropout to 0 or call .eval() on it; weight decay regularises too",
+                "use seqgc.training.Dropout in place of torch's dropout layers; attention and "
+                "recurrent layers need dropout=0",
             )
         remembers = self._unsound(
             _NORMALISING,
             "must not change from call to call: what a worker's copy remembers (buffers, running "
             "statistics) is lost, and differs from worker to worker",
-            "use GroupNorm or LayerNorm; .eval() keeps a pretrained module's statistics",
+            "use GroupNorm or LayerNorm, or fixed statistics: docs/training.md, Normalisation",
         )
         if not _equal(original, self.call(first)):
             raise remembers
@@ -180,7 +183,8 @@ class _Trial:
         """Return the points' losses (m,), then the module's output if it is one tensor."""
         x, y = collate(self.model.dataset, points, dtype=self.dtype)
         try:
-            with torch.no_grad(), autocasting(self.model.autocast):
+            masks = dropout_masks(self.module, points, seed=self.model.seed)
+            with torch.no_grad(), autocasting(self.model.autocast), masks:
                 output = self.module(x)
                 loss = loss_in(self.model.loss, self.dtype)
                 losses = point_losses(loss, output, y, count=len(points))
@@ -208,8 +212,8 @@ class _Trial:
                 _MIXING,
                 "must compute each point on its own: a worker sees some chunks of a batch only, so "
                 "statistics over a batch would differ from worker to worker",
-                "use GroupNorm or LayerNorm instead of BatchNorm; check "
-                "that the batch is the first axis (batch_first=True)",
+                "use GroupNorm or fixed statistics instead of BatchNorm (docs/training.md, "
+                "Normalisation); check that the batch is the first axis (batch_first=True)",
             )
 
     def _unsound(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from typing import Final, Protocol, cast
 
@@ -18,6 +19,7 @@ from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRe
 from seqgc.training._autocast import autocasting, require_autocast
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import collate, loss_in, point_losses
+from seqgc.training.dropout import dropout_layers, items_of, masks_of
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
 
 __all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
@@ -103,7 +105,8 @@ class TorchCompute:
             objective = self._local[part.model]
             objective.module.load(part.weights, self._fetch)
             try:
-                objective.compute(part, out=out)
+                with objective.masks(part):
+                    objective.compute(part, out=out)
             except BaseException as error:  # of one model's own code: other parts are none of it
                 reraise_stop(error)
                 out[:] = 0
@@ -120,6 +123,7 @@ class _LocalModule:
         self.dtype: Final = dtype
         self.call: Final = copy.deepcopy(module).to(device="cpu", dtype=dtype)
         self.parameters: Final = ParameterVector(self.call)
+        self.dropouts: Final = dropout_layers(self.call)
         self._loaded: WeightRef | None = None
 
     def load(self, ref: WeightRef, fetch: Callable[[WeightRef], FloatArray]) -> None:
@@ -139,10 +143,18 @@ class _LocalObjective:
         self._loss: Final = loss_in(objective.loss, module.dtype)
         self.parameters: Final = module.parameters
 
+    def masks(self, part: WeightedPoints) -> AbstractContextManager[None]:
+        """Let `Dropout` layers draw the masks of the part's points in this block."""
+        layers = self.module.dropouts
+        return masks_of(layers, part.points, seed=self._objective.seed) if layers else nullcontext()
+
     def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
         """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
         module, dtype = self.module, self.module.dtype
-        x, y = collate(self._objective.dataset, part.points, dtype=dtype)
+        dataset = self._objective.dataset
+        # With layers that drop out, points tell the epoch as well.
+        items = items_of(dataset, part.points) if module.dropouts else part.points
+        x, y = collate(dataset, items, dtype=dtype)
         with autocasting(self._objective.autocast):
             losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
         # Copied, because the coefficients are read-only and torch warns of such arrays.

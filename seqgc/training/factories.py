@@ -341,6 +341,7 @@ def _objective(model: Json, parts: _Parts) -> Objective:
         module=parts.module(module, seed),
         loss=parts.loss(loss),
         autocast=cast("Autocast", autocast),
+        seed=seed,
     )
 
 

@@ -53,6 +53,7 @@ class Objective:
     loss: Loss  # one value per point
     dataset: PointDataset
     autocast: Autocast = "off"
+    seed: int = 0  # of the masks of `Dropout` layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ class Model:
             loss=self.loss,
             dataset=self.dataset,
             autocast=self.autocast,
+            seed=self.seed,
         )
 
 
