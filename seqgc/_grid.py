@@ -8,6 +8,7 @@ names files of weights, so what no such name may hold becomes ``_``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from math import prod
@@ -30,7 +31,8 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
     """Return the points of a grid by their names.
 
     ``axes`` has the values of each axis, a list; ``seed`` may be their number instead: ``4`` is
-    ``[0, 1, 2, 3]``. Axes must be among those ``known`` (None: any).
+    ``[0, 1, 2, 3]``. Axes must be among those ``known`` (None: any). Points are named by the last
+    part of an axis ``table.key``, unless two axes end alike.
 
     Raises
     ------
@@ -52,7 +54,10 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
     if (count := prod(map(len, values.values()))) > MOST_MODELS:
         rule = f"must come to at most {MOST_MODELS} models, the product of its axes' lengths"
         raise ParameterError("grid", rule, count, "train it in parts, each a run of its own")
-    named = [_named(axis, column) for axis, column in values.items()]
+    last = {axis: axis.rpartition(".")[2] for axis in values}
+    shared = Counter(last.values())
+    labels = {axis: last[axis] if shared[last[axis]] == 1 else axis for axis in values}
+    named = [_named(axis, labels[axis], column) for axis, column in values.items()]
     names = ["-".join(words) for words in product(*named)]
     return {
         name: dict(zip(values, point, strict=True))
@@ -77,9 +82,9 @@ def _values(axis: object, given: object, known: Collection[str] | None) -> Seque
     return given
 
 
-def _named(axis: str, values: Sequence[object]) -> list[str]:
+def _named(axis: str, label: str, values: Sequence[object]) -> list[str]:
     """Return the part of a name that each value makes; they differ, or the axis is refused."""
-    texts = [f"{axis}_{_UNNAMED.sub('_', _text(value, at))}" for at, value in enumerate(values)]
+    texts = [f"{label}_{_UNNAMED.sub('_', _text(value, at))}" for at, value in enumerate(values)]
     if len(set(texts)) < len(texts):
         raise ParameterError(f"grid.{axis}", "must hold values of distinct names", list(values))
     return texts

@@ -16,11 +16,12 @@ from typing import Final
 from seqgc.cli.config import ModelConfig, RunConfig
 from seqgc.errors import ParameterError, one_line, require_name
 from seqgc.stores import find_data
-from seqgc.worker import own_function, own_module, require_known
+from seqgc.worker import own_function, own_module, require_arguments, require_known
 
 __all__ = [
     "DATA",
     "FUNCTIONS",
+    "LOSSES",
     "MODULES",
     "NOT_TAKEN",
     "OPTIMIZERS",
@@ -29,6 +30,7 @@ __all__ = [
     "require_unregistered",
 ]
 
+LOSSES: Final = ("cross-entropy", "mse")
 MODULES: Final = ("digits-cnn", "mlp", "paper-cnn")
 DATA: Final = ("digits",)
 OPTIMIZERS: Final[Mapping[str, str]] = {
@@ -86,11 +88,19 @@ def _check_model(model: ModelConfig) -> None:
     for argument, name, known in (
         ("module", model.module, MODULES),
         ("data", model.data, DATA),
+        ("loss", model.loss, LOSSES),
     ):
         if own_module(name) is not None:
-            own_function(name, argument=argument)
-        elif not (_may_be_registered() or (argument == "data" and find_data(name))):
+            function = own_function(name, argument=argument)
+            args = getattr(model, f"{argument}_args")
+            require_arguments(f"{argument}_args", args, of=function, name=name)
+        elif argument == "loss" or not _is_known_later(argument, name):
             require_known(argument, name, known)
+
+
+def _is_known_later(argument: str, name: str) -> bool:
+    """Whether a network or data may be known by this name once PyTorch is imported."""
+    return _may_be_registered() or (argument == "data" and find_data(name) is not None)
 
 
 def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[str]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import tomli_w
 
@@ -27,11 +26,11 @@ from seqgc.cli.config import (
 )
 from seqgc.cli.progress import RunProgress
 from seqgc.deploy import DEPLOYMENT_FILE, Budget, StayBudget, find_prices
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, num_rounds, require_models
 from seqgc.schemes import Deal, Defence, parse_scheme
-from seqgc.worker import OwnFunction, call_own, own_function, own_module
+from seqgc.worker import OwnFunction, call_own, own_function, own_module, require_arguments
 from seqgc.workers import Forecast, FunctionSettings, InjectedDelays, WorkerSet
 
 if TYPE_CHECKING:
@@ -290,42 +289,38 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
 def make_models(config: RunConfig) -> list[Model]:
     """Return the models of a configuration; for functions, refuse what they do not have."""
     check_names(config)  # before PyTorch is imported, which takes seconds
-    from seqgc.training import Model, Recipe
+    from seqgc.training import Recipe
     from seqgc.training.factories import (
-        LOSSES,
         check_recipe,
         import_registered,
-        make_module,
-        named_data,
+        loading_once,
+        registered_model,
     )
 
     import_registered()
-    recipes = [Recipe(module=m.module, data=m.data, loss=m.loss) for m in config.models]
+    names = {"module", "data", "loss", "module_args", "data_args", "loss_args"}
+    recipes = [cast("Any", model.model_dump(include=names)) for model in config.models]
     if config.backend in FUNCTIONS:
         for recipe in recipes:
-            check_recipe(recipe)
-    data = {name: named_data(name) for name in dict.fromkeys(m.data for m in config.models)}
+            check_recipe(Recipe(**recipe))
     validation = _validations()
-    return [
-        Model(
-            name=model.name,
-            module=make_module(model.module, seed=model.seed),
-            loss=LOSSES[model.loss](),
-            dataset=data[model.data][0],
-            optimizer=_optimizer(model),
-            scheduler=_scheduler(model, steps=config.steps),
-            gradient_clip_val=model.gradient_clip_val,
-            gradient_clip_algorithm=model.gradient_clip_algorithm,
-            validation=validation(model.validation),
-            save_every_n_steps=model.save_every_n_steps,
-            autocast=model.autocast,
-            batch_size=model.batch_size,
-            seed=model.seed,
-            test_dataset=data[model.data][1],
-            recipe=recipe,
-        )
-        for model, recipe in zip(config.models, recipes, strict=True)
-    ]
+    with loading_once():
+        return [
+            registered_model(
+                model.name,
+                **recipe,
+                optimizer=_optimizer(model),
+                scheduler=_scheduler(model, steps=config.steps),
+                gradient_clip_val=model.gradient_clip_val,
+                gradient_clip_algorithm=model.gradient_clip_algorithm,
+                validation=validation(model.validation),
+                save_every_n_steps=model.save_every_n_steps,
+                autocast=model.autocast,
+                batch_size=model.batch_size,
+                seed=model.seed,
+            )
+            for model, recipe in zip(config.models, recipes, strict=True)
+        ]
 
 
 def _optimizer(config: ModelConfig) -> OptimizerFactory:
@@ -333,7 +328,7 @@ def _optimizer(config: ModelConfig) -> OptimizerFactory:
 
     kind = _own_or("optimizer", config.optimizer, OPTIMIZERS, torch.optim)
     options = config.model_dump(include={"lr", "momentum", "weight_decay"}, exclude_none=True)
-    more = _arguments("optimizer_args", config.optimizer_args, of=kind)
+    more = _arguments("optimizer_args", config.optimizer_args, of=kind, name=config.optimizer)
     return cast("OptimizerFactory", partial(kind, **options, **more))
 
 
@@ -349,7 +344,7 @@ def _scheduler(config: ModelConfig, *, steps: int) -> SchedulerFactory | None:
         "polynomiallr": {"total_iters": steps},
     }
     kind = _own_or("scheduler", name, SCHEDULERS, lr_scheduler)
-    given = _arguments("scheduler_args", config.scheduler_args, of=kind)
+    given = _arguments("scheduler_args", config.scheduler_args, of=kind, name=name)
     if given.keys() & {"epochs", "steps_per_epoch"}:  # another way to say how long one cycle is
         known["onecyclelr"] = {"max_lr": config.lr}
     implied = cast("Values", known.get(name.lower(), {}))
@@ -401,15 +396,7 @@ def _made(path: str, *, argument: str) -> object:
     return call_own(own_function(path, argument=argument), path, argument=argument)
 
 
-def _arguments(argument: str, values: Values, *, of: OwnFunction) -> Values:
+def _arguments(argument: str, values: Values, *, of: OwnFunction, name: str) -> Values:
     """Return values for arguments of a function, if it has such; lists become tuples."""
-    try:
-        names = dict(inspect.signature(of).parameters)
-        anything = any(each.kind is each.VAR_KEYWORD for each in names.values())
-    except Exception:  # of C, or none that can be called: that shows when it is
-        names, anything = {}, True
-    for name in values:
-        if name not in names and not anything:
-            rule = f"must be arguments of {getattr(of, '__name__', of)}"
-            raise ParameterError(argument, rule, name, did_you_mean(name, names))
+    require_arguments(argument, values, of=of, name=name)
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -38,15 +38,19 @@ class ValidationConfig(Settings):
 
 
 class ModelConfig(Settings):
-    """One network to train; ``module`` and ``data`` may be the user's own functions.
+    """One network to train; ``module``, ``data`` and ``loss`` may be the user's own functions.
 
-    These return the module, or a pair ``(train, test)`` of datasets.
+    These return the module, or a pair ``(train, test)`` of datasets; a function is the loss itself,
+    and a class makes it. They are given ``module_args``, ``data_args`` and ``loss_args``.
     """
 
     name: str
     module: Annotated[str, "Network: a name, or package.module:function."] = "digits-cnn"
     data: Annotated[str, "Data: digits, or package.module:function."] = "digits"
-    loss: Annotated[Literal["cross-entropy", "mse"], "cross-entropy or mse."] = "cross-entropy"
+    loss: Annotated[str, "Loss: cross-entropy, mse, or package.module:function."] = "cross-entropy"
+    module_args: Values = Field(default={})
+    data_args: Values = Field(default={})
+    loss_args: Values = Field(default={})
     optimizer: Annotated[
         str, "A class of torch.optim, in any case, or package.module:function."
     ] = "adam"
@@ -244,19 +248,47 @@ def _multiplied(values: Values) -> Values:
         raise ParameterError("models", rule, count, "make what differs an axis of the grid")
     base: Values = dict(*bases)
     name = base.pop("name", None)
-    points = grid_points(
-        values["grid"], known=[field for field in ModelConfig.model_fields if field != "name"]
-    )
+    axes, inside = _axes(values["grid"])
+    known = [field for field in ModelConfig.model_fields if field != "name"]
+    points = grid_points(axes, known=[*known, *inside])
     for axis in next(iter(points.values())):
-        if axis in base:
+        table, _, key = axis.rpartition(".")
+        there = base.get(table) if table else base
+        if isinstance(there, dict) and key in there:
             rule = "must be left out: the grid has an axis of it"
-            raise ParameterError(axis, rule, base[axis])
-    models = [
-        {"name": point if name is None else f"{name}-{point}", **base, **settings}
-        for point, settings in points.items()
-    ]
+            raise ParameterError(axis, rule, there[key])
+    models = []
+    for point, settings in points.items():
+        model: Values = {"name": point if name is None else f"{name}-{point}", **base}
+        for axis, value in settings.items():
+            table, _, key = axis.rpartition(".")
+            if table:
+                own = model.get(table, {})
+                model[table] = own | {key: value} if isinstance(own, dict) else own
+            else:
+                model[key] = value
+        models.append(model)
     rest = {key: value for key, value in values.items() if key != "grid"}
     return {"jobs_per_round": 0, **rest, "models": models}
+
+
+def _axes(grid: object) -> tuple[object, list[str]]:
+    """Return the axes of a grid, and those that are arguments: ``module_args.width``, from a table.
+
+    ``[grid.module_args]`` is a table of axes, as ``[grid]`` is.
+    """
+    if not isinstance(grid, dict):
+        return grid, []
+    axes: Values = {}
+    inside: list[str] = []
+    for name, values in grid.items():
+        if isinstance(values, dict) and name in ModelConfig.model_fields and name.endswith("_args"):
+            found = {f"{name}.{key}": each for key, each in values.items()}
+            inside += found
+            axes |= found
+        else:
+            axes[name] = values
+    return axes, inside
 
 
 def import_plugins(names: Iterable[str]) -> None:

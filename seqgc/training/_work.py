@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -101,7 +102,7 @@ def task_sizes(
     for model in models:
         recipe = model.recipe
         task_bytes += _MODEL_BYTES + len(model.name)
-        task_bytes += len(recipe.module + recipe.data) if recipe else 0
+        task_bytes += len(json.dumps(recipe.settings)) if recipe else 0
     task_bytes += _RECIPE_BYTES * len({model.recipe for model in models if model.recipe})
     return TaskSizes(
         weights_bytes=largest * np.dtype(precision).itemsize,

@@ -1,28 +1,32 @@
 """The workload ``models``: PyTorch objectives, rebuilt from names wherever the function runs.
 
-A payload names models and data; it never brings their code. A network or data of your own are
-functions of a module of yours, named by their paths, ``mine.nets:resnet18``::
+A payload names models and data; it never brings their code. A network, data or a loss of your own
+are functions of a module of yours, named by their paths, ``mine.nets:resnet18``::
 
     def resnet18(): ...       # -> torch.nn.Module; drawn by the model's seed, also given as `seed`
 
     def cifar100(): ...       # -> (training data, test data), the same on every call
 
-On this machine any module is looked into, in a function those alone that its image lists
-(``SEQGC_FACTORIES``; `seqgc deploy --include … --factories mine.nets`). Or such a module registers
-them under plain names, which whoever imports it has then: `register_module`, `register_data`.
+    def focal(output, target): ...  # -> a value for each point; a class makes such a loss
+
+They may have arguments, which a model gives them by name: ``module_args``, ``data_args`` and
+``loss_args``. On this machine any module is looked into, in a function those alone that its image
+lists (``SEQGC_FACTORIES``; `seqgc deploy --include … --factories mine.nets`). Or such a module
+registers networks and data under plain names, which whoever imports it has then: `register_module`,
+`register_data`.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
-from functools import cache, partial
-from types import SimpleNamespace
+from functools import partial
+from types import MappingProxyType, SimpleNamespace
 from typing import Final, TypeAlias, TypeVar, cast
 
 import torch
@@ -34,11 +38,22 @@ from seqgc.stores import StoredData
 from seqgc.training._autocast import Autocast
 from seqgc.training._forms import with_shared_modules
 from seqgc.training._made_of import in_script, made_of, require_masters
-from seqgc.training._points import LOSSES, PointDataset, named_loss, per_point_loss
+from seqgc.training._points import LOSSES, Loss, PointDataset
 from seqgc.training.compute import TorchCompute
-from seqgc.training.model import Model, Objective, OptimizerFactory, Precision, Recipe, torch_dtype
+from seqgc.training.losses import make_loss, name_of
+from seqgc.training.model import (
+    Clipping,
+    Model,
+    Objective,
+    OptimizerFactory,
+    Precision,
+    Recipe,
+    SchedulerFactory,
+    torch_dtype,
+)
 from seqgc.training.problems import MODULES, digits
 from seqgc.training.stored import digests, find_points, require_digests, stored_points
+from seqgc.training.validation import Validation
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import (
     FACTORIES,
@@ -68,19 +83,27 @@ __all__ = [
     "workload_of",
 ]
 
-ModuleFactory: TypeAlias = Callable[[int], nn.Module]
-DataFactory: TypeAlias = Callable[[], tuple[PointDataset, PointDataset]]
+ModuleFactory: TypeAlias = Callable[..., nn.Module]  # (seed, **module_args)
+DataFactory: TypeAlias = Callable[..., tuple[PointDataset, PointDataset]]  # (**data_args)
 _Factory = TypeVar("_Factory", ModuleFactory, DataFactory)
 
 
-def _seedless(make: Callable[[], nn.Module]) -> ModuleFactory:
-    return lambda seed: make()  # noqa: ARG005 (drawn from torch's global state)
+_Drawer: TypeAlias = Callable[[int, Mapping[str, Json]], nn.Module]  # (seed, module_args)
 
 
-_MODULES: Final = {name: _seedless(make) for name, make in MODULES.items()}
+def _seedless(name: str, make: OwnFunction) -> ModuleFactory:
+    def made(_seed: int, **args: Json) -> nn.Module:  # drawn from torch's global state
+        return cast("nn.Module", call_own(make, name, argument="module", args=args))
+
+    return made
+
+
+_MODULES: Final = {name: _seedless(name, make) for name, make in MODULES.items()}
 _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
 _loaded = ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None]("loaded", default=None)
+_NONE: Final[Mapping[str, Json]] = MappingProxyType({})
 _FIELDS: Final = ("name", "module", "data", "loss", "autocast", "seed")
+_ARGS: Final = ("module_args", "data_args", "loss_args")
 _TO_A_MODULE: Final = (
     "move the script's or notebook's own into a module, nets.py say, under @register_module and "
     "@register_data; list it here, SEQGC_FACTORIES=nets, and in the functions: "
@@ -89,7 +112,7 @@ _TO_A_MODULE: Final = (
 
 
 def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
-    """Return a decorator that registers a network: ``seed -> torch.nn.Module``.
+    """Return a decorator that registers a network: ``(seed, **module_args) -> torch.nn.Module``.
 
     Raises
     ------
@@ -108,9 +131,9 @@ def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
 
 
 def register_data(name: str) -> Callable[[DataFactory], DataFactory]:
-    """Return a decorator that registers data: ``() -> (train, test)``, the same on every call.
+    """Return a decorator that registers data: ``(**data_args) -> (train, test)``.
 
-    Names are refused as by `register_module`.
+    It returns the same on every call. Names are refused as by `register_module`.
     """
     return _registering(_DATA, name)
 
@@ -125,15 +148,16 @@ def data_names() -> tuple[str, ...]:
     return tuple(_DATA)
 
 
-def make_module(name: str, *, seed: int) -> nn.Module:
+def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn.Module:
     """Return a new network, its weights drawn by ``seed`` alone.
 
-    ``name`` is one of `MODULES`, a registered one, or a function's ``package.module:function``.
+    ``name`` is one of `MODULES`, a registered one, or a function's ``package.module:function``,
+    which is given ``args``.
 
     Raises
     ------
     ParameterError
-        If there is none of that name, or the function raises.
+        If there is none of that name, or it has no such arguments, or raises.
 
     Examples
     --------
@@ -141,26 +165,27 @@ def make_module(name: str, *, seed: int) -> nn.Module:
     >>> sum(p.numel() for p in make_module("paper-cnn", seed=0).parameters())
     269998
     """
-    return _drawn(_module_factory(name), seed)
+    return _drawer(name)(seed, args)
 
 
-def named_data(name: str) -> tuple[PointDataset, PointDataset]:
+def named_data(name: str, args: Mapping[str, Json] = _NONE) -> tuple[PointDataset, PointDataset]:
     """Return the data to train on and to test on.
 
-    ``name`` is ``digits``, a registered one, a function's ``package.module:function``, or that of
-    a data set of `seqgc data put`, whose points are read when they are needed.
+    ``name`` is ``digits``, a registered one, a function's ``package.module:function``, which are
+    given ``args``, or that of a data set of `seqgc data put`, whose points are read when they are
+    needed.
 
     Raises
     ------
     ParameterError
-        If there is none of that name, or the function raises or returns no pair.
+        If there is none of that name, or it has no such arguments, or raises or returns no pair.
     """
     make, loaded = _data_factory(name), _loaded.get()
     if loaded is None:
-        return make()
-    if name not in loaded:
-        loaded[name] = make()
-    return loaded[name]
+        return _made_data(make, name, args)
+    if (key := _key(name, args)) not in loaded:
+        loaded[key] = _made_data(make, name, args)
+    return loaded[key]
 
 
 @contextmanager
@@ -178,12 +203,28 @@ def registered_model(
     *,
     module: str = "digits-cnn",
     data: str = "digits",
-    loss: str = "cross-entropy",
+    loss: str | Loss = "cross-entropy",
+    module_args: Mapping[str, object] = _NONE,
+    data_args: Mapping[str, object] = _NONE,
+    loss_args: Mapping[str, object] = _NONE,
     optimizer: OptimizerFactory,
     batch_size: int = 256,
     seed: int = 0,
+    scheduler: SchedulerFactory | None = None,
+    gradient_clip_val: float | None = None,
+    gradient_clip_algorithm: Clipping = "norm",
+    validation: Validation | None = None,
+    save_every_n_steps: int | None = None,
+    autocast: Autocast = "off",
 ) -> Model:
     """Return a model of named parts, which all workers can train, functions too.
+
+    ``module``, ``data`` and ``loss`` are names or paths of functions, ``package.module:function``;
+    ``module_args``, ``data_args`` and ``loss_args`` are given to these. ``loss`` is one of
+    ``"cross-entropy"`` and ``"mse"``, whose arguments are those of torch's class, a list being a
+    tensor; or a path, of a class that makes the loss of its arguments, or of a function that is the
+    loss and is given the arguments with every batch. What has such a name may be given itself. The
+    model of any other loss is for workers that are not functions.
 
     ``seed`` draws its weights and the order of its data points; the rest is `Model`'s. It is
     evaluated on the test data.
@@ -191,7 +232,7 @@ def registered_model(
     Raises
     ------
     ParameterError
-        If there is none of a name.
+        If there is none of a name, or it does not take its arguments.
 
     Examples
     --------
@@ -200,17 +241,36 @@ def registered_model(
     >>> registered_model("net", module="mlp", optimizer=sgd).recipe
     Recipe(module='mlp', data='digits', loss='cross-entropy')
     """
-    train, test = named_data(data)
+    called = name_of(loss)
+    if called is None and loss_args:
+        rule = "must be left out with a loss that has no name of its own"
+        raise ParameterError("loss_args", rule, dict(loss_args), "functools.partial")
+    loss_name, given = called or ("", {})
+    recipe = Recipe(
+        module=module,
+        data=data,
+        loss=loss_name,
+        module_args=cast("Mapping[str, Json]", module_args),
+        data_args=cast("Mapping[str, Json]", data_args),
+        loss_args=cast("Mapping[str, Json]", {**given, **loss_args}),
+    )
+    train, test = named_data(data, recipe.data_args)
     return Model(
         name=name,
-        module=make_module(module, seed=seed),
-        loss=named_loss(loss),
+        module=make_module(module, seed=seed, args=recipe.module_args),
+        loss=make_loss(loss_name, recipe.loss_args) if called else loss,
         dataset=train,
         optimizer=optimizer,
         batch_size=batch_size,
         seed=seed,
         test_dataset=test,
-        recipe=Recipe(module=module, data=data, loss=loss),
+        recipe=recipe if called else None,
+        scheduler=scheduler,
+        gradient_clip_val=gradient_clip_val,
+        gradient_clip_algorithm=gradient_clip_algorithm,
+        validation=validation,
+        save_every_n_steps=save_every_n_steps,
+        autocast=autocast,
     )
 
 
@@ -225,16 +285,16 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
 
 def check_recipe(recipe: Recipe) -> None:
     """Refuse what no function could rebuild, whatever its image lists."""
-    listed = [own_module(path) or "" for path in (recipe.module, recipe.data)]
-    _module_factory(recipe.module, listed)
+    listed = [own_module(path) or "" for path in (recipe.module, recipe.data, recipe.loss)]
+    _drawer(recipe.module, listed)
     _data_factory(recipe.data, listed)
-    named_loss(recipe.loss)
+    make_loss(recipe.loss, recipe.loss_args, listed=listed)
 
 
-def factories_of(recipe: Recipe) -> tuple[ModuleFactory | DataFactory, ...]:
-    """Return what makes a recipe's module and data: registered, or a function that is imported."""
+def factories_of(recipe: Recipe) -> tuple[OwnFunction, ...]:
+    """Return what a recipe's names stand for: registered, or a function that is imported."""
     found = (_MODULES.get(recipe.module), _DATA.get(recipe.data))
-    paths = (path.partition(":") for path in (recipe.module, recipe.data))
+    paths = (path.partition(":") for path in (recipe.module, recipe.data, recipe.loss))
     own = (getattr(sys.modules.get(module), name, None) for module, _, name in paths if name)
     return tuple(factory for factory in (*found, *own) if factory is not None)
 
@@ -257,11 +317,11 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     'mlp'
     """
     torch_dtype(precision)
-    settings, recipes = list[Json](), list[Recipe]()
+    settings, recipes = list[Mapping[str, Json]](), list[Recipe]()
     for model in models:
         if model.recipe is None:
             rule = "must each have a recipe where workers are functions, which are sent no code"
-            remedy = "make it with seqgc.training.registered_model"
+            remedy = "make it with seqgc.training.registered_model, its loss a name or a function"
             if any(in_script(each) for each in (model.module, model.loss, model.dataset)):
                 remedy = f"{_TO_A_MODULE}, and make it with seqgc.training.registered_model"
             raise ParameterError("models", rule, model.name, remedy)
@@ -269,8 +329,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
         if any(in_script(factory) for factory in factories_of(model.recipe)):
             rule = "must be made in a module where workers are functions, which are sent no code"
             raise ParameterError("models", rule, model.name, _TO_A_MODULE)
-        own = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
-        settings.append(asdict(model.recipe) | own)
+        own: dict[str, Json] = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
+        settings.append({**model.recipe.settings, **own})
         recipes.append(model.recipe)
     fingerprint = _made_of(with_shared_modules(model.objective for model in models), recipes)
     told = {"models": settings, "precision": precision, "fingerprint": fingerprint}
@@ -299,8 +359,8 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
         raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
     torch.set_num_threads(1)
     parts = _Parts(tuple(FACTORIES.listed), require_digests(settings["data"]))
-    objectives = with_shared_modules(_objective(model, parts) for model in models)
-    recipes = [Recipe(**{name: each[name] for name in _FIELDS[1:4]}) for each in models]
+    recipes = [_recipe(model) for model in models]
+    objectives = with_shared_modules(map(parts.objective, models, recipes))
     require_masters(settings["fingerprint"], _made_of(objectives, recipes))
     return TorchCompute(
         objectives,
@@ -317,41 +377,79 @@ class _Parts:
     """
 
     def __init__(self, listed: Collection[str], begun: Mapping[str, str]) -> None:
-        self._drawn = cache(lambda name, seed: _drawn(_module_factory(name, listed), seed))
-        self.data = cache(lambda name: _data_factory(name, listed, begun)()[0])
-        self.loss = cache(lambda name: per_point_loss(named_loss(name)))
+        self._listed, self._begun = listed, begun
+        self._modules: Final[dict[tuple[str, int], nn.Module]] = {}
+        self._data: Final[dict[str, PointDataset]] = {}
+        self._losses: Final[dict[str, Loss]] = {}
 
-    def module(self, name: str, seed: int) -> nn.Module:
+    def objective(self, model: Mapping[str, Json], recipe: Recipe) -> Objective:
+        """Rebuild the objective of a model's settings, which `_recipe` has checked."""
+        seed = require_int("seed", cast("int", model["seed"]), least=0)
+        return Objective(
+            name=str(model["name"]),
+            dataset=self._dataset(recipe),
+            module=self._module(recipe, seed),
+            loss=self._loss(recipe),
+            autocast=cast("Autocast", model["autocast"]),
+            seed=seed,
+        )
+
+    def _module(self, recipe: Recipe, seed: int) -> nn.Module:
         """Return a network, with whatever weights."""
-        return self._drawn(name, 0 if name in MODULES else seed)
+        name, args = recipe.module, recipe.module_args
+        key = _key(name, args), 0 if name in MODULES else seed
+        if key not in self._modules:
+            self._modules[key] = _drawer(name, self._listed)(key[1], args)
+        return self._modules[key]
+
+    def _dataset(self, recipe: Recipe) -> PointDataset:
+        name, args = recipe.data, recipe.data_args
+        if (key := _key(name, args)) not in self._data:
+            make = _data_factory(name, self._listed, self._begun)
+            self._data[key] = _made_data(make, name, args)[0]
+        return self._data[key]
+
+    def _loss(self, recipe: Recipe) -> Loss:
+        name, args = recipe.loss, recipe.loss_args
+        if (key := _key(name, args)) not in self._losses:
+            self._losses[key] = make_loss(name, args, listed=self._listed)
+        return self._losses[key]
 
 
-def _objective(model: Json, parts: _Parts) -> Objective:
-    """Rebuild the objective of a model's settings, if they are that."""
-    if not isinstance(model, Mapping) or set(model) != set(_FIELDS):
-        raise ParameterError("models", f"must each have {', '.join(_FIELDS)}", model)
-    seed = require_int("seed", model["seed"], least=0)
+def _key(name: str, args: Mapping[str, Json]) -> str:
+    """Return what tells the things of a name and its arguments apart."""
+    return f"{name} {json.dumps(dict(args), sort_keys=True)}"
+
+
+def _recipe(model: Json) -> Recipe:
+    """Return the recipe in a model's settings, if they are such."""
+    if not isinstance(model, Mapping) or not set(_FIELDS) <= set(model) <= {*_FIELDS, *_ARGS}:
+        rule = f"must each have {', '.join(_FIELDS)}, and perhaps {', '.join(_ARGS)}"
+        raise ParameterError("models", rule, model)
     for field in _FIELDS[:-1]:
         if not isinstance(model[field], str):
             raise ParameterError(field, "must be a string", model[field])
-    name, module, points, loss, autocast = (str(model[field]) for field in _FIELDS[:-1])
-    return Objective(
-        name=name,
-        dataset=parts.data(points),
-        module=parts.module(module, seed),
-        loss=parts.loss(loss),
-        autocast=cast("Autocast", autocast),
-        seed=seed,
-    )
+    settings = {name: model[name] for name in ("module", "data", "loss", *_ARGS) if name in model}
+    return cast("Callable[..., Recipe]", Recipe)(**settings)
 
 
-def _module_factory(name: str, listed: Collection[str] | None = None) -> ModuleFactory:
+def _drawer(name: str, listed: Collection[str] | None = None) -> _Drawer:
     """Return what makes the network of a name or a path, ``listed`` as `own_function` has it."""
-    if own_module(name) is None:
+    function = None
+    if own_module(name) is not None:
+        function = own_function(name, argument="module", listed=listed)
+    else:
         require_known("module", name, _MODULES)
-        return _MODULES[name]
-    function = own_function(name, argument="module", listed=listed)
-    return lambda seed: cast("nn.Module", call_own(function, name, argument="module", seed=seed))
+
+    def draw(seed: int, args: Mapping[str, Json]) -> nn.Module:
+        own = partial(_MODULES[name], seed) if function is None else function
+        with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
+            # Not `torch.manual_seed`, which notes a stack trace for every kind of device.
+            torch.default_generator.manual_seed(seed)
+            made = call_own(own, name, argument="module", seed=seed, args=args)
+        return cast("nn.Module", made)
+
+    return draw
 
 
 def _data_factory(
@@ -364,21 +462,16 @@ def _data_factory(
         if (stored := find_points(name, (begun or {}).get(name, ""))) is None:
             require_known("data", name, _DATA)
         return partial(stored_points, cast("StoredData", stored))
-    return partial(_own_data, own_function(name, argument="data", listed=listed), name)
+    return cast("DataFactory", own_function(name, argument="data", listed=listed))
 
 
-def _own_data(function: OwnFunction, name: str) -> tuple[PointDataset, PointDataset]:
-    pair = call_own(function, name, argument="data")
+def _made_data(
+    make: DataFactory, name: str, args: Mapping[str, Json]
+) -> tuple[PointDataset, PointDataset]:
+    pair: object = call_own(make, name, argument="data", args=args)
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ParameterError("data", "must return a pair (train, test) of datasets", name)
     return pair
-
-
-def _drawn(make: ModuleFactory, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
-        # Not `torch.manual_seed`, which notes a stack trace for every kind of device, each time.
-        torch.default_generator.manual_seed(seed)
-        return make(seed)
 
 
 def _made_of(objectives: Sequence[Objective], recipes: Sequence[Recipe]) -> dict[str, str]:

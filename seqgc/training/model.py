@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -18,7 +19,9 @@ from seqgc.ports import BoolArray, FloatArray
 from seqgc.training._autocast import Autocast, require_autocast
 from seqgc.training._points import Loss, PointDataset, per_point_loss, require_points
 from seqgc.training._result import ResultLayout
+from seqgc.training.losses import make_loss
 from seqgc.training.validation import Validation
+from seqgc.wire import Json
 
 __all__ = [
     "Autocast",
@@ -34,6 +37,7 @@ __all__ = [
     "torch_dtype",
 ]
 
+_ARGS: Final = ("module_args", "data_args", "loss_args")
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 Precision: TypeAlias = Literal["float32", "float64"]
@@ -56,16 +60,66 @@ class Objective:
     seed: int = 0  # of the masks of `Dropout` layers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recipe:
-    """The registered names from which functions, which are sent no code, rebuild a model.
+    """The names from which functions, which are sent no code, rebuild a model.
 
-    See `seqgc.training.factories`, whose `registered_model` makes models that have one.
+    ``module_args``, ``data_args`` and ``loss_args`` are given to what the names stand for. They are
+    sent as JSON: text, finite numbers, booleans, None, lists (which tuples become) and dicts.
+    See `seqgc.training.factories`, whose `registered_model` makes models that have a recipe.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is no such value, or ``module_args`` has a ``seed``.
+
+    Examples
+    --------
+    >>> from seqgc.training import Recipe
+    >>> Recipe(module="mlp", data="digits", loss="mse", module_args={"width": 32})
+    Recipe(module='mlp', data='digits', loss='mse', module_args={'width': 32})
     """
 
     module: str
     data: str
     loss: str
+    module_args: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    data_args: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    loss_args: Mapping[str, Json] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in _ARGS:
+            given: object = getattr(self, name)
+            if not isinstance(given, Mapping):
+                raise ParameterError(name, "must be arguments by name, a dict", given)
+            object.__setattr__(self, name, _as_json(name, given))
+        if "seed" in self.module_args:
+            rule = "must leave seed out: a network is given the model's own"
+            raise ParameterError("module_args", rule, self.module_args["seed"])
+
+    @property
+    def settings(self) -> dict[str, Json]:
+        """The fields by name, without arguments that are empty."""
+        found: dict[str, Json] = {"module": self.module, "data": self.data, "loss": self.loss}
+        return found | {name: args for name in _ARGS if (args := getattr(self, name))}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return f"{type(self).__name__}({shown})"
+
+
+def _as_json(argument: str, value: object) -> Json:
+    """Return a value as it is once it has been sent, or refuse it."""
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _as_json(argument, each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(argument, each) for each in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    rule = "must hold text, finite numbers, booleans, lists and tables by name, which can be sent"
+    raise ParameterError(argument, rule, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,7 +170,7 @@ class Model:
 
     name: str
     module: nn.Module
-    loss: Loss
+    loss: Any  # a Loss or the name of one; a Loss once the model is made
     dataset: PointDataset
     optimizer: OptimizerFactory
     batch_size: int
@@ -148,7 +202,10 @@ class Model:
         if self.test_dataset is not None:
             require_points("test_dataset", self.test_dataset)
         _check_module(self.module)
-        object.__setattr__(self, "loss", per_point_loss(self.loss))
+        own = self.loss
+        object.__setattr__(
+            self, "loss", make_loss(own) if isinstance(own, str) else per_point_loss(own)
+        )
 
     @property
     def objective(self) -> Objective:

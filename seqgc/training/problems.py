@@ -54,20 +54,20 @@ def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     return Split(*(TensorDataset(*pair) for pair in tensors))
 
 
-def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+def _mlp(width: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
 
-def _digits_cnn() -> nn.Module:
+def _digits_cnn(width: int = 16) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Conv2d(1, width, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(128, 10),
+        nn.Linear(8 * width, 10),
     )
 
 
@@ -87,7 +87,10 @@ def _paper_cnn() -> nn.Module:
     )
 
 
-MODULES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+MODULES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {"digits-cnn": _digits_cnn, "mlp": _mlp, "paper-cnn": _paper_cnn}
 )
-"""Networks by name: ``digits-cnn`` and ``mlp`` take (1, 8, 8) inputs, ``paper-cnn`` (1, 28, 28)."""
+"""Networks by name: ``digits-cnn`` and ``mlp`` take (1, 8, 8) inputs, ``paper-cnn`` (1, 28, 28).
+
+The first two have an argument ``width``: the hidden units, or channels of the first layer.
+"""

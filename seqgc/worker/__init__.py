@@ -10,6 +10,7 @@ from seqgc.worker._own_functions import OwnFunction as OwnFunction
 from seqgc.worker._own_functions import call_own as call_own
 from seqgc.worker._own_functions import own_function as own_function
 from seqgc.worker._own_functions import own_module as own_module
+from seqgc.worker._own_functions import require_arguments as require_arguments
 from seqgc.worker._own_functions import require_known as require_known
 from seqgc.worker._serving import Connection as Connection
 from seqgc.worker._serving import TaskServer as TaskServer

@@ -9,17 +9,26 @@ these define themselves: what they have imported is other people's, and nobody h
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from seqgc.errors import ParameterError, did_you_mean, refusing
 
-__all__ = ["OwnFunction", "call_own", "own_function", "own_module", "require_known"]
+__all__ = [
+    "OwnFunction",
+    "call_own",
+    "own_function",
+    "own_module",
+    "require_arguments",
+    "require_known",
+]
 
 OwnFunction: TypeAlias = Callable[..., object]
 
+_NONE: Final[Mapping[str, object]] = MappingProxyType({})
 _DEPLOY: Final = "seqgc deploy --include PATH --factories {}"
 
 
@@ -93,20 +102,58 @@ def _require_own(
         raise ParameterError(argument, rule, path, "define a function there that calls it")
 
 
-def call_own(function: OwnFunction, path: str, *, argument: str, seed: int | None = None) -> object:
+def call_own(
+    function: OwnFunction,
+    path: str,
+    *,
+    argument: str,
+    seed: int | None = None,
+    args: Mapping[str, object] = _NONE,
+) -> object:
     """Return what a user's own function returns; it is given the seed if it has a ``seed``.
+
+    ``args`` are further arguments, by name; in messages they are called ``{argument}_args``.
 
     Raises
     ------
     ParameterError
-        If it raises, in its words.
+        If it has no such arguments, or raises, in its words.
     """
-    with refusing(argument, "must not raise {}", path):
-        return function(seed=seed) if seed is not None and _takes_seed(function) else function()
-
-
-def _takes_seed(function: OwnFunction) -> bool:
+    require_arguments(f"{argument}_args", args, of=function, name=path)
+    if seed is not None and "seed" in (_parameters(function) or {}):
+        args = {"seed": seed, **args}
     try:
-        return "seed" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of C, without a signature
-        return False
+        return function(**args)
+    except ParameterError:  # which is one line, and names the argument
+        raise
+    except BaseException:
+        with refusing(argument, "must not raise {}", path):
+            raise
+
+
+def require_arguments(argument: str, given: Collection[str], *, of: OwnFunction, name: str) -> None:
+    """Refuse what is ``given``, if a function or class, whose ``name`` is said, has no such names.
+
+    Examples
+    --------
+    >>> require_arguments("module_args", {"widht": 3}, of=lambda width: None, name="mine:net")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `module_args` must be arguments of mine:net, which are width; got \
+'widht' (did you mean 'width'?)
+    """
+    parameters = _parameters(of)
+    if parameters is None or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    for each in given:
+        if each not in parameters:
+            rule = f"must be arguments of {name}, which are {', '.join(parameters) or 'none'}"
+            raise ParameterError(argument, rule, each, did_you_mean(each, parameters))
+
+
+def _parameters(function: OwnFunction) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a function; None if it cannot be told, as of one of C."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None

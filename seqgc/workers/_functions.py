@@ -263,5 +263,5 @@ class FunctionWorkers(WorkerSet):
 def own_modules(models: Sequence[Model]) -> list[str]:
     """Return the modules of whoever trains that functions need for these models, each once."""
     recipes = [model.recipe for model in models if model.recipe is not None]
-    found = (own_module(path) for each in recipes for path in (each.module, each.data))
+    found = (own_module(path) for each in recipes for path in (each.module, each.data, each.loss))
     return list(dict.fromkeys(module for module in found if module is not None))

@@ -5,7 +5,7 @@ Users have none of these, so they may change at any time; tests take them from h
 
 from seqgc.cli._main import command
 from seqgc.cli._messages import speaking
-from seqgc.cli._names import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
+from seqgc.cli._names import DATA, LOSSES, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 from seqgc.cli._run import (
     PreparedRun,
     make_callbacks,
@@ -20,6 +20,7 @@ from seqgc.cli._words import words
 
 __all__ = [
     "DATA",
+    "LOSSES",
     "MEANINGS",
     "MODULES",
     "NOT_TAKEN",

@@ -12,13 +12,17 @@ import torch
 from torch.optim import lr_scheduler
 
 from seqgc.training import MODULES as NETWORKS
+from seqgc.training.factories import LOSSES as TORCH_LOSSES
 from seqgc.training.factories import data_names
-from tests.cli.inside import DATA, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
+from tests.cli.inside import DATA, LOSSES, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 
 BAD = {
     "--module mpl": "(did you mean 'mlp'?)",
     "--data digit": "(did you mean 'digits'?)",
     "--optimizer adm": "(did you mean 'adam'?)",
+    "--loss cross_entropy": "(did you mean 'cross-entropy'?)",
+    "--loss nowhere:f": "No module named 'nowhere'",
+    "args.toml": "`module_args` must be arguments of own:f, which are width; got 'widht' (did you",
     "--module nowhere:f": "No module named 'nowhere'",
     "--module nowhere.at.all:f": "No module named 'nowhere.at.all'",
     "--module :f": "that is no name of a module",
@@ -45,7 +49,7 @@ BAD = {
     "--workers 0": "greater than or equal to 1",
 }
 OWN = {
-    "own": "number = 1",
+    "own": "number = 1\ndef f(width): pass",
     "broken": "raise RuntimeError('two\\nlines')",
     "ends": "import sys; sys.exit(0)",
     "strange": "class Strange(Exception):\n    def __str__(self):\n        1 / 0\nraise Strange",
@@ -56,6 +60,7 @@ FILES = {
     "decay": "[[models]]\nname = 'a'\noptimizer = 'Rprop'\nweight_decay = 0.1\n",
     "scheduler": "[[models]]\nname = 'a'\nscheduler = 'OneCycle'\n",
     "twice": "[[models]]\nname = 'a'\noptimizer_args.lr = 0.1\n",
+    "args": "[[models]]\nname = 'a'\nmodule = 'own:f'\nmodule_args.widht = 3\n",
     "alone": "[[models]]\nname = 'a'\nscheduler_args = {gamma = 0.5}\n",
 }
 CODE = """
@@ -92,6 +97,7 @@ def test_a_wrong_name_is_refused_before_pytorch_is_imported(tmp_path: Path) -> N
 
 def test_the_names_that_are_known_before_are_those_that_there_are() -> None:
     assert set(MODULES) == set(NETWORKS)
+    assert set(LOSSES) == set(TORCH_LOSSES)
     assert set(DATA) <= set(data_names())  # other tests may have registered more
     for name, kind in OPTIMIZERS.items():
         optimizer = getattr(torch.optim, kind)

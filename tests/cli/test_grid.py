@@ -63,7 +63,7 @@ def test_a_grid_is_the_models_that_could_have_been_written_one_by_one() -> None:
         ("lr = [0.1, true]", ["`grid.lr`", "a number, not true or false", "True"]),
         ("lr = [0.1, nan]", ["`grid.lr`", "finite"]),
         ("lr = [0.1, -1]", ["`grid.lr`", "greater than 0", "-1"]),
-        ("loss = ['mse', 'msee']", ["`grid.loss`", "msee"]),
+        ("loss = ['mse', 'msee']", ["`loss`", "net-loss_msee", "mse'?"]),
         ("module = ['mlp']", ["`module`", "must be left out"]),
     ],
 )

@@ -266,13 +266,20 @@ from torch.utils.data import TensorDataset
 if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:  # not the one beside the configuration
     assert Path(__file__).parts[-3] == "task", __file__
 
-def net():
-    return torch.nn.Linear(3, 1)
+def net(inputs=3):
+    return torch.nn.Linear(inputs, 1)
 
-def points():
+def points(inputs):
     table = np.load(Path(__file__).with_name("points.npy"))
-    x, y = torch.tensor(table[:, :3]), torch.tensor(table[:, 3:])
+    x, y = torch.tensor(table[:, :inputs]), torch.tensor(table[:, inputs:])
     return TensorDataset(x, y), TensorDataset(x, y)
+
+class Power:
+    def __init__(self, exponent):
+        self.exponent = exponent
+
+    def __call__(self, output, target):
+        return (output - target) ** self.exponent
 """
 RUN_TOML = """
 scheme = "gc-rep:s=1"
@@ -282,8 +289,11 @@ precision = "float64"
 [[models]]
 name = "a"
 module = "mine.nets:net"
+module_args = { inputs = 3 }
 data = "mine.nets:points"
-loss = "mse"
+data_args = { inputs = 3 }
+loss = "mine.nets:Power"
+loss_args = { exponent = 2 }
 optimizer = "sgd"
 lr = 0.1
 batch_size = 4
