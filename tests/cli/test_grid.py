@@ -29,9 +29,10 @@ precision = "float64"
 name = "net"
 module = "mlp"
 optimizer = "sgd"
+loss_args = { label_smoothing = 0.0 }
 batch_size = 64
 """
-GRID = f"{BASE}[grid]\nlr = [0.01, 0.3]\nseed = 2\n"
+GRID = f"{BASE}[grid]\nlr = [0.01, 0.3]\nmodule_args.width = [8, 32]\n"
 
 
 def test_a_grid_is_the_models_that_could_have_been_written_one_by_one() -> None:
@@ -45,6 +46,23 @@ def test_a_grid_is_the_models_that_could_have_been_written_one_by_one() -> None:
     assert {m.module for m in models} == {"mlp"}
     assert models[7].name == "net-lr_0.3-optimizer_sgd-seed_1"
     assert [m.name for m in checked({"grid": {"seed": [4]}}).models] == ["seed_4"]
+
+
+def test_arguments_of_a_network_and_of_others_are_axes() -> None:
+    base = {"name": "net", "module": "mlp", "loss_args": {"ignore_index": -1}}
+    axes = {
+        "module_args": {"width": [8, 16]},
+        "loss_args": {"label_smoothing": [0.0, 0.1]},
+        "optimizer_args": {"betas": [[0.9, 0.99]]},
+    }
+    models = checked({"models": [base], "grid": axes}).models
+    points = [(width, smoothing) for width in (8, 16) for smoothing in (0.0, 0.1)]
+    assert [(m.module_args["width"], m.loss_args["label_smoothing"]) for m in models] == points
+    assert {m.loss_args["ignore_index"] for m in models} == {-1}
+    assert models[1].name == "net-width_8-label_smoothing_0.1-betas_0"
+    alike = {"module_args": {"size": [1]}, "data_args": {"size": [2]}}
+    (model,) = checked({"grid": alike}).models
+    assert model.name == "module_args.size_1-data_args.size_2"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +82,11 @@ def test_a_grid_is_the_models_that_could_have_been_written_one_by_one() -> None:
         ("lr = [0.1, nan]", ["`grid.lr`", "finite"]),
         ("lr = [0.1, -1]", ["`grid.lr`", "greater than 0", "-1"]),
         ("loss = ['mse', 'msee']", ["`loss`", "net-loss_msee", "mse'?"]),
+        ("module_args.width = 8", ["`grid.module_args.width`", "list"]),
+        ("module_args.depth = [1, 2]", ["`module_args`", "of mlp, which are width", "'depth'"]),
+        ("module_args.width.size = [1]", ["`grid.module_args.width`", "list"]),
+        ("optimizer.adam = [1]", ["`grid.optimizer`", "list"]),
+        ("loss_args.label_smoothing = [0.1]", ["`loss_args.label_smoothing`", "left out"]),
         ("module = ['mlp']", ["`module`", "must be left out"]),
     ],
 )
@@ -104,7 +127,7 @@ def test_a_grid_is_trained_ranked_and_resumed(capsys: Out) -> None:
     assert main(["train", "run.toml", "--run", "run", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     losses = {model["name"]: model["loss"] for model in facts["models"]}
-    assert list(losses) == [f"net-lr_{lr}-seed_{seed}" for lr in (0.01, 0.3) for seed in (0, 1)]
+    assert list(losses) == [f"net-lr_{lr}-width_{w}" for lr in (0.01, 0.3) for w in (8, 32)]
     assert facts["ranking"] == sorted(losses, key=losses.__getitem__)
     assert facts["ranking"] != list(losses)  # the larger steps have come further
     assert read_run_config(Path("run"))["jobs_per_round"] == 4
