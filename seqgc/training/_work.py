@@ -48,7 +48,7 @@ _POINT_BYTES: Final = 16  # an index and a coefficient
 _PART_BYTES: Final = 400  # of a part beside its points: whose weights, and their digest
 _NAMED: Final = 3  # times that a part names its model: itself, what it refers to, what it brings
 _PIECE_BYTES: Final = 64  # of a part's result beside its numbers: how many, scaled by what
-_MODEL_BYTES: Final = 130  # of a model's settings, beside its names
+_MODEL_BYTES: Final = 80  # of a model's settings, beside its name and recipe
 _RECIPE_BYTES: Final = 500  # of what is made of a recipe: fingerprint, its data's digest
 
 

@@ -360,7 +360,7 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     torch.set_num_threads(1)
     parts = _Parts(tuple(FACTORIES.listed), require_digests(settings["data"]))
     recipes = [_recipe(model) for model in models]
-    objectives = with_shared_modules(map(parts.objective, models, recipes))
+    objectives = with_shared_modules(_objective(model, parts) for model in models)
     require_masters(settings["fingerprint"], _made_of(objectives, recipes))
     return TorchCompute(
         objectives,
@@ -382,19 +382,7 @@ class _Parts:
         self._data: Final[dict[str, PointDataset]] = {}
         self._losses: Final[dict[str, Loss]] = {}
 
-    def objective(self, model: Mapping[str, Json], recipe: Recipe) -> Objective:
-        """Rebuild the objective of a model's settings, which `_recipe` has checked."""
-        seed = require_int("seed", cast("int", model["seed"]), least=0)
-        return Objective(
-            name=str(model["name"]),
-            dataset=self._dataset(recipe),
-            module=self._module(recipe, seed),
-            loss=self._loss(recipe),
-            autocast=cast("Autocast", model["autocast"]),
-            seed=seed,
-        )
-
-    def _module(self, recipe: Recipe, seed: int) -> nn.Module:
+    def module(self, recipe: Recipe, seed: int) -> nn.Module:
         """Return a network, with whatever weights."""
         name, args = recipe.module, recipe.module_args
         key = _key(name, args), 0 if name in MODULES else seed
@@ -402,14 +390,14 @@ class _Parts:
             self._modules[key] = _drawer(name, self._listed)(key[1], args)
         return self._modules[key]
 
-    def _dataset(self, recipe: Recipe) -> PointDataset:
+    def dataset(self, recipe: Recipe) -> PointDataset:
         name, args = recipe.data, recipe.data_args
         if (key := _key(name, args)) not in self._data:
             make = _data_factory(name, self._listed, self._begun)
             self._data[key] = _made_data(make, name, args)[0]
         return self._data[key]
 
-    def _loss(self, recipe: Recipe) -> Loss:
+    def loss(self, recipe: Recipe) -> Loss:
         name, args = recipe.loss, recipe.loss_args
         if (key := _key(name, args)) not in self._losses:
             self._losses[key] = make_loss(name, args, listed=self._listed)
@@ -419,6 +407,20 @@ class _Parts:
 def _key(name: str, args: Mapping[str, Json]) -> str:
     """Return what tells the things of a name and its arguments apart."""
     return f"{name} {json.dumps(dict(args), sort_keys=True)}"
+
+
+def _objective(model: Mapping[str, Json], parts: _Parts) -> Objective:
+    """Rebuild the objective of a model's settings, which `_recipe` has checked."""
+    recipe = _recipe(model)
+    seed = require_int("seed", cast("int", model["seed"]), least=0)
+    return Objective(
+        name=str(model["name"]),
+        dataset=parts.dataset(recipe),
+        module=parts.module(recipe, seed),
+        loss=parts.loss(recipe),
+        autocast=cast("Autocast", model["autocast"]),
+        seed=seed,
+    )
 
 
 def _recipe(model: Json) -> Recipe:
