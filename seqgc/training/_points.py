@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from seqgc.errors import ParameterError, did_you_mean, refusing
+from seqgc.errors import ParameterError, refusing
 from seqgc.ports import FloatArray, IntArray
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "collate",
     "loss_in",
     "map_tensors",
-    "named_loss",
     "per_point_loss",
     "point_losses",
     "require_mean",
@@ -113,14 +112,6 @@ def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [map_tensors(item, function) for item in value]
     return value
-
-
-def named_loss(name: str) -> nn.Module:
-    """Return a new loss of `LOSSES`, or raise `ParameterError`."""
-    if name not in LOSSES:
-        rule = f"must be one of {', '.join(LOSSES)}"
-        raise ParameterError("loss", rule, name, did_you_mean(str(name), LOSSES))
-    return LOSSES[name]()
 
 
 def per_point_loss(loss: Loss) -> Loss:

@@ -86,8 +86,6 @@ __all__ = [
 ModuleFactory: TypeAlias = Callable[..., nn.Module]  # (seed, **module_args)
 DataFactory: TypeAlias = Callable[..., tuple[PointDataset, PointDataset]]  # (**data_args)
 _Factory = TypeVar("_Factory", ModuleFactory, DataFactory)
-
-
 _Drawer: TypeAlias = Callable[[int, Mapping[str, Json]], nn.Module]  # (seed, module_args)
 
 

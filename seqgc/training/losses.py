@@ -10,19 +10,26 @@ import inspect
 import sys
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import cast
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
 
-from seqgc.errors import refusing
+from seqgc.errors import ParameterError, refusing
 from seqgc.training._points import LOSSES, Loss, per_point_loss
 from seqgc.wire import Json
-from seqgc.worker import call_own, own_function, own_module, require_arguments, require_known
+from seqgc.worker import (
+    OwnFunction,
+    call_own,
+    own_function,
+    own_module,
+    require_arguments,
+    require_known,
+)
 
 __all__ = ["make_loss", "name_of"]
 
-_DEPRECATED = {"size_average", "reduce"}
+_DEPRECATED: Final = {"size_average", "reduce"}
 
 
 def make_loss(
@@ -56,7 +63,19 @@ def make_loss(
     require_arguments("loss_args", args, of=loss, name=name)
     if inspect.isclass(loss):
         return per_point_loss(cast("Loss", call_own(loss, name, argument="loss", args=args)))
+    _require_loss(loss, name, args)
     return per_point_loss(cast("Loss", partial(loss, **args) if args else loss))
+
+
+def _require_loss(function: OwnFunction, name: str, args: Mapping[str, Json]) -> None:
+    """Refuse a function that cannot be called with outputs and targets."""
+    try:
+        inspect.signature(function).bind(None, None, **args)
+    except TypeError as error:
+        rule = f"must be a function (output, target) -> losses, or a class that makes one ({error})"
+        raise ParameterError("loss", rule, name) from None
+    except ValueError:  # a callable of C has no signature
+        pass
 
 
 def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:

@@ -65,6 +65,9 @@ class Scaled:
     def __call__(self, output, target):
         return self.scale * F.cross_entropy(output, target, reduction="none")
 
+def make():
+    return nn.CrossEntropyLoss()
+
 ready = nn.CrossEntropyLoss()
 """
 WEIGHT = [1.0, 3.0, 0.5]
@@ -241,6 +244,8 @@ def test_a_recipe_is_told_by_its_arguments_and_shows_those_that_it_has() -> None
         ({"loss": "seqgc_parts:focul"}, "loss", "importable"),
         ({"loss": "seqgc_parts:focal", "loss_args": {"gama": 1}}, "loss_args", "'gamma'"),
         ({"loss": "seqgc_parts:Smooth", "loss_args": {"smooth": 1}}, "loss_args", "'smoothing'"),
+        ({"loss": "seqgc_parts:make"}, "loss", "a function (output, target)"),
+        ({"loss": "seqgc_parts:focal", "loss_args": {"target": 1}}, "loss", "'target'"),
         ({"loss": "seqgc_parts:Scaled"}, "loss", "must not raise TypeError"),
     ],
 )
