@@ -123,7 +123,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     spare = 8000 + 400 * plan.sizes.mini_tasks * plan.sizes.weights_files
     assert largest <= plan.request_bytes <= 1.1 * largest + spare
     results = {
-        item.slot: np.zeros(sum(part.weights.size + 1 for part in item.parts))
+        item.slot: np.zeros(sum(sum(part.pieces) for part in item.parts))
         for item in max(asked, key=lambda each: len(each.task.items)).task.items
     }
     reply = len(to_json(encode(asked[0].result(results), run_id=RUN_ID)))
@@ -145,8 +145,8 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
 def test_the_heaviest_round_is_found_whoever_straggles(spec: str, jobs: int, most: int) -> None:
     plan = TrainingPlan(models=[make_model()], scheme=spec, steps=jobs, stale=True)
     scheme, sizes = parse_scheme(spec, n=4), plan.sizes(plan.setting(4))
-    parameters = sum(p.numel() for p in plan.models[0].module.parameters())
-    assert (sizes.mini_tasks, sizes.result_bytes) == (most, most * 4 * (parameters + 1))
+    length = ResultLayout([p.numel() for p in plan.models[0].module.parameters()]).size
+    assert (sizes.mini_tasks, sizes.result_bytes) == (most, most * 4 * length)
     for pattern in np.random.default_rng(0).random((20, scheme.delay + jobs, 4)) < 0.5:
         schedule = scheme.start(jobs)
         for responded in pattern:
