@@ -255,7 +255,7 @@ def test_results_too_large_for_a_reply_need_a_store(capsys: Out) -> None:
     assert "`request` must not exceed" in refused(capsys, "train", *sizes, *lambdas, *inline)
     assert main(["train", *sizes, *lambdas, "--dry-run", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["result_bytes"] == 3 * 269_999 * 8  # W - 1 + B mini-tasks
+    assert facts["result_bytes"] == 3 * 270_015 * 8  # W - 1 + B mini-tasks
     assert facts["results_stored"]
 
 

@@ -15,7 +15,7 @@ from seqgc.errors import ParameterError
 from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.stores import DirectoryStore, StoreChoice
-from seqgc.training import TaskSizes, TorchWorkload, TrainingPlan, Work
+from seqgc.training import ResultLayout, TaskSizes, TorchWorkload, TrainingPlan, Work
 from seqgc.training.factories import workload_of
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
