@@ -5,8 +5,10 @@ The recordings are 256 AWS Lambda functions that compute a small CNN's gradient,
 numbers fitted to them stand here, and `experiments.table1_run_time.fitted` finds them again.
 
 Both series have *stalls*, answers of 26 to 40 s, and these gather in few rounds: 25 in 6 of 150
-rounds, or 30 in 8 of 50. `seqgc.profiles.LAMBDA_CNN` has as many, but each by itself, so that a
-fifth of its rounds has one; where a round waits for everyone that makes all the difference.
+rounds, or 30 in 8 of 50. `seqgc.profiles.LAMBDA_CNN` has them in as many rounds, with a random
+number in each, where `CANADA` draws one of the recorded numbers. ``canada, lone stalls`` has as
+many, but each by itself, so that one round in seven has some; where a round waits for everyone that
+makes all the difference.
 """
 
 from __future__ import annotations
@@ -99,8 +101,9 @@ _LONDON_BODY: Final = GilbertElliott(
     excess_spread=0.2732,
     tail=0.0703,
 )
+_CANADA_BODY: Final = replace(LAMBDA_CNN, stalled_groups=1.0, stalled_workers=0.0)
 CANADA: Final = StalledRounds(
-    base=replace(LAMBDA_CNN, p_stall=0.0),
+    base=_CANADA_BODY,
     p_round=6 / 150,
     counts=(9, 3, 3, 5, 3, 2),
     stall_s=(26.3, 38.5),
@@ -114,10 +117,12 @@ GENERATORS: Final[dict[str, ProfileGenerator]] = {
     # where a round's slowest stall takes 34 s more than the round would.
     "canada, the paper's stalls": replace(CANADA, p_round=0.028),
     "london": LONDON,
-    "canada, no stalls": CANADA.base,
-    "canada, lone stalls": LAMBDA_CNN,
+    "canada, no stalls": _CANADA_BODY,
+    "canada, lone stalls": replace(
+        LAMBDA_CNN, stalled_groups=1.0, stalled_workers=25 / (150 * 256)
+    ),
     "london, no stalls": LONDON.base,
     # As heavy a tail and as many stragglers as explain the paper's uncoded time without any stall,
     # and the rounds that its GC waited out (`experiments.table1_run_time.tail`).
-    "canada, the paper's tail": replace(CANADA.base, p_bad=0.086, tail=0.230),
+    "canada, the paper's tail": replace(_CANADA_BODY, p_bad=0.086, tail=0.230),
 }

@@ -106,7 +106,7 @@ def fit_files(
     per_worker: Annotated[bool, "--per-worker", "Each worker's own alpha as well."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a generator to the first profile, and what load costs to all of them.
+    """Fit a generator to the first profile, and what load costs and how workers stall to all.
 
     What load costs is said also where no generator fits.
     """
@@ -123,7 +123,7 @@ def fit_files(
     findings += profiles.lint_series(recordings)
     problem, generator = "", None
     try:
-        generator = profiles.fit(recordings[0], mu=mu)
+        generator = profiles.fit(recordings[0], mu=mu, others=recordings[1:])
     except ProfileError as error:
         if line is None:
             raise ProfileError(f"{files[0]}: {error}") from None
@@ -274,16 +274,24 @@ def _load_pairs(line: profiles.LoadModel | None) -> dict[str, str]:
 
 
 def _generator_pairs(generator: profiles.GilbertElliott) -> dict[str, str]:
+    slow = [
+        f"{worker} ({factor:.2f} times as long)"
+        for worker, factor in enumerate(generator.factors)
+        if factor > 1
+    ]
     low, high = generator.stall_s
+    share = f"{generator.stalled_workers:.2%} of 64 neighbouring workers"
     return {
         "generator": repr(generator),
         "P(bad after good)": f"{generator.p_bad:.4f}",
         "P(bad after bad)": f"{generator.stay_bad:.4f}",
-        "straggler rate": f"{generator.straggler_rate:.4f}",
+        "straggler rate": f"{generator.straggler_rate:.4f}" + " of the others" * bool(slow),
+        "always slow": f"workers {', '.join(slow)}" if slow else "no worker",
         "base": f"{generator.base_s:.4f} s, spread {generator.base_spread:.4f}",
         "excess": f"{generator.excess:.4f}, spread {generator.excess_spread:.4f}",
         "tail": f"{generator.tail:.4f}",
-        "stalls": f"{generator.p_stall:.2%} of bad answers, {low:.1f} … {high:.1f} s",
+        "stalls": f"{share}, in {generator.stalled_groups:.2%} of their rounds; "
+        f"{low:.1f} … {high:.1f} s",
     }
 
 

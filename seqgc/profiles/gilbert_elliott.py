@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
@@ -20,6 +21,9 @@ __all__ = ["LAMBDA_CNN", "GilbertElliott", "fit"]
 
 _TAIL = 0.01  # the probability of either outer quantile
 _STALL_RATIO = 10.0  # an answer that took more than so many times the fastest is a stall
+_GROUP = 64  # neighbouring workers that stall in the same rounds, as in the recordings
+_SLOW_SHARE = 0.75  # of the rounds of either half: a worker that straggles in them is always slow
+_RATE_ERROR = 0.1  # by which the chain's rate of stragglers may miss the recorded one, relative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +34,23 @@ class GilbertElliott:
     (lognormal, one for all workers) and ``e`` lognormal, drawn again where above ``mu``. In the bad
     state it answers after ``(1 + mu) * fastest * x``, where ``fastest`` is the round's fastest good
     worker and ``x`` is Pareto with index ``1 / tail``, or it stalls. So, wherever a worker is good,
-    the bad ones are exactly those that the tolerance ``mu`` calls stragglers.
+    the bad ones are exactly those that the tolerance ``mu`` calls stragglers. Some answers
+    *stall* whatever the worker's state, and these gather: in few rounds, among neighbours.
 
     ``p_bad`` and ``stay_bad`` are P(good → bad) and P(bad → bad) from one round to the next; a
     worker's first state is drawn from the stationary distribution. ``base_s`` is the median of the
     rounds' bases in seconds and ``base_spread`` the standard deviation of their logarithm;
     ``excess`` (below ``mu``) and ``excess_spread`` are those of ``e``, before the redraw. ``tail``
-    is the mean logarithm of ``x``, below 1 so that the mean time is finite. A bad answer stalls
-    with probability ``p_stall``, for a time (seconds) uniform in the range ``stall_s``. ``alpha``,
-    seconds per unit of normalized load, is passed on to the profiles; times are those at load 0.
+    is the mean logarithm of ``x``, below 1 so that the mean time is finite. ``alpha``, seconds per
+    unit of normalized load, is passed on to the profiles; times are those at load 0.
+
+    In each round each group of 64 neighbouring workers (0 to 63 and so on) has stalls with
+    probability ``stalled_groups``. If it has, each of its workers stalls with probability
+    ``stalled_workers``, for a time (seconds) uniform in the range ``stall_s``.
+
+    ``factors`` are for workers that are slow in every round: all that worker ``i`` answers takes
+    ``factors[i]`` times as long, but for stalls. Without them workers are alike. A profile then has
+    as many workers as there are factors, or a multiple of that.
 
     Examples
     --------
@@ -54,13 +66,15 @@ class GilbertElliott:
     excess: float
     excess_spread: float
     tail: float
-    p_stall: float = 0.0
+    stalled_groups: float = 1.0
+    stalled_workers: float = 0.0
     stall_s: tuple[float, float] = (20.0, 40.0)
     mu: float = 1.0
     alpha: float | None = None
+    factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("p_bad", "stay_bad", "p_stall"):
+        for name in ("p_bad", "stay_bad", "stalled_groups", "stalled_workers"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ParameterError(name, "must lie in [0, 1]", value)
         for name in ("base_s", "excess", "mu"):
@@ -74,16 +88,30 @@ class GilbertElliott:
         low, high = self.stall_s
         if not 0 < low <= high < math.inf:
             raise ParameterError("stall_s", "must satisfy 0 < low <= high", self.stall_s)
+        for factor in self.factors:
+            require_number("factors", factor, above=0)
 
     @property
     def straggler_rate(self) -> float:
-        """Long-run fraction of bad states: ``p_bad / (p_bad + 1 - stay_bad)``."""
+        """Long-run fraction of answers that are bad or stall, where no worker has a factor.
+
+        Of bad states alone it is ``p_bad / (p_bad + 1 - stay_bad)``.
+        """
+        stalls = self.stalled_groups * self.stalled_workers
+        return stalls + (1 - stalls) * self._bad_rate
+
+    @property
+    def _bad_rate(self) -> float:
         return self.p_bad / (self.p_bad + (1 - self.stay_bad)) if self.p_bad else 0.0
 
     def profile(self, rounds: int, *, workers: int, rng: np.random.Generator) -> DelayProfile:
         """Generate a profile of ``rounds`` × ``workers`` seconds at load 0."""
         shape = require_int("rounds", rounds, least=1), require_int("workers", workers, least=1)
-        p_now = np.full(workers, self.straggler_rate)
+        factors = self.factors or (1.0,)
+        if workers % len(factors):
+            rule = f"must be a multiple of {len(factors)}, the number of `factors`"
+            raise ParameterError("workers", rule, workers)
+        p_now = np.full(workers, self._bad_rate)
         states = []
         for draw in rng.random(shape):
             states.append(draw < p_now)
@@ -99,16 +127,21 @@ class GilbertElliott:
         fastest = np.where(np.isfinite(fastest), fastest, base)  # nobody is good: nobody is fast
         # exp of an exponential variable with mean `tail` is Pareto with index 1 / tail.
         slow_s = (1 + self.mu) * fastest * np.exp(self.tail * rng.standard_exponential(shape))
+        times = np.tile(factors, workers // len(factors)) * np.where(bad, slow_s, good_s)
         stall_s = rng.uniform(*self.stall_s, size=shape)
-        bad_s = np.where(rng.random(shape) < self.p_stall, stall_s, slow_s)
+        stalled = rng.random(shape) < self.stalled_workers
+        if self.stalled_groups < 1:
+            groups = rng.random((rounds, -(-workers // _GROUP))) < self.stalled_groups
+            stalled &= np.repeat(groups, _GROUP, axis=1)[:, :workers]
         meta = ProfileMeta(alpha=self.alpha, source=f"generated by {self!r}")
-        return DelayProfile.from_times(np.where(bad, bad_s, good_s), meta=meta)
+        return DelayProfile.from_times(np.where(stalled, stall_s, times), meta=meta)
 
 
-# 256 AWS Lambda functions (2.5 GB), a CNN of 270,000 parameters, batch 2048: `fit` to 30 rounds
-# recorded at one data point per worker. alpha and the stalls are those of the same functions at
-# higher loads: alpha the slope of the mean time over five loads; 25 stalls among the 30,720
-# answers at loads 0.25 to 1 (none at load 0), so 25 / 30,720 / 0.0504 of the bad ones.
+# 256 AWS Lambda functions (2.5 GB), a CNN of 270,000 parameters, batch 2048, recorded for 30 rounds
+# at each of five loads: `seqgc profile fit FILE FILE FILE FILE FILE --loads 0,0.25,0.5,0.75,1`.
+# The first file, of one data point per worker, gives all but alpha and the stalls. alpha is the
+# slope of the mean time over the loads. There are 25 stalls in 6 of the 150 rounds, in each of them
+# among the same 64 workers: so 64 workers have stalls in 1 % of the rounds, and 256 in 4 %.
 LAMBDA_CNN: Final = GilbertElliott(
     p_bad=0.0478,
     stay_bad=0.0992,
@@ -117,32 +150,45 @@ LAMBDA_CNN: Final = GilbertElliott(
     excess=0.167,
     excess_spread=0.7326,
     tail=0.142,
-    p_stall=0.016,
-    stall_s=(26.3, 38.6),
+    stalled_groups=0.0101,
+    stalled_workers=0.064,
+    stall_s=(26.3, 38.5),
     alpha=1.12,
 )
 
 
-def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
+def fit(
+    profile: DelayProfile, *, mu: float = 1.0, others: Sequence[DelayProfile] = ()
+) -> GilbertElliott:
     """Fit a generator to a profile; stragglers are answers later than ``(1 + mu) * fastest``.
+
+    ``others`` are recordings of the same workers at other loads. They tell how often workers stall,
+    and nothing else: a stall is rare, and does not depend on the load.
 
     Estimators, one for each parameter:
 
+    - ``factors``: a worker that straggles in three quarters of the rounds of the first half and of
+      the second is always slow. Its factor is the median, over rounds, of its time divided by the
+      median time of the workers that are not. All that follows is found in the times divided by
+      the factors;
+    - ``stalled_groups``, ``stalled_workers``, ``stall_s``: an answer that took more than 10 times
+      the fastest is a stall. The two probabilities give as many groups with stalls and as many
+      stalls as were recorded; the times are the range of the stalls';
     - ``p_bad``, ``stay_bad``: the fraction of good and of bad answers that a bad one follows in
-      the same worker's next round;
+      the same worker's next round. In the long run a worker turns bad as often as it turns good.
+      Where the recording is too short for that, so that the rate of stragglers would be off by a
+      tenth or more, both counts are replaced with their mean;
     - ``base_spread``: standard deviation of the logarithm of the rounds' fastest answers;
     - ``base_s``, ``excess``, ``excess_spread``: the shifted lognormal that has the 1, 50 and 99 %
       quantiles of ``time / fastest`` of the good answers (`_shifted_lognormal`), times the
       median of the rounds' fastest answers;
-    - ``tail``: mean of ``log(time / ((1 + mu) * fastest))`` over the bad answers that are not
-      stalls (the maximum-likelihood, or Hill, estimator of a Pareto index);
-    - ``p_stall``, ``stall_s``: the fraction of bad answers that took more than 10 times the
-      fastest, and their range (a Pareto answer that late is taken for a stall).
+    - ``tail``: mean of ``log(time / ((1 + mu) * fastest))`` over the bad answers (the
+      maximum-likelihood, or Hill, estimator of a Pareto index).
 
     Raises
     ------
     ParameterError
-        If ``mu`` is not a positive number.
+        If ``mu`` is not a positive number, or ``others`` have another number of workers.
     ProfileError
         If there are fewer than two rounds or workers, an answer is missing, half of the good
         answers are their rounds' fastest, or the bad ones have a tail without a mean.
@@ -161,22 +207,29 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
         row, column = np.argwhere(~profile.answered)[0]
         rule = "a fit needs every answer, and this worker did not answer"
         raise ProfileError(f"row {row}, column {column} (round, worker; from 0): {rule}")
-    fastest = profile.times.min(axis=1, keepdims=True)
-    ratio = profile.times / fastest
-    bad = ratio > 1 + mu
-    stalled = bad & (ratio > _STALL_RATIO)
-    shift, excess, excess_spread = _shifted_lognormal(ratio[~bad], mu=mu)
-    before, after = bad[:-1], bad[1:]
-    tail = _mean(np.log(ratio[bad & ~stalled] / (1 + mu)))
+    counts = [other.num_workers for other in others]
+    if any(count != profile.num_workers for count in counts):
+        rule = f"must be recordings of the same {profile.num_workers} workers"
+        raise ParameterError("others", rule, counts)
+    factors = _factors(profile.times, mu=mu)
+    times = profile.times / factors
+    fastest = times.min(axis=1, keepdims=True)
+    ratio = times / fastest
+    stalled = ratio > _STALL_RATIO
+    good, bad = ratio <= 1 + mu, (ratio > 1 + mu) & ~stalled
+    shift, excess, excess_spread = _shifted_lognormal(ratio[good], mu=mu)
+    tail = float(np.log(ratio[bad] / (1 + mu)).mean()) if bad.any() else 0.0
     if tail >= 1:
         raise ProfileError(
-            f"no generator fits: with mu = {mu:g}, {bad.mean():.0%} of the answers are stragglers, "
-            f"with a tail of {tail:.3f}, which must be < 1 (their mean would be infinite); most "
-            "workers are far slower than the fastest: raise mu, or resample the recording"
+            f"no generator fits: with mu = {mu:g}, {1 - good.mean():.0%} of the answers are "
+            f"stragglers, with a tail of {tail:.3f}, which must be < 1 (their mean would be "
+            "infinite); most workers are far slower than the fastest: raise mu, or resample the "
+            "recording"
         )
+    p_bad, stay_bad = _transitions(good, bad)
     model = GilbertElliott(
-        p_bad=_mean(after[~before]),
-        stay_bad=_mean(after[before]),
+        p_bad=p_bad,
+        stay_bad=stay_bad,
         base_s=shift * float(np.median(fastest)),
         base_spread=float(np.log(fastest).std()),
         excess=excess,
@@ -184,12 +237,74 @@ def fit(profile: DelayProfile, *, mu: float = 1.0) -> GilbertElliott:
         tail=tail,
         mu=mu,
         alpha=profile.meta.alpha,
+        factors=tuple(factors.tolist()) if (factors != 1).any() else (),
     )
-    if not stalled.any():
+    return _with_stalls(model, [profile, *others], factors=factors)
+
+
+def _factors(times: FloatArray, *, mu: float) -> FloatArray:
+    """Return how many times as long each worker takes (n,): 1 unless it is slow all the time."""
+    bad = times > (1 + mu) * times.min(axis=1, keepdims=True)
+    slow = np.all([half.mean(axis=0) >= _SLOW_SHARE for half in np.array_split(bad, 2)], axis=0)
+    factors = np.ones(times.shape[1])
+    if slow.any() and not slow.all():
+        usual = np.median(times[:, ~slow], axis=1, keepdims=True)
+        factors[slow] = np.maximum(1.0, np.median(times[:, slow] / usual, axis=0))
+    return factors
+
+
+def _transitions(good: BoolArray, bad: BoolArray) -> tuple[float, float]:
+    """Return P(good → bad) and P(bad → bad); an answer that is neither tells nothing."""
+    known = (good | bad)[:-1] & (good | bad)[1:]
+    num_good, num_bad = int((good[:-1] & known).sum()), int((bad[:-1] & known).sum())
+    turned_bad = float((good[:-1] & bad[1:]).sum())
+    turned_good = float((bad[:-1] & good[1:]).sum())
+    if not num_good or not num_bad:
+        return turned_bad / max(num_good, 1), 0.0
+    # In a chain's long run, bad : good answers = P(good -> bad) : P(bad -> good).
+    if abs(turned_bad - turned_good) > _RATE_ERROR * turned_good:
+        turned_bad = turned_good = min((turned_bad + turned_good) / 2, num_good, num_bad)
+    return turned_bad / num_good, (num_bad - turned_good) / num_bad
+
+
+def _with_stalls(
+    model: GilbertElliott, profiles: Sequence[DelayProfile], *, factors: FloatArray
+) -> GilbertElliott:
+    """Return the model with the stalls of recordings of the same workers.
+
+    Of a group of g workers that has stalls with probability ``p`` in a round, each worker then with
+    probability ``q``, some are recorded to stall in a share ``p * (1 - (1 - q)**g)`` of the rounds:
+    ``g * q / (1 - (1 - q)**g)`` of them on average, which determines q.
+    """
+    starts = np.arange(0, len(factors), _GROUP)
+    sizes = np.diff([*starts, len(factors)])
+    seconds, groups = [], []
+    for profile in profiles:
+        times = np.where(profile.answered, profile.times / factors, np.inf)
+        late = times > _STALL_RATIO * times.min(axis=1, keepdims=True)
+        stalled = late & profile.answered
+        seconds.append(profile.times[stalled])
+        groups.append(np.add.reduceat(stalled, starts, axis=1, dtype=np.intp) > 0)
+    stall_s, with_stalls = np.concatenate(seconds), np.concatenate(groups)
+    if not stall_s.size:
         return model
-    stall_s = profile.times[stalled]
-    p_stall = len(stall_s) / int(bad.sum())
-    return replace(model, p_stall=p_stall, stall_s=(float(stall_s.min()), float(stall_s.max())))
+    low, share = 0.0, 1.0
+    while share - low > 1e-12:
+        middle = (low + share) / 2
+        recorded = sizes * middle / (1 - (1 - middle) ** sizes)
+        if (with_stalls * recorded).sum() < stall_s.size:
+            low = middle
+        else:
+            share = middle
+    often = with_stalls.sum() / (len(with_stalls) * (1 - (1 - share) ** sizes).sum())
+    if often >= 1:  # as many stalls as there would be if each came by itself
+        often, share = 1.0, stall_s.size / (len(with_stalls) * len(factors))
+    return replace(
+        model,
+        stalled_groups=float(often),
+        stalled_workers=share,
+        stall_s=(float(stall_s.min()), float(stall_s.max())),
+    )
 
 
 def _shifted_lognormal(ratio: FloatArray, *, mu: float) -> tuple[float, float, float]:
@@ -209,8 +324,3 @@ def _shifted_lognormal(ratio: FloatArray, *, mu: float) -> tuple[float, float, f
         shift = 1.0
     spread = math.log((high - shift) / (median - shift)) / NormalDist().inv_cdf(1 - _TAIL)
     return shift, median / shift - 1, spread
-
-
-def _mean(values: FloatArray | BoolArray) -> float:
-    """Return the mean, 0 of nothing."""
-    return float(values.mean()) if values.size else 0.0

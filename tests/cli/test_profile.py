@@ -123,6 +123,16 @@ def test_fit_prints_a_generator_that_evaluates_to_itself(capsys: Out) -> None:
     assert f"{expected.p_bad:.4f}" in capsys.readouterr().out
 
 
+def test_fit_names_a_worker_that_is_always_slow(capsys: Out) -> None:
+    times = np.exp(0.1 * np.random.default_rng(0).standard_normal((20, 8)))
+    times[:, 5] *= 3
+    write_profile(DelayProfile.from_times(times), path="slow.csv")
+    assert run("fit", "slow.csv") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    factor = fit(read_profile("slow.csv")).factors[5]
+    assert f"workers 5 ({factor:.2f} times as long)" in shown
+
+
 def test_fit_of_several_loads_says_what_load_costs(capsys: Out) -> None:
     base = LAMBDA_CNN.profile(40, workers=32, rng=np.random.default_rng(1))
     for load in (0.0, 0.5, 1.0):

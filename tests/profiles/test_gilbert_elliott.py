@@ -17,6 +17,7 @@ from seqgc.profiles import (
     GilbertElliott,
     ProfileMeta,
     fit,
+    fit_load_model,
     read_profile,
 )
 
@@ -30,7 +31,8 @@ BURSTY = replace(
     excess=0.1,
     excess_spread=0.5,
     tail=0.1,
-    p_stall=0.05,
+    stalled_groups=0.1,
+    stalled_workers=0.1,
     mu=0.5,
 )
 
@@ -67,14 +69,35 @@ def test_a_profile_says_how_it_was_generated() -> None:
 
 
 def test_workers_that_are_never_bad_never_straggle() -> None:
-    times = generate(replace(LAMBDA_CNN, p_bad=0.0, excess=0.5)).times
+    times = generate(replace(LAMBDA_CNN, p_bad=0.0, excess=0.5, stalled_workers=0.0)).times
     assert not stragglers(times).any()
 
 
 def test_workers_that_only_stall_take_the_stated_seconds() -> None:
-    times = generate(replace(LAMBDA_CNN, p_bad=1.0, stay_bad=1.0, p_stall=1.0), rounds=50).times
+    times = generate(replace(LAMBDA_CNN, stalled_groups=1.0, stalled_workers=1.0), rounds=50).times
     assert times.min() >= 26.3
     assert times.max() <= 38.6
+
+
+def test_stalls_gather_in_rounds_and_among_64_neighbours() -> None:
+    model = replace(LAMBDA_CNN, stalled_groups=0.05, stalled_workers=0.1)
+    stalled = generate(model, rounds=3000, workers=160).times > 20
+    groups = [stalled[:, :64], stalled[:, 64:128], stalled[:, 128:]]
+    with_stalls = np.stack([group.any(axis=1) for group in groups])
+    expected = [0.05 * (1 - 0.9**size) for size in (64, 64, 32)]
+    assert with_stalls.mean(axis=1) == pytest.approx(expected, rel=0.25), f"seed {SEED}"
+    assert stalled.mean() == pytest.approx(0.005, rel=0.15), f"seed {SEED}"
+    both = (with_stalls[0] & with_stalls[1]).mean()
+    assert both == pytest.approx(0.05**2, abs=0.0025), f"seed {SEED}: groups are independent"
+
+
+def test_slow_workers_take_their_factor_and_are_as_many_in_a_larger_profile() -> None:
+    model = replace(LAMBDA_CNN, stalled_workers=0.0, factors=(1.0, 5.0, 1.0, 1.0))
+    usual = generate(replace(model, factors=()), rounds=20, workers=8).times
+    slow = generate(model, rounds=20, workers=8).times
+    np.testing.assert_allclose(slow / usual, np.tile([1, 5, 1, 1, 1, 5, 1, 1], (20, 1)))
+    with pytest.raises(ParameterError, match="`workers` must be a multiple of 4"):
+        generate(model, rounds=1, workers=6)
 
 
 @pytest.mark.parametrize("model", [LAMBDA_CNN, BURSTY], ids=["lambda", "bursty"])
@@ -95,7 +118,9 @@ def test_states_have_the_stated_rates_from_the_first_round_on(model: GilbertElli
     [
         ("p_bad", -0.1),
         ("stay_bad", 1.1),
-        ("p_stall", math.nan),
+        ("stalled_groups", math.nan),
+        ("stalled_workers", 1.5),
+        ("factors", (1.0, 0.0)),
         ("base_s", 0.0),
         ("base_s", math.inf),
         ("base_spread", -1.0),
@@ -138,12 +163,58 @@ def test_fitting_generated_data_recovers_the_parameters(model: GilbertElliott) -
     assert fitted.alpha == model.alpha
     tolerances = {
         "p_bad": 0.03, "stay_bad": 0.06, "base_s": 0.04, "base_spread": 0.25, "excess": 0.25,
-        "excess_spread": 0.25, "tail": 0.05, "p_stall": 0.15,
+        "excess_spread": 0.25, "tail": 0.05,
     }  # fmt: skip
     for name, relative in tolerances.items():
         expected = pytest.approx(getattr(model, name), rel=relative)
         assert getattr(fitted, name) == expected, f"{name}, seed {SEED}"
+    for name in ("stalled_groups", "stalled_workers"):
+        expected = pytest.approx(getattr(model, name), rel=0.25)
+        assert getattr(fitted, name) == expected, f"{name}, seed {SEED}"
     assert fitted.stall_s == pytest.approx(model.stall_s, rel=0.05), f"seed {SEED}"
+
+
+@pytest.mark.parametrize("num_slow", [1, 4])
+def test_workers_that_are_always_slow_stay_slow_in_a_fit(num_slow: int) -> None:
+    rng = np.random.default_rng(SEED)
+    times = np.exp(0.1 * rng.standard_normal((20, 8)))
+    times[:, 3 : 3 + num_slow] *= 3
+    fitted = fit(DelayProfile.from_times(times))
+    made = stragglers(fitted.profile(500, workers=8, rng=rng).times)
+    assert made.mean() == pytest.approx(stragglers(times).mean(), abs=0.01), f"seed {SEED}"
+    assert np.flatnonzero(made.mean(axis=0) > 0.9).tolist() == list(range(3, 3 + num_slow))
+    assert fitted.factors[3] == pytest.approx(3.0, rel=0.1), f"seed {SEED}"
+    assert fitted.base_s == pytest.approx(
+        fit(DelayProfile.from_times(times / fitted.factors)).base_s
+    )
+
+
+def test_workers_that_turn_slow_and_stay_so_straggle_as_often_in_a_fit() -> None:
+    times = np.exp(0.1 * np.random.default_rng(SEED).standard_normal((20, 8)))
+    times[10:, 0] *= 3
+    fitted = fit(DelayProfile.from_times(times))
+    assert fitted.factors == ()
+    assert fitted.straggler_rate == pytest.approx(9 / (19 * 8)), "as in the rounds with a next one"
+    assert fitted.stay_bad > 0.9
+
+
+def test_stalls_are_counted_in_all_recordings_of_the_same_workers() -> None:
+    # 2 rounds of 10 with stalls: 1 and 3 of 4 workers, none of them in the first recording.
+    times = np.tile([1.0, 1.2, 1.3, 1.4], (5, 1)) * np.linspace(1, 1.1, 5)[:, None]
+    heavy = 2 * times
+    heavy[1, 2], heavy[3, :3] = 30.0, [31.0, 33.0, 32.0]
+    fitted = fit(DelayProfile.from_times(times), others=[DelayProfile.from_times(heavy)])
+    assert (fitted.p_bad, fitted.stay_bad) == (0.0, 0.0)
+    assert fitted.stall_s == (30.0, 33.0)
+    any_of_four = 1 - (1 - fitted.stalled_workers) ** 4
+    assert fitted.stalled_groups * any_of_four == pytest.approx(2 / 10)
+    assert 4 * fitted.stalled_workers / any_of_four == pytest.approx(4 / 2)
+    alone = 2 * times
+    alone[1, 2] = alone[3, 0] = 30.0
+    fitted = fit(DelayProfile.from_times(alone))
+    assert fitted.stalled_groups * fitted.stalled_workers == pytest.approx(2 / 20)
+    with pytest.raises(ParameterError, match="`others` must be recordings of the same 4 workers"):
+        fit(DelayProfile.from_times(times), others=[DelayProfile.from_times(times[:, :3])])
 
 
 def test_answers_that_lean_to_the_fast_side_are_measured_from_the_fastest() -> None:
@@ -186,28 +257,41 @@ def recorded(folder: Path, load: float) -> np.ndarray:
     return read_profile(folder / SERIES.format(load)).times
 
 
-def test_shipped_constants_are_a_fit_to_the_recording(recorded_profiles: Path) -> None:
-    fitted = fit(read_profile(recorded_profiles / SERIES.format(0)))
-    for name in ("p_bad", "stay_bad", "base_s", "base_spread", "excess", "excess_spread", "tail"):
+def test_shipped_constants_are_a_fit_to_the_recordings(recorded_profiles: Path) -> None:
+    paths = [recorded_profiles / SERIES.format(load) for load in LOADS]
+    recordings = [
+        read_profile(path, meta=ProfileMeta(base_load=load))
+        for path, load in zip(paths, LOADS, strict=True)
+    ]
+    fitted = fit(recordings[0], others=recordings[1:])
+    for name in (
+        "p_bad", "stay_bad", "base_s", "base_spread", "excess", "excess_spread", "tail",
+        "stalled_groups", "stalled_workers",
+    ):  # fmt: skip
         shipped = getattr(LAMBDA_CNN, name)
         assert getattr(fitted, name) == pytest.approx(shipped, rel=0.005), name
+    assert fitted.stall_s == pytest.approx(LAMBDA_CNN.stall_s, abs=0.05)
+    assert fitted.factors == LAMBDA_CNN.factors == ()
+    assert fit_load_model(recordings).alpha == pytest.approx(LAMBDA_CNN.alpha, abs=0.005)
 
 
-def test_shipped_alpha_and_stalls_are_those_of_the_loaded_recordings(
+def test_the_shipped_generator_has_stalls_as_often_as_the_recordings(
     recorded_profiles: Path,
 ) -> None:
-    means = [recorded(recorded_profiles, load).mean() for load in LOADS]
-    assert np.polyfit(LOADS, means, 1)[0] == pytest.approx(LAMBDA_CNN.alpha, abs=0.01)
-    loaded = np.concatenate([recorded(recorded_profiles, load) for load in LOADS[1:]])
-    stalls = loaded[loaded > 10 * loaded.min(axis=1, keepdims=True)]
-    rate = LAMBDA_CNN.p_stall * LAMBDA_CNN.straggler_rate
-    assert stalls.size / loaded.size == pytest.approx(rate, rel=0.02)
-    assert (stalls.min(), stalls.max()) == pytest.approx(LAMBDA_CNN.stall_s, abs=0.1)
+    times = np.concatenate([recorded(recorded_profiles, load) for load in LOADS])
+    made = LAMBDA_CNN.profile(10_000, workers=256, rng=np.random.default_rng(SEED)).times
+
+    def rates(stalls: BoolArray) -> list[float]:
+        groups = stalls.reshape(len(stalls), 4, 64).any(axis=2)
+        return [float(rate.mean()) for rate in (stalls.any(axis=1), stalls, groups)]
+
+    assert rates(times > 20) == pytest.approx([6 / 150, 25 / (150 * 256), 6 / 600])
+    assert rates(made > 20) == pytest.approx(rates(times > 20), rel=0.2), f"seed {SEED}"
 
 
 def test_generated_profiles_look_like_the_recording(recorded_profiles: Path) -> None:
     real = recorded(recorded_profiles, 0.0)
-    made = generate(replace(LAMBDA_CNN, p_stall=0.0), workers=256, rounds=600).times
+    made = generate(replace(LAMBDA_CNN, stalled_workers=0.0), workers=256, rounds=600).times
     for quantile, relative in ((0.5, 0.02), (0.95, 0.02), (0.99, 0.03), (0.999, 0.15)):
         expected = pytest.approx(np.quantile(real, quantile), rel=relative)
         assert np.quantile(made, quantile) == expected, f"quantile {quantile}, seed {SEED}"

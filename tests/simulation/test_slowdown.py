@@ -75,7 +75,7 @@ def generator(kind: int, n: int, rng: np.random.Generator) -> ProfileGenerator:
         excess_spread=0.7,
         mu=rng.uniform(0.5, 9),
         tail=rng.uniform(0.1, 0.9),
-        p_stall=rng.uniform(0, 0.5),
+        stalled_workers=rng.uniform(0, 0.1),
         stall_s=(26.0, 39.0),
     )
     some, most = max(1, n // 3), max(1, int(n * rng.uniform(0.1, 0.85)))
