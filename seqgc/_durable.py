@@ -77,7 +77,7 @@ def replacing_in(
     a power cut it may be gone, or damaged.
     """
     temporary = f"{_temporary(name)}{os.urandom(6).hex()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

@@ -18,6 +18,7 @@ __all__ = [
     "NotDecodableError",
     "ParameterError",
     "ProfileError",
+    "ProfileWarning",
     "ScheduleError",
     "SeqgcError",
     "SkewError",
@@ -66,6 +67,10 @@ class ParameterError(SeqgcError, ValueError):
 
 class ProfileError(SeqgcError):
     """A delay profile that cannot be read or used; names the file, row and column."""
+
+
+class ProfileWarning(UserWarning):
+    """A delay profile that can be read, and may not mean what it says."""
 
 
 class NotDecodableError(SeqgcError):

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final, Literal, TextIO
 
 import numpy as np
 
 from seqgc._manner import VARIABLE, manner_of
-from seqgc.errors import ParameterError, did_you_mean
+from seqgc.errors import ParameterError, ProfileWarning, did_you_mean
 
 _FORMATS: Final = ("text", "json")
 
@@ -65,8 +65,23 @@ def speaking(arguments: Sequence[str]) -> Iterator[None]:
     wanted = manner_of(arguments)
     before, shown = (_voice.as_json, _voice.quiet), warnings.showwarning
     _voice.as_json, _voice.quiet = wanted.format == "json", wanted.quiet
-    if _voice.as_json:
-        warnings.showwarning = _show_warning
+
+    def show_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if _voice.as_json:
+            say("warning", str(message), level="warning")
+        elif issubclass(category, ProfileWarning):  # one line, as errors are
+            say("warning", f"seqgc: {message}", level="warning")
+        else:
+            shown(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show_warning
     try:
         yield
     finally:
@@ -121,7 +136,3 @@ def plain(value: object) -> object:
             return None
         case _:
             return value
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    say("warning", str(message), level="warning")

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from seqgc._bounded import open_bounded
 from seqgc._durable import replacing
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ParameterError, ProfileError, ProfileWarning
+from seqgc.ports import FloatArray
 from seqgc.profiles._delay_profile import SCHEMA, DelayProfile, ProfileMeta
+from seqgc.profiles._lint import MOST_USUAL_S, are_milliseconds
 
 __all__ = ["MOST_TIMES", "read_profile", "write_profile"]
 
@@ -32,12 +34,14 @@ _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "rtt_s": (float, int, type(None)),
     "schema": (int,),
 }
-# What is larger is not unpacked: a bad file takes no more than 64 MB, and a second, to be refused.
-MOST_TIMES: Final = 2**21
-_MOST_CSV_TIMES: Final = 2**20  # text takes longer
-_MOST_CSV_BYTES: Final = 2**25
-_MOST_LINES: Final = 2**17
-_MOST_LINE: Final = 2**18
+# What is larger is not unpacked: a bad file takes no more than 256 MB, and seconds, to be refused.
+MOST_TIMES: Final = 2**22
+_MOST_CSV_BYTES: Final = 2**27  # more than so many times take, at up to 25 characters each
+_MOST_LINE: Final = 2**23
+_MOST_OTHER_LINES: Final = 2**17  # empty ones, and comments
+# A worker that did not answer, in lower case; numpy, pandas, R and spreadsheets write these.
+_MISSING: Final = frozenset(("", "nan", "na", "n/a", "null", "none"))
+_ROUND_NAMES: Final = frozenset(("", "round", "rounds", "index", "row", "step", "iteration", "job"))
 _MOST_BYTES: Final = {
     "times": 8 * MOST_TIMES + 4096,
     "status": 2 * MOST_TIMES + 4096,
@@ -56,8 +60,9 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
     ParameterError
         If ``path`` has another suffix.
     ProfileError
-        If the format cannot hold the profile: a file holds `MOST_TIMES` times, a CSV half as many
-        in fewer than 131,072 rounds, and no worker that did not answer.
+        If the file could not be read again: it may hold `MOST_TIMES` times. A CSV says that a
+        worker did not answer, and not when, or why, that was known: it is written only if
+        `read_profile` makes the same profile of it.
 
     Examples
     --------
@@ -77,21 +82,28 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
         with replacing(path) as file:
             np.savez_compressed(file, times=times, status=status, meta=np.array(meta))
         return
-    if profile.status.any():
-        raise ProfileError(f"{path}: a CSV cannot hold workers that did not answer; write a .npz")
-    if profile.times.size > _MOST_CSV_TIMES or profile.num_rounds >= _MOST_LINES:
-        most = f"{_MOST_CSV_TIMES} times in fewer than {_MOST_LINES} rounds"
-        raise ProfileError(f"{path}: a CSV holds {most}; write a .npz")
-    rows = "".join(",".join(map(repr, row)) + "\n" for row in profile.times.tolist())
+    answers = np.where(profile.answered, profile.times, np.nan)
+    if not _is_told_by(answers, profile):
+        rule = "a CSV has no place for when, and why, it was known that a worker did not answer"
+        raise ProfileError(f"{path}: {rule}; write a .npz")
+    rows = [",".join(map(repr, row)) + "\n" for row in answers.tolist()]
+    if (longest := max(map(len, rows))) >= _MOST_LINE:
+        rule = f"a line of a CSV has fewer than {_MOST_LINE} characters; got {longest}"
+        raise ProfileError(f"{path}: {rule}; write a .npz")
+    if _column_counts(answers):  # what is read as numbers of rounds, unless it has a worker's name
+        rows.insert(0, ",".join(f"w{column}" for column in range(profile.num_workers)) + "\n")
     with replacing(path) as file:
-        file.write(f"{_META_COMMENT}{meta}\n{rows}".encode())
+        file.write(f"{_META_COMMENT}{meta}\n{''.join(rows)}".encode())
 
 
 def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayProfile:
     """Read a delay profile; ``meta`` replaces what the file says of itself.
 
-    A `.csv` file holds one round per line, seconds separated by commas; lines that start with `#`
-    are comments.
+    A `.csv` file holds one round per line: the seconds of each worker, separated by commas. An
+    empty cell or NaN is a worker that did not answer, which costs as much as the round's slowest
+    answer. Lines that start with `#` are comments. The first line may hold names; a first column
+    that is named ``round``, ``index``, ``step`` or the like, or that counts from 0, is left out.
+    docs/profiles.md has the whole format.
 
     Raises
     ------
@@ -99,7 +111,13 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
         If ``path`` has another suffix than `.npz` or `.csv`.
     ProfileError
         If the file is absent, damaged, of another format, or holds anything but positive seconds;
-        names the file, and the row and column where there is one.
+        names the file, and the row and column where there is one. Also if the first column of a
+        `.csv` counts the rounds and has no name that says so: a worker's seconds do not.
+
+    Warns
+    -----
+    ProfileWarning
+        If the median answer took more than 1,000 s: such times may be milliseconds.
     """
     path = _known_suffix(path)
     try:
@@ -109,6 +127,9 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
     except Exception as error:  # of damaged files numpy, zipfile and json raise all sorts
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ProfileError(f"{path}: not a delay profile: {reason}") from error
+    usual_s = float(np.median(profile.times[profile.answered])) if profile.answered.any() else 0.0
+    if usual_s > MOST_USUAL_S:
+        warnings.warn(f"{path}: {are_milliseconds(usual_s)}", ProfileWarning, stacklevel=2)
     return profile if meta is None else replace(profile, meta=meta)
 
 
@@ -178,42 +199,176 @@ def _unpacked(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
 
 
 def _read_csv(path: Path) -> DelayProfile:
-    meta, described = ProfileMeta(), False
-    seconds, rows, columns = array("d"), 0, 0
+    table = _Table()
     # A spreadsheet puts a byte order mark first: no part of the first number.
     file = open_bounded(path, most_bytes=_MOST_CSV_BYTES)
     with io.TextIOWrapper(file, encoding="utf-8-sig") as text:
         for number, line in enumerate(iter(lambda: text.readline(_MOST_LINE), ""), start=1):
             if len(line) == _MOST_LINE:
                 raise ProfileError(f"line {number} has more than {_MOST_LINE} characters")
-            if number > _MOST_LINES:
-                raise ProfileError(f"a CSV may have {_MOST_LINES} lines; a .npz holds more rounds")
-            if line.startswith(_META_COMMENT):
-                if described:
-                    raise ProfileError(f"line {number}: `meta` has been given already")
-                meta, described = _meta_from(line.removeprefix(_META_COMMENT)), True
-            elif line.strip() and not line.startswith("#"):
-                cells = line.split(",")
-                try:
-                    seconds.extend(map(float, cells))
-                except ValueError:
-                    raise _no_number(cells, row=rows, line=number) from None
-                columns, rows = columns or len(cells), rows + 1
-                if len(cells) != columns:
-                    counts = f"{len(cells)} columns, those above {columns}"
-                    raise ProfileError(f"row {rows - 1} (line {number}) has {counts}")
-                if len(seconds) > _MOST_CSV_TIMES:
-                    most = f"a CSV may have {_MOST_CSV_TIMES} times"
-                    raise ProfileError(f"line {number}: {most}; a .npz holds more")
-    times = np.array(seconds).reshape(rows, columns) if rows else ()
-    return DelayProfile.from_times(times, meta=meta)
+            table.add(line, number=number)
+    return _profile(table.seconds(), table.meta)
 
 
-def _no_number(cells: list[str], *, row: int, line: int) -> ProfileError:
-    for column, cell in enumerate(cells):
+def _profile(seconds: FloatArray, meta: ProfileMeta) -> DelayProfile:
+    """Return the profile of seconds (rounds, workers), NaN where a worker did not answer.
+
+    That costs as much as the slowest answer in its round, or in the recording if there is none.
+    """
+    missing = np.isnan(seconds)
+    if not missing.any():
+        return DelayProfile.from_times(seconds, meta=meta)
+    if missing.all():
+        raise ProfileError("no worker answered in any round: this is no recording of delays")
+    slowest = np.where(missing, -np.inf, seconds).max(axis=1, keepdims=True)
+    slowest[np.isneginf(slowest)] = np.nanmax(seconds)
+    times = np.where(missing, slowest, seconds)
+    return DelayProfile(times=times, status=missing.astype(np.int8), meta=meta)
+
+
+def _is_told_by(seconds: FloatArray, profile: DelayProfile) -> bool:
+    """Say whether seconds, NaN where a worker did not answer, are all that a profile holds."""
+    if not profile.answered.any():
+        return False
+    read = _profile(seconds, profile.meta)
+    return np.array_equal(read.times, profile.times) and np.array_equal(read.status, profile.status)
+
+
+class _Table:
+    """The lines of a CSV, added one by one, as seconds (rounds, workers)."""
+
+    def __init__(self) -> None:
+        self.meta = ProfileMeta()
+        self._described = False
+        self._others = 0
+        self._names: list[str] | None = None
+        self._columns = 0  # without one that counts the rounds
+        self._skipped = 0  # 1 if the first column is named as one that counts the rounds
+        self._rows = 0
+        self._seconds = array("d")
+        self._all_end_in_comma = True
+
+    def add(self, line: str, *, number: int) -> None:
+        """Take a line, whose number counts from 1; raise `ProfileError` if it is bad."""
+        if line.startswith("#") or not line.strip():
+            self._comment(line, number=number)
+            return
+        cells = line.split(",")
+        if not self._columns:
+            self._begin(cells, line=line, number=number)
+            if self._names is not None:
+                return
+        if len(cells) != self._columns + self._skipped:
+            counts = f"{len(cells)} columns, those above {self._columns + self._skipped}"
+            raise ProfileError(f"row {self._rows} (line {number}) has {counts}")
+        if len(self._seconds) + self._columns > MOST_TIMES:
+            raise ProfileError(f"line {number}: a file may have {MOST_TIMES} times")
+        self._all_end_in_comma &= not cells[-1].strip()
+        if self._skipped:
+            self._check_index(cells.pop(0), number=number)
         try:
-            float(cell)
+            # Python takes 1_0 as a number.
+            self._seconds.extend(map(float, cells if "_" not in line else ("",)))
         except ValueError:
-            where = f"row {row}, column {column} (round, worker; from 0; line {line})"
-            return ProfileError(f"{where}: must be a number; got {cell.strip()[:40]!r}")
-    raise ValueError(cells)
+            del self._seconds[self._rows * self._columns :]
+            for column, cell in enumerate(cells):
+                self._seconds.append(_seconds(cell, row=self._rows, column=column, line=number))
+        self._rows += 1
+
+    def _comment(self, line: str, *, number: int) -> None:
+        self._others += 1
+        if self._others > _MOST_OTHER_LINES:
+            raise ProfileError(f"more than {_MOST_OTHER_LINES} lines are empty or comments")
+        if line.startswith(_META_COMMENT):
+            if self._described:
+                raise ProfileError(f"line {number}: `meta` has been given already")
+            self.meta, self._described = _meta_from(line.removeprefix(_META_COMMENT)), True
+
+    def _begin(self, cells: list[str], *, line: str, number: int) -> None:
+        """Find the columns, and their names if the first line with cells has some.
+
+        No answer takes 0 s, so a line that counts from 0 has names. One that counts from 1 may have
+        times, unless its first cell is a word.
+        """
+        for mark, named in ((";", "semicolons"), ("\t", "tabs")):
+            if mark in line:
+                raise ProfileError(f"line {number} has {named}: separate the cells by commas")
+        names = [cell.strip().strip('"') for cell in cells]
+        first, rest = names[0], names[1:]
+        is_word = not _is_number(first) and first.lower() not in _MISSING
+        is_text = not any(map(_is_number, names)) and any(n.lower() not in _MISSING for n in names)
+        from_0 = _counts(names, 0) or ((is_word or not first) and _counts(rest, 0))
+        if is_text or from_0 or (is_word and _counts(rest, 1)):
+            self._names = names
+            self._skipped = int(len(names) > 1 and first.lower() in _ROUND_NAMES)
+        elif (len(names) > 2 and _counts(names, 1)) or (not first and _counts(rest, 1)):
+            raise ProfileError(
+                f"line {number} counts the columns: if these are names and not seconds, begin "
+                "the line with #; if they are seconds, put a line of names above it"
+            )
+        self._columns = len(cells) - self._skipped
+
+    def _check_index(self, cell: str, *, number: int) -> None:
+        """Refuse a column without a name if it could be a worker's."""
+        is_unnamed = self._names is not None and not self._names[0]
+        if is_unnamed and _is_number(cell) and not float(cell).is_integer():
+            rule = "is no number of a round, and column 0 has no name: name it `round` or `w0`"
+            raise ProfileError(f"line {number}: {cell.strip()[:40]} {rule}")
+
+    def seconds(self) -> FloatArray:
+        """Return the seconds, NaN where a worker did not answer."""
+        if not self._rows:
+            raise ProfileError("holds no times: a CSV has at least one line of seconds")
+        times = np.frombuffer(self._seconds).reshape(self._rows, self._columns)
+        if self._columns > 1 and self._all_end_in_comma:
+            raise ProfileError(
+                f"column {self._columns - 1} is empty in every line: if the lines end in a comma, "
+                "remove it; if that worker never answered, write nan"
+            )
+        if self._skipped or not _column_counts(times) or self._are_workers():
+            return times
+        if times[0, 0] == 0:  # in which no worker answers
+            return times[:, 1:]
+        raise ProfileError(
+            f"column 0 counts the rounds from {times[0, 0]:g}, and a worker's seconds do not: "
+            "remove it, or put a line of names above, `round,w0,w1` and so on (if it is a worker, "
+            "`w0,w1`)"
+        )
+
+    def _are_workers(self) -> bool:
+        """Say whether the first name is like the second but for its number."""
+        stems = {name.rstrip("0123456789") for name in (self._names or ["round", "w"])[:2]}
+        return len(stems) == 1
+
+
+def _column_counts(times: FloatArray) -> bool:
+    """Say whether the first of several columns counts the rows from 0 or 1, or three from any."""
+    first = float(times[0, 0])
+    is_long = times.shape[0] > 2 or (times.shape[0] == 2 and first in (0, 1))
+    rises = bool((np.diff(times[:, 0]) == 1).all())
+    return times.shape[1] > 1 and is_long and rises and first.is_integer()
+
+
+def _counts(names: list[str], start: int) -> bool:
+    """Say whether names, two or more, are the integers from ``start``."""
+    return len(names) > 1 and names == [str(start + i) for i in range(len(names))]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.lower() not in _MISSING
+
+
+def _seconds(cell: str, *, row: int, column: int, line: int) -> float:
+    """Return a cell's seconds, NaN if it says that there was no answer."""
+    text = cell.strip().strip('"')
+    if text.lower() in _MISSING:
+        return float("nan")
+    if "_" not in text and _is_number(text):
+        return float(text)
+    where = f"row {row}, column {column} (round, worker; from 0; line {line})"
+    rule = "must be a number, or empty if the worker did not answer"
+    raise ProfileError(f"{where}: {rule}; got {text[:40]!r}")

@@ -18,6 +18,9 @@ _LEAST_S = 1e-4  # to send a task to a process, compute anything, and read its a
 _COLD_RATIO = 1.5
 _STALL_RATIO = 10.0
 _CLUSTER_RATIO = 1.1
+_OFTEN_FAILED = 0.25  # of the calls
+_FIND_OUT = "find out why (`seqgc doctor`, the functions' logs), and record again"
+MOST_USUAL_S = 1000.0  # a larger median is more likely in milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ def lint(profile: DelayProfile) -> list[Finding]:
 
     And these are warnings:
 
+    - ``often-failed``: a quarter of all calls or more failed;
+    - ``milliseconds``: the median answer took more than 1,000 s;
     - ``alpha``: it leaves some answers no time at load 0;
     - ``constant``: a round all of whose times are the same;
     - ``duplicate-row``: a round that repeats an earlier one to the last digit;
@@ -82,6 +87,12 @@ def lint(profile: DelayProfile) -> list[Finding]:
         return finding.severity != "error", row, column, finding.rule
 
     return sorted(found, key=place)
+
+
+def are_milliseconds(usual_s: float) -> str:
+    """Return the question to ask of a recording whose median answer took so many seconds."""
+    asked = f"the median answer took {usual_s:.6g} s: are these milliseconds? Times are in seconds"
+    return f"{asked}; if so, divide them by 1000"
 
 
 def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
@@ -137,12 +148,11 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
         message = (
             f"{failures} of {failed.size} calls failed: the few that were answered say little "
         )
-        message += (
-            "of the workers; find out why (`seqgc doctor`, the functions' logs), and record again"
-        )
+        message += f"of the workers; {_FIND_OUT}"
         yield _error(rule="mostly-failed", message=message)
-    if times.size > 1 and np.ptp(times) == 0:
-        message = f"all times are the same, {float(times[0, 0])} s: this was not measured; "
+    answers = times[~failed]
+    if answers.size > 1 and np.ptp(answers) == 0:
+        message = f"all times are the same, {float(answers[0])} s: this was not measured; "
         message += "give the matrix of times as it was recorded"
         yield _error(rule="constant", message=message)
     fast = (times < _LEAST_S) & ~failed
@@ -175,10 +185,21 @@ def _without_load(profile: DelayProfile) -> Iterator[Finding]:
 
 
 def _accidents(profile: DelayProfile) -> Iterator[Finding]:
+    failures = int(np.count_nonzero(~profile.answered))
+    if _OFTEN_FAILED * profile.times.size <= failures:
+        message = (
+            f"{failures} of {profile.times.size} calls failed: a replay has each of them take as "
+            f"long as its round's slowest answer; {_FIND_OUT}"
+        )
+        yield _warning(rule="often-failed", message=message)
+    usual_s = float(np.median(profile.times[profile.answered]))
+    if usual_s > MOST_USUAL_S:
+        yield _warning(rule="milliseconds", message=are_milliseconds(usual_s))
     seen: dict[bytes, int] = {}
     for row, times in enumerate(profile.times):
-        if profile.num_workers > 1 and np.ptp(times) == 0:
-            message = f"row {row}: every worker took the same {float(times[0])} s; leave it out"
+        answers = times[profile.answered[row]]
+        if answers.size > 1 and np.ptp(answers) == 0:
+            message = f"row {row}: every worker took the same {float(answers[0])} s; leave it out"
             yield _warning(rule="constant", message=message, row=row)
         first = seen.setdefault(times.tobytes(), row)
         if first != row:

@@ -6,7 +6,6 @@ all that, so that even a mistake here could not let a name from a run's folder d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +69,6 @@ class Page:
     def write(self, path: str | Path) -> None:
         """Write the file; whoever reads it meanwhile has the one before. `OSError` if it cannot."""
         with replacing(Path(path)) as file:
-            os.fchmod(file.fileno(), 0o644)  # it may be for others to read, as pages are
             file.write(self.html().encode())
 
     def _head(self) -> Element:

@@ -30,7 +30,7 @@ QUICK = ["-n", "2", "--rounds", "2", "--module", "mlp", "--batch-size", "32"]
 def in_a_folder_with_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("good.csv").write_text("1.0,1.1,5\n1.2,1.3,1.4\n1.4,1.5,1.7\n")
-    Path("bad.csv").write_text("1,2\n3,nan\n")
+    Path("bad.csv").write_text("1,2\n3,0\n")
     Path("ragged.csv").write_text("1,2\n3\n")
     Path("constant.csv").write_text("1,1\n1,1\n")
 
@@ -108,6 +108,17 @@ def test_lint_of_a_useless_recording_exits_with_1(capsys: Out) -> None:
     assert "error (constant): all times are the same, 1.0 s" in capsys.readouterr().out
     assert run("lint", "constant.csv", "--json") == 1
     assert told(capsys)["errors"] == 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_profile_in_milliseconds_is_asked_about_in_one_line(capsys: Out) -> None:
+    times = 1000 * np.random.default_rng(0).uniform(1.1, 1.3, (5, 6))
+    np.savetxt("ms.csv", times, delimiter=",")
+    assert main(["replay", "ms.csv", "--scheme", "uncoded", "--alpha", "1"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "loading" not in line]
+    assert len(said) == 1
+    assert "ms.csv: the median answer took 12" in said[0]
+    assert "milliseconds" in said[0]
 
 
 def test_fit_prints_a_generator_that_evaluates_to_itself(capsys: Out) -> None:
@@ -219,7 +230,7 @@ BAD = {
     "-o p.npz --backend cloud": "'lambda-local', 'lambda' or 'dask'; got 'cloud'",
     "-o p.npz -n nan": "got 'nan'",
     "-o p.npz -n 0": "`workers` should be greater than or equal to 1; got 0",
-    "-o p.npz --rounds 0": "`rounds` must be an integer >= 1 and <= 131072; got 0",
+    "-o p.npz --rounds 0": "`rounds` must be an integer >= 1 and <= 262144; got 0",
     "-o p.npz --warmup -1": "`warmup` must be an integer >= 0 and <= 10000; got -1",
     f"-o p.npz --warmup {10**30}": "`warmup` must be an integer >= 0 and <= 10000; got 1000",
     "-o p.npz --timeout-s 0": "`timeout_s` should be greater than 0; got 0.0",

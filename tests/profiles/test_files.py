@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from seqgc.errors import ParameterError, ProfileError
-from seqgc.profiles import DelayProfile, ProfileMeta, read_profile, write_profile
+from seqgc import Rehearsal, Setting, parse_scheme, replay
+from seqgc.errors import ParameterError, ProfileError, ProfileWarning
+from seqgc.profiles import (
+    MOST_TIMES,
+    DelayProfile,
+    ProfileMeta,
+    lint,
+    read_profile,
+    write_profile,
+)
 
 META = ProfileMeta(
     base_load=1 / 256,
@@ -27,6 +38,7 @@ META = ProfileMeta(
 TIMES = np.array([[0.1, 1 / 3], [2e-9, 38.5]])
 
 
+@pytest.mark.filterwarnings("ignore::seqgc.errors.ProfileWarning")
 @given(
     times=arrays(
         np.float64,
@@ -56,15 +68,114 @@ def test_an_npz_keeps_who_did_not_answer_and_a_csv_refuses_to_forget_it(tmp_path
     assert not (tmp_path / "a.csv").exists()
 
 
-@pytest.mark.parametrize("shape", [(2**17, 1), (2, 2**19 + 1)])
-def test_a_csv_is_not_written_that_could_not_be_read(
-    tmp_path: Path, shape: tuple[int, int]
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+@pytest.mark.parametrize("shape", [(2**18, 1), (2, 40_000)])
+def test_large_profiles_are_read_back_in_both_formats(
+    tmp_path: Path, suffix: str, shape: tuple[int, int]
 ) -> None:
-    profile = DelayProfile.from_times(np.ones(shape))
-    with pytest.raises(ProfileError, match=r"write a \.npz"):
+    write_profile(DelayProfile.from_times(np.ones(shape)), path=tmp_path / f"a{suffix}")
+    assert read_profile(tmp_path / f"a{suffix}").times.shape == shape
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_what_could_not_be_read_is_not_written(tmp_path: Path, suffix: str) -> None:
+    profile = DelayProfile.from_times(np.ones((1, MOST_TIMES + 1)))
+    with pytest.raises(ProfileError, match=f"a file holds {MOST_TIMES} times"):
+        write_profile(profile, path=tmp_path / f"a{suffix}")
+    assert not list(tmp_path.iterdir())
+    assert MOST_TIMES >= 10_000 * 300
+
+
+def test_a_line_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    profile = DelayProfile.from_times(np.full((1, 2**19), 1 / 3))
+    with pytest.raises(ProfileError, match="has fewer than 8388608 characters"):
         write_profile(profile, path=tmp_path / "a.csv")
-    write_profile(profile, path=tmp_path / "a.npz")
-    assert read_profile(tmp_path / "a.npz").times.shape == shape
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_files_follow_the_umask(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    before = os.umask(0o027)
+    try:
+        write_profile(DelayProfile.from_times(TIMES), path=path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+# ---- what people have ---------------------------------------------------------------------------
+
+MISSING = [[1.0, 2.0], [3.0, 3.0], [3.0, 3.0]]  # as many seconds as the slowest answer
+
+
+@pytest.mark.parametrize("cell", ["", " ", "nan", "NaN", "NA", '"NA"', "null"])
+def test_an_empty_cell_is_a_worker_that_did_not_answer(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"1,2\n3,{cell}\n{cell or 'nan'},{cell}\n")
+    profile = read_profile(path)
+    assert profile.status.tolist() == [[0, 0], [0, 1], [1, 1]]
+    assert profile.times.tolist() == MISSING
+    answered = profile.select_rounds(0, stop=2)
+    run = replay(
+        Setting(scheme=parse_scheme("uncoded", n=2)), Rehearsal(profile=answered, alpha=0.0)
+    )
+    assert run.runtime_s == 2.0 + 3.0
+    assert {found.rule for found in lint(profile)} == {"no-answer", "mostly-failed"}
+    write_profile(profile, path=tmp_path / "b.csv")
+    back = read_profile(tmp_path / "b.csv")
+    np.testing.assert_array_equal(back.times, profile.times)
+    np.testing.assert_array_equal(back.status, profile.status)
+
+
+TABLE = [[0.5, 0.7], [0.6, 0.9], [0.8, 0.4]]
+LINES = "0.5,0.7", "0.6,0.9", "0.8,0.4"
+
+
+@pytest.mark.parametrize(
+    ("header", "indices"),
+    [
+        ("w0,w1", None),
+        ('"V1","V2"', None),
+        ("0,1", None),
+        (None, "012"),
+        ("round,w0,w1", "123"),
+        ("Round,1,2", "579"),
+        ('"","V1","V2"', ['"1"', '"2"', '"3"']),
+        (",0,1", "012"),
+        ("step,w0,w1", ["10", "20", "30"]),
+        ("index,w0,w1", ["2024-01-01", "2024-01-02", "2024-01-03"]),
+        (",w0,w1", "123"),
+    ],
+)
+def test_a_line_of_names_and_a_column_of_round_numbers_are_no_times(
+    tmp_path: Path, header: str | None, indices: Sequence[str] | None
+) -> None:
+    lines = [f"{i},{line}" for i, line in zip(indices, LINES, strict=True)] if indices else LINES
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["# a comment", *([header] if header else []), *lines]) + "\n")
+    assert read_profile(path).times.tolist() == TABLE
+
+
+@pytest.mark.parametrize("first", [1.0, 5.0])
+def test_a_worker_whose_seconds_count_up_is_kept_if_its_name_says_so(
+    tmp_path: Path, first: float
+) -> None:
+    times = np.array([[first, 0.5], [first + 1, 0.6], [first + 2, 0.7]])
+    write_profile(DelayProfile.from_times(times), path=tmp_path / "a.csv")
+    np.testing.assert_array_equal(read_profile(tmp_path / "a.csv").times, times)
+    path = tmp_path / "b.csv"
+    path.write_text("1,9\n9,1\n")
+    assert read_profile(path).times.tolist() == [[1.0, 9.0], [9.0, 1.0]]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_times_that_look_like_milliseconds_are_asked_about(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    write_profile(DelayProfile.from_times([[900.0, 1100.0, 1200.0]]), path=path)
+    with pytest.warns(ProfileWarning, match="took 1100 s: are these milliseconds"):
+        read_profile(path)
+    write_profile(DelayProfile.from_times([[900.0, 1000.0, 1200.0]]), path=path)
+    read_profile(path)  # warnings are errors here
 
 
 def test_meta_given_replaces_meta_read(tmp_path: Path) -> None:
@@ -85,8 +196,19 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
         ("# nothing else\n", "at least one"),
         ("1,2\n3\n", r"row 1 \(line 2\) has 1 columns, those above 2"),
         ("# c\n1,2\n3,x\n", r"row 1, column 1 .*line 3.*got 'x'"),
-        ("1,\n", r"row 0, column 1 .*line 1.*got ''"),
-        ("1,2\n3,nan\n", "row 1, column 1 .*got nan"),
+        ("1,\n2,\n", "column 1 is empty in every line: .*comma"),
+        ("1,2\n1_0,3\n", "row 1, column 0 .*line 2.*got '1_0'"),
+        ("1;2\n", "line 1 has semicolons"),
+        ("1\t2\n", "line 1 has tabs"),
+        ("w0,w1\n", "no times"),
+        ("w0,w1\n1,2,3\n", r"row 0 \(line 2\) has 3 columns, those above 2"),
+        ("nan,nan\n", "no worker answered"),
+        ("1,0.5,0.7\n2,0.6,0.7\n", "column 0 counts the rounds from 1"),
+        ("7,0.5\n8,0.6\n9,0.6\n", "column 0 counts the rounds from 7"),
+        ("trial,w0\n1,0.5\n2,0.6\n", "column 0 counts the rounds from 1"),
+        ("1,2,3\n0.5,0.6,0.7\n", "line 1 counts the columns"),
+        (",1,2\n1,0.5,0.7\n", "line 1 counts the columns"),
+        (",w0\n0.5,0.7\n", "line 2: 0.5 is no number of a round"),
         ("1,2\n-3,4\n", "row 1, column 0 .*got -3.0"),
         ("1,2\ninf,4\n", "row 1, column 0 .*got inf"),
         ('# seqgc-meta: {"schema": 2, "colour": 1}\n1\n', "schema 2, this is 1: update seqgc"),
@@ -98,8 +220,8 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
         ('# seqgc-meta: {"base_load": -1}\n1\n', "`base_load` must be a finite number >= 0"),
         ("# seqgc-meta: {\n1\n", "not a delay profile"),
         ("# seqgc-meta: {}\n" * 2 + "1\n", "line 2: `meta` has been given already"),
-        ("\n" * 2**17 + "1\n", "may have 131072 lines"),
-        (("1," * 2**16 + "1\n") * 17, "line 16: a CSV may have 1048576 times"),
+        ("\n" * 2**17 + "\n1\n", "more than 131072 lines are empty"),
+        (("1," * 2**19 + "1\n") * 9, "line 8: a file may have 4194304 times"),
     ],
 )
 def test_a_damaged_csv_is_refused_with_its_name_and_place(

@@ -73,7 +73,7 @@ def test_half_of_the_calls_failed_is_an_error() -> None:
     status = np.zeros((6, 9), dtype=np.int8)
     status[:, :4] = 1
     rules = {rule for rule, *_ in places(sound(), status)}
-    assert rules == {"silent-worker"}  # 24 of 54
+    assert rules == {"silent-worker", "often-failed"}  # 24 of 54
     status[:, 4] = [1, 1, 1, 0, 0, 0]
     assert places(sound(), status) == [("mostly-failed", "error", None, None)]
 
@@ -150,6 +150,12 @@ def test_the_recorded_series_have_not_crashed(recorded_profiles: Path) -> None:
         assert lint_series(profiles) == []
 
 
+def test_answers_that_are_all_the_same_are_an_error_whatever_failures_took() -> None:
+    times, status = np.full((6, 9), 0.7), np.zeros((6, 9), dtype=np.int8)
+    times[2, 3], status[2, 3] = 5.0, 1
+    assert places(times, status) == [("constant", "error", None, None)]
+
+
 # ---- warnings -----------------------------------------------------------------------------------
 
 
@@ -175,6 +181,18 @@ def test_a_worker_that_never_answers_is_named() -> None:
     status[:, 7] = 1
     status[:5, 2] = 1
     assert places(sound(), status) == [("silent-worker", "warning", None, 7)]
+
+
+@pytest.mark.parametrize(("failures", "often"), [(13, False), (14, True)])
+def test_a_quarter_of_the_calls_that_failed_is_said(failures: int, often: bool) -> None:
+    status = np.zeros((6, 9), dtype=np.int8)
+    status.ravel()[: 4 * failures : 4] = 1  # of 54
+    assert places(sound(), status) == [("often-failed", "warning", None, None)] * often
+
+
+def test_milliseconds_are_asked_about() -> None:
+    assert places(1100 * sound()) == [("milliseconds", "warning", None, None)]
+    assert places(600 * sound()) == []
 
 
 @pytest.mark.parametrize(("factor", "cold"), [(2.2, True), (1.2, False), (0.2, False)])
