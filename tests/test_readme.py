@@ -5,10 +5,13 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from seqgc.cli import main
@@ -31,6 +34,44 @@ def test_the_python_in_the_readme_runs_and_is_what_its_picture_shows() -> None:
     replayed = re.findall(r"^([a-z-]+\S*: [0-9.]+ s)$", README, flags=re.MULTILINE)
     assert len(replayed) == 3
     assert shown[:3] == replayed
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Any]:
+    """What the program that makes README's picture defines."""
+    return runpy.run_path(str(ROOT / "docs" / "images" / "finished_jobs.py"))
+
+
+def test_the_means_in_the_readme_are_those_of_100_profiles(drawn: dict[str, Any]) -> None:
+    pattern = r"100 such profiles `(\S+)` takes (\d+) s and `(\S+)` (\d+) s"
+    ((slow, slow_s, fast, fast_s),) = re.findall(pattern, README)
+    profiles = [drawn["generated"](seed) for seed in range(100)]
+    # Worker i is in group i mod 16, of which a round needs one answer.
+    load = parse_scheme(fast, n=64).normalized_load
+    alpha = profiles[0].meta.alpha
+    uncoded = [p.times[:60].max(axis=1).sum() + 60 * alpha / 64 for p in profiles]
+    groups = [p.times[:60].reshape(60, 4, 16).min(axis=1).max(axis=1).sum() for p in profiles]
+    assert slow == "uncoded"
+    assert f"{np.mean(uncoded):.0f}" == slow_s
+    assert f"{np.mean(groups) + 60 * alpha * load:.0f}" == fast_s
+    runs = [drawn["run"](spec, profiles[0]).runtime_s for spec in (slow, fast)]
+    assert runs == pytest.approx([uncoded[0], groups[0] + 60 * alpha * load])
+
+
+def test_what_is_said_of_recorded_workers_is_so(
+    recorded_profiles: Path, drawn: dict[str, Any]
+) -> None:
+    file = recorded_profiles / "cnn-canada-batch2048-load0.000-30rounds-d.csv"
+    profiles = drawn["recorded"](file)
+    page = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ to \d+ \| (.*) s \|$", page, flags=re.MULTILINE)
+    assert len(rows) == len(profiles) == 4
+    for row, profile in zip(rows, profiles, strict=True):
+        found = [drawn["run"](spec, profile).runtime_s for spec in drawn["SPECS"]]
+        assert row.split(" s | ") == [f"{seconds:.1f}" for seconds in found]
+    first = [float(seconds) for seconds in rows[0].split(" s | ")]
+    said = re.findall(r"had no\s+stall, (\d+) s and (\d+) s", README)
+    assert said == [(f"{first[0]:.0f}", f"{first[2]:.0f}")]
 
 
 def test_the_readme_is_short_and_names_what_there_is_to_read() -> None:

@@ -29,7 +29,7 @@ def generated(seed: int) -> DelayProfile:
     return LAMBDA_CNN.profile(JOBS + 1, workers=WORKERS, rng=np.random.default_rng(seed))
 
 
-def recorded(path: str) -> list[DelayProfile]:
+def recorded(path: str | Path) -> list[DelayProfile]:
     """Return each 64 workers of a recording; of one without alpha it is the generator's."""
     profile = read_profile(path)
     meta = replace(profile.meta, alpha=profile.meta.alpha or LAMBDA_CNN.alpha)
