@@ -42,6 +42,7 @@ _MOST_OTHER_LINES: Final = 2**17  # empty ones, and comments
 # A worker that did not answer, in lower case; numpy, pandas, R and spreadsheets write these.
 _MISSING: Final = frozenset(("", "nan", "na", "n/a", "null", "none"))
 _ROUND_NAMES: Final = frozenset(("", "round", "rounds", "index", "row", "step", "iteration", "job"))
+_WORKER_NAMES: Final = frozenset(("worker", "worker_id", "rank", "node"))  # in a list of answers
 _MOST_BYTES: Final = {
     "times": 8 * MOST_TIMES + 4096,
     "status": 2 * MOST_TIMES + 4096,
@@ -299,6 +300,9 @@ class _Table:
         is_text = not any(map(_is_number, names)) and any(n.lower() not in _MISSING for n in names)
         from_0 = _counts(names, 0) or ((is_word or not first) and _counts(rest, 0))
         if is_text or from_0 or (is_word and _counts(rest, 1)):
+            if answers := _WORKER_NAMES.intersection(name.lower() for name in names):
+                rule = f"names a column {min(answers)!r}: a line must hold a round, and a column "
+                raise ProfileError(f"line {number} {rule}a worker's seconds, not a line an answer")
             self._names = names
             self._skipped = int(len(names) > 1 and first.lower() in _ROUND_NAMES)
         elif (len(names) > 2 and _counts(names, 1)) or (not first and _counts(rest, 1)):
@@ -310,8 +314,8 @@ class _Table:
 
     def _check_index(self, cell: str, *, number: int) -> None:
         """Refuse a column without a name if it could be a worker's."""
-        is_unnamed = self._names is not None and not self._names[0]
-        if is_unnamed and _is_number(cell) and not float(cell).is_integer():
+        is_named = self._names is not None and self._names[0] != ""
+        if not is_named and _is_number(cell) and not float(cell).is_integer():
             rule = "is no number of a round, and column 0 has no name: name it `round` or `w0`"
             raise ProfileError(f"line {number}: {cell.strip()[:40]} {rule}")
 

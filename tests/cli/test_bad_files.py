@@ -145,7 +145,7 @@ META = '# seqgc-meta: {{"{}": 1{}}}\n1.0,2.0\n'
         ("c.toml", NAMED.format("broken:f"), "package.module:function (RuntimeError: two lines)"),
         ("c.csv", META.format("base_load", "0" * 400), "`base_load` must be a finite number"),
         ("c.csv", "# seqgc-meta: " + "[" * 100_000 + "\n1.0\n", "c.csv: `meta` is nested too"),
-        ("c.csv", "1," * 200_000, "c.csv: line 1 has more than 262144 characters"),
+        ("c.csv", "1," * 2**22, "c.csv: line 1 has more than 8388608 characters"),
     ],
 )
 def test_each_is_one_line(

@@ -208,6 +208,7 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
         ("trial,w0\n1,0.5\n2,0.6\n", "column 0 counts the rounds from 1"),
         ("1,2,3\n0.5,0.6,0.7\n", "line 1 counts the columns"),
         (",1,2\n1,0.5,0.7\n", "line 1 counts the columns"),
+        ("round,worker,seconds\n1,1,0.5\n1,2,0.6\n", "line 1 names a column 'worker'"),
         (",w0\n0.5,0.7\n", "line 2: 0.5 is no number of a round"),
         ("1,2\n-3,4\n", "row 1, column 0 .*got -3.0"),
         ("1,2\ninf,4\n", "row 1, column 0 .*got inf"),

@@ -101,7 +101,7 @@ def test_a_page_in_the_browser_is_whole_while_another_is_written(
         raise OSError(28, "No space left on device")
 
     page = run_page({"run": read_run(run)})
-    monkeypatch.setattr(os, "fchmod", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
         page.write("page.html")
     assert Path("page.html").read_text() == "the one before"
