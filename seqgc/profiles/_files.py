@@ -8,6 +8,7 @@ import os
 import warnings
 import zipfile
 from array import array
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -267,13 +268,17 @@ class _Table:
         self._all_end_in_comma &= not cells[-1].strip()
         if self._skipped:
             self._check_index(cells.pop(0), number=number)
-        try:
-            # Python takes 1_0 as a number.
-            self._seconds.extend(map(float, cells if "_" not in line else ("",)))
-        except ValueError:
-            del self._seconds[self._rows * self._columns :]
-            for column, cell in enumerate(cells):
-                self._seconds.append(_seconds(cell, row=self._rows, column=column, line=number))
+        row: list[float] = []
+        if "_" not in line:  # Python reads 1_0 as 10
+            with suppress(ValueError):
+                row = list(map(float, cells))
+        self._seconds.extend(
+            row
+            or [
+                _seconds(cell, row=self._rows, column=column, line=number)
+                for column, cell in enumerate(cells)
+            ]
+        )
         self._rows += 1
 
     def _comment(self, line: str, *, number: int) -> None:
@@ -331,7 +336,7 @@ class _Table:
             )
         if self._skipped or not _column_counts(times) or self._are_workers():
             return times
-        if times[0, 0] == 0:  # in which no worker answers
+        if times[0, 0] == 0:  # no worker answers in 0 s
             return times[:, 1:]
         raise ProfileError(
             f"column 0 counts the rounds from {times[0, 0]:g}, and a worker's seconds do not: "
