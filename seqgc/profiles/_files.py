@@ -351,11 +351,15 @@ class _Table:
 
 
 def _column_counts(times: FloatArray) -> bool:
-    """Say whether the first of several columns counts the rows from 0 or 1, or three from any."""
-    first = float(times[0, 0])
-    is_long = times.shape[0] > 2 or (times.shape[0] == 2 and first in (0, 1))
-    rises = bool((np.diff(times[:, 0]) == 1).all())
-    return times.shape[1] > 1 and is_long and rises and first.is_integer()
+    """Say whether the first of several columns counts the rows, from any integer.
+
+    Two rows do so by chance where all cells are integers, as they are in small examples.
+    """
+    first, others = times[:, 0], times[:, 1:]
+    if not others.size or len(first) < 2 or not float(first[0]).is_integer():
+        return False
+    is_chance = len(first) == 2 and not (others % 1).any()
+    return bool((np.diff(first) == 1).all()) and not is_chance
 
 
 def _counts(names: list[str], start: int) -> bool:

@@ -164,8 +164,13 @@ def test_a_worker_whose_seconds_count_up_is_kept_if_its_name_says_so(
     write_profile(DelayProfile.from_times(times), path=tmp_path / "a.csv")
     np.testing.assert_array_equal(read_profile(tmp_path / "a.csv").times, times)
     path = tmp_path / "b.csv"
-    path.write_text("1,9\n9,1\n")
-    assert read_profile(path).times.tolist() == [[1.0, 9.0], [9.0, 1.0]]
+    for text, expected in (
+        ("1,9\n9,1\n", [[1.0, 9.0], [9.0, 1.0]]),
+        ("1,2\n2,1\n", [[1.0, 2.0], [2.0, 1.0]]),
+        ("w0,w1\n1,0.5\n2,0.7\n", [[1.0, 0.5], [2.0, 0.7]]),
+    ):
+        path.write_text(text)
+        assert read_profile(path).times.tolist() == expected
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])
