@@ -49,10 +49,10 @@ def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
     assert [path.name for path in in_an_empty_folder.iterdir()] == ["run.toml"]
     assert (facts["rounds"], facts["jobs"], facts["invocations"]) == (5, 5, 20)
     assert facts["weights_bytes"] == 269_998 * 4
-    assert facts["result_bytes"] == 269_999 * 4  # and the loss
+    assert facts["result_bytes"] == 270_015 * 4  # and what is behind it
     # half of 100 points of 16 bytes each, base64 in JSON
     assert 1068 < facts["request_bytes"] < 1068 + 7000
-    assert 269_999 * 4 * 4 / 3 < facts["reply_bytes"] < 269_999 * 4 * 4 / 3 + 6000
+    assert 270_015 * 4 * 4 / 3 < facts["reply_bytes"] < 270_015 * 4 * 4 / 3 + 6000
     assert facts["request_fits"]
     assert facts["reply_fits"]
     assert not facts["results_stored"]
@@ -65,7 +65,7 @@ def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
     Path("run.toml").write_text(PLAN.replace("inside", "outside"))
     assert main(["train", "run.toml", "--dry-run", "--json"]) == 0
     outside = json.loads(capsys.readouterr().out)
-    replies = 20 * 269_999 * 4 * 4 / 3
+    replies = 20 * 270_015 * 4 * 4 / 3
     assert outside["likely"]["transfer_out_bytes"] == pytest.approx(replies, abs=20)
     assert outside["usd"] == pytest.approx(facts["usd"] + replies / 2**30 * 0.09)
 
