@@ -2,8 +2,9 @@
 
 python -m experiments.which_defence.run FOLDER [--output FOLDER]
 
-FOLDER has the recordings of `RECORDINGS`, each of 256 workers. `seqgc.compare` runs each defence on
-all rounds of each recording, for two alphas (seconds that a whole batch takes one worker):
+FOLDER has the recordings of `RECORDINGS`, each of 256 workers. Codes are chosen on the first half
+of a recording's rounds; `seqgc.compare` runs all defences on the second half, for two alphas
+(seconds that a whole batch takes one worker):
 
 - *functions*: delays are latencies, each task is an invocation; one model, then four, in the
   bundles (models whose gradients are one job) that suit a code best, else as large as can be;
@@ -11,10 +12,11 @@ all rounds of each recording, for two alphas (seconds that a whole batch takes o
   to the load that an uncoded batch gives each worker, 1/256, by alpha: all seconds of that are work
   then, and a worker with twice as much takes twice as long. One model.
 
-Codes are those that `seqgc.tune` finds for the recording, closing rounds by mu = 0 and `feasible`;
-of residents' speeds, which it does not know, the smallest. All are trained at one learning rate,
-the best of 1, 2 and 4 for exact gradients. ``low_s`` and ``high_s`` are with the best and the worst
-of three seeds; four models are trained with one.
+Codes are those that `seqgc.tune` finds, closing rounds by mu = 0 and `feasible`; of residents'
+speeds the smallest. All are trained at one learning rate, the best for exact gradients (``lr``);
+``best_s`` is at each defence's own best rate, ``best_lr``. Rates are halved and doubled until the
+best lies inside; ``edge`` says where it did not. ``low_s`` and ``high_s`` enclose the median with
+95 % confidence, of ten seeds; of the three with which four models are trained they are the ends.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ import numpy as np
 from experiments.results import Table, figure, folder_arguments, save
 from experiments.which_scheme.run import RECORDINGS
 from seqgc import compare
-from seqgc.comparison import Trial
+from seqgc.comparison import Row, Trial
 from seqgc.plot import COLORS
 from seqgc.profiles import DelayProfile, read_profile
-from seqgc.rounds import Setting
-from seqgc.search import Rehearsal, SearchSpace, tune
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.schemes import parse_scheme
+from seqgc.search import Rehearsal, SearchSpace, hold_out, tune
 
 ALPHAS = (1.12, 60.0)
-LR = 4.0
 TUNED = {  # what is searched, and from which families
     "code": ("gc-rep", "gc-binary"),
     "ra-sgc": ("ra-sgc",),
@@ -46,7 +48,8 @@ TUNED = {  # what is searched, and from which families
 }
 FIELDS = (
     "workers", "models", "recording", "alpha_s", "defence", "setting", "kind", "clock_s",
-    "over_bound", "clocks", "seconds", "low_s", "high_s", "usd", "stale", "wasted",
+    "over_bound", "lr", "clocks", "seconds", "low_s", "high_s", "usd", "best_lr", "best_s", "edge",
+    "stale", "wasted",
 )  # fmt: skip
 
 
@@ -64,7 +67,7 @@ RUNS = (
     Field(
         workers="function",
         models=1,
-        seeds=3,
+        seeds=10,
         defences=(
             "code", "deal", "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "backup:b=16",
             "backup:b=64", "lb-bsp",
@@ -73,7 +76,7 @@ RUNS = (
     Field(
         workers="resident",
         models=1,
-        seeds=3,
+        seeds=10,
         defences=(
             "gc-rep:s=1", "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1",
             "backup:b=16", "backup:b=64", "lb-bsp", "antdt-nd",
@@ -82,54 +85,70 @@ RUNS = (
     Field(
         workers="function",
         models=4,
-        seeds=1,
+        seeds=3,
         defences=("code", "ra-sgc", "deal", "uncoded", "ssp:slack=1", "ssp:slack=3", "asp"),
     ),
 )  # fmt: skip
 
 
-def asked_for(defence: str, rehearsal: Rehearsal, field: Field) -> str | Setting:
-    """Return a specification, or the setting of it that suits the recording best."""
-    if defence not in TUNED:
-        return defence
+def setting_of(defence: str, on: Rehearsal, field: Field) -> Setting:
+    """Return the setting of a defence, of those that are searched the one that is best."""
+    if defence not in TUNED or field.workers == "resident":
+        scheme = parse_scheme(defence, n=on.profile.num_workers)
+        return Setting(scheme=scheme, jobs_per_round=field.models)
     space = SearchSpace(
         families=TUNED[defence], mus=(0.0,), wait_outs=("feasible",),
         jobs_per_round=tuple(k for k in (4, 2, 1) if field.models % k == 0),
         max_delay=3,
     )  # fmt: skip
-    on = replace(rehearsal, repeat=True, models=field.models, num_jobs=30 * field.models)
+    on = replace(on, repeat=True, models=field.models, num_jobs=30 * field.models)
     return tune(on, space=space, top=1).best.setting
 
 
-def case(profile: DelayProfile, defence: str, *, alpha: float, field: Field) -> dict[str, object]:
-    """Return what a defence comes to."""
+def case(profile: DelayProfile, *, alpha: float, field: Field) -> dict[str, dict[str, object]]:
+    """Return what each defence comes to, by its name."""
     resident = field.workers == "resident"
     if resident:
         profile = profile.at_load(1 / profile.num_workers, alpha=alpha)
-    rehearsal = Rehearsal(profile=profile, alpha=alpha)
-    setting = defence if resident else asked_for(defence, rehearsal, field)
-    (row,) = compare(
-        rehearsal,
-        [setting],
+    first, second = hold_out(profile, fraction=0.5)
+    chosen, judged = (Rehearsal(profile=half, alpha=alpha) for half in (first, second))
+    settings = {setting_of(defence, chosen, field): defence for defence in field.defences}
+    found = compare(
+        judged,
+        list(settings),
         models=field.models,
         reading="speed" if resident else "latency",
         workers=field.workers,
-        trial=Trial(lrs=(LR,), seeds=field.seeds),
-    ).rows
+        trial=Trial(seeds=field.seeds),
+    )
+    labels = {setting_label(setting): name for setting, name in settings.items()}
+    rows = {labels[f"{row.label}; {row.jobs_per_round}"]: row for row in found.rows}
+    return {name: _cells(row, lr=found.lr) for name, row in rows.items()}
+
+
+def setting_label(setting: Setting) -> str:
+    """Return what tells a setting's row from others."""
+    rule = f", {setting.rule.label}" if setting.rule != ClosingRule() else ""
+    return f"{setting.scheme.spec}{rule}; {setting.jobs_per_round}"
+
+
+def _cells(row: Row, *, lr: float) -> dict[str, object]:
     low_s, high_s = row.seconds_between or (np.nan, np.nan)
-    label = setting if isinstance(setting, str) else setting.label.replace(", ", "; ")
-    if isinstance(setting, str) and row.jobs_per_round > 1:
-        label += f"; {row.jobs_per_round} jobs a round"
+    bundle = f"; {row.jobs_per_round} jobs a round" if row.jobs_per_round > 1 else ""
     return {
-        "setting": label,
+        "setting": f"{row.label.replace(', ', '; ')}{bundle}",
         "kind": row.kind,
         "clock_s": f"{row.seconds_per_clock:.4g}",
         "over_bound": f"{row.over_bound:.3f}",
+        "lr": f"{lr:g}",
         "clocks": "" if row.clocks_to_target is None else f"{row.clocks_to_target:g}",
         "seconds": "" if row.seconds_to_target is None else f"{row.seconds_to_target:.4g}",
         "low_s": f"{low_s:.4g}",
         "high_s": f"{high_s:.4g}",
         "usd": "" if row.usd is None else f"{row.usd:.4g}",
+        "best_lr": "" if row.best_lr is None else f"{row.best_lr:g}",
+        "best_s": "" if row.best_seconds is None else f"{row.best_seconds:.4g}",
+        "edge": int(row.best_is_edge),
         "stale": f"{row.staleness_mean:.3g}",
         "wasted": f"{row.wasted:.3g}",
     }
@@ -143,20 +162,22 @@ def profiles(recordings: Path) -> Iterator[tuple[str, DelayProfile]]:
 
 
 def tables(folder: Path, recordings: Path) -> Table:
-    """Fill the table with what it does not have yet, row by row."""
+    """Fill the table with what it does not have yet, one comparison after the other."""
     table = Table(folder / "defences.csv", FIELDS, keys=5)
     known = dict(profiles(recordings))
     for field, (name, profile), alpha in product(RUNS, known.items(), ALPHAS):
-        for defence in field.defences:
-            key = field.workers, field.models, name, alpha, defence
-            if key not in table:
-                row = dict(zip(FIELDS, key, strict=False))
-                table.append([row | case(profile, defence, alpha=alpha, field=field)])
+        about = field.workers, field.models, name, alpha
+        if (*about, field.defences[0]) not in table:
+            cells = case(profile, alpha=alpha, field=field)
+            table.append(
+                dict(zip(FIELDS, (*about, defence), strict=False)) | cells[defence]
+                for defence in field.defences
+            )
     return table
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw seconds to the target of one model, from the best seed to the worst."""
+    """Draw seconds to the target of one model, with the interval that holds the median."""
     names = list(RECORDINGS)
     fields = [field for field in RUNS if field.models == 1]
     picture = figure(width=9.6, height=5.6)

@@ -9,7 +9,6 @@ from seqgc.comparison._curve import Curve as Curve
 from seqgc.comparison._problem import SoftmaxProblem as SoftmaxProblem
 from seqgc.comparison._rows import Comparison as Comparison
 from seqgc.comparison._rows import Metering as Metering
-from seqgc.comparison._rows import ProfileReading as ProfileReading
 from seqgc.comparison._rows import Row as Row
 from seqgc.comparison._rows import Trial as Trial
 from seqgc.comparison._run import Course as Course
@@ -18,6 +17,7 @@ from seqgc.comparison._run import course_of as course_of
 from seqgc.comparison._run import trained as trained
 from seqgc.comparison._training import SoftmaxTrainees as SoftmaxTrainees
 from seqgc.comparison._training import exact_curve as exact_curve
+from seqgc.search import ProfileReading as ProfileReading
 
 if TYPE_CHECKING:
     from seqgc.comparison._torch import TorchTrainees as TorchTrainees

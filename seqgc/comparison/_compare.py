@@ -14,7 +14,12 @@ how long it takes until the models are good, and that has two factors:
   trained, in virtual time, with gradients of the weights that each worker would have had.
 
 Their product is read off the curve of the loss over time. Training is at one learning rate for all,
-the best of a few for exact gradients; and at each defence's own best of them.
+the best for exact gradients; and at each defence's own best. Both are sought on a grid that is
+halved and doubled until the best lies inside.
+
+If the defences are not named, the codes among them are chosen on the first half of the recording,
+and everything is judged on the second: else what was chosen would be judged on what it was chosen
+for, and nothing else would.
 
 *Money*: functions are paid for until each invocation ends, used or not, and by request; residents
 for as long as the run lasts. What is asked of workers beyond one batch a clock is *wasted*.
@@ -23,53 +28,73 @@ for as long as the run lasts. What is asked of workers beyond one batch a clock 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
+from typing import Final, TypeAlias
 
 from seqgc.comparison._curve import Trainees
 from seqgc.comparison._field import Field
-from seqgc.comparison._judge import Judge
+from seqgc.comparison._judge import FEW_SEEDS, Judge
 from seqgc.comparison._problem import SoftmaxProblem
-from seqgc.comparison._rows import Comparison, Metering, ProfileReading, Trial
+from seqgc.comparison._rates import BestRate, best_near, best_of
+from seqgc.comparison._rows import Comparison, Metering, Row, Trial
 from seqgc.comparison._training import SoftmaxTrainees
 from seqgc.errors import ModelError, ParameterError
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
 from seqgc.schemes import Defence, parse_scheme
-from seqgc.search import Rehearsal, SearchSpace, tune
+from seqgc.search import ProfileReading, Rehearsal, SearchSpace, hold_out, tune
 from seqgc.virtual import WorkerKind
 
 __all__ = ["compare", "default_defences", "require_comparable"]
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Called with what is done next, in words, and the share of the whole that is done, 0 to 1."""
+
+_RATE: Final = 4.0  # from which the learning rate is sought
+_SEARCH_SHARE: Final = 0.1  # of the time, about, where codes are searched
+_MANY_SEEDS: Final = 10
+_CHEAP: Final = 1000  # workers x models x trained defences: about a minute with that many seeds
 
 _OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp", "antdt-nd"
 
 
 def default_defences(
-    rehearsal: Rehearsal, *, models: int, reading: ProfileReading
+    rehearsal: Rehearsal,
+    *,
+    models: int,
+    reading: ProfileReading | None = None,
+    progress: Progress | None = None,
 ) -> list[Setting]:
     """Return what is compared unless something is named, where so many ``models`` are trained.
 
     The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run (work
     is dealt to workers that stay), each with the bundle that suits it best; no defence at all, and
-    the field's others at usual parameters, with the largest bundle that they can have. Of speeds a
-    search knows nothing: there the code is the smallest.
+    the field's others at usual parameters, with the largest bundle that they can have. ``reading``
+    says what the recorded seconds are; None: as the rehearsal has it.
     """
     n = rehearsal.profile.num_workers
-    found = [] if reading == "speed" else _tuned(rehearsal, models)
-    if reading == "speed" and n > 1:
-        found.append(_setting("gc:s=1" if n % 2 else "gc-rep:s=1", n, models=models))
+    on = rehearsal if reading is None else replace(rehearsal, recorded=reading)
+    tell = progress or (lambda _what, _share: None)
+    found = _tuned(on, models, tell)
     backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
     return [*found, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
 
 
-def _tuned(rehearsal: Rehearsal, models: int) -> list[Setting]:
+def _tuned(rehearsal: Rehearsal, models: int, tell: Progress) -> list[Setting]:
     """Return the best of each group of schemes."""
     found, taken = list[Setting](), {"uncoded"}
     if not rehearsal.reading.resident:
         taken.add("deal")
     space = SearchSpace(jobs_per_round=tuple(reversed(_divisors(models))))
-    for row in tune(replace(rehearsal, models=models), space=space).ranking:
+    tuning = tune(
+        replace(rehearsal, models=models),
+        space=space,
+        progress=lambda settled, total: tell("search for a code", settled / total),
+    )
+    for row in tuning.ranking:
         name = row.setting.scheme.spec.partition(":")[0]
         group = name if name in {"ra-sgc", "deal", "uncoded"} else "code"
         if group not in taken:
@@ -84,19 +109,23 @@ def compare(
     *,
     models: int = 1,
     clocks: int | None = None,
-    reading: ProfileReading = "latency",
+    reading: ProfileReading | None = None,
     workers: WorkerKind = "function",
     trial: Trial | None = None,
     metering: Metering | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Say which defence is best on recorded delays: see the head of `seqgc.comparison._compare`.
 
     ``on`` is a profile, or a rehearsal on one, of which the slope and the way to deal work count,
-    too. ``defences`` are specifications or settings; without any, `default_defences`. Of
+    too. ``defences`` are specifications or settings, which are judged on the whole profile. Without
+    any, `default_defences` are chosen on its first half and judged on its second. Of
     ``models`` (as many as the trial has, if it has a plan), as many as a defence's delay allows
     make a bundle, one job, unless its setting says how many; bundles take turns. ``clocks`` of data
-    are timed (None: as many as the profile has rounds). ``reading`` says what the recorded seconds
-    are (`seqgc.profiles.Pace`), and ``workers`` whether each task is an invocation of its own.
+    are timed (None: as many as there are rounds to judge by). ``reading`` says what the recorded
+    seconds are (`seqgc.profiles.Pace`; None: as the rehearsal has it), and ``workers`` whether each
+    task is an invocation of its own. ``progress`` is called with what is done next, and how much
+    is done.
 
     Raises
     ------
@@ -112,45 +141,81 @@ def compare(
     >>> profile = LAMBDA_CNN.profile(20, workers=16, rng=np.random.default_rng(0))
     >>> found = compare(profile, ["uncoded", "gc-rep:s=3"])
     >>> [(row.defence, row.clocks_to_target) for row in found.rows]
-    [('gc-rep:s=3', 29.0), ('uncoded', 29.0)]
+    [('gc-rep:s=3', 20.0), ('uncoded', 20.0)]
+    >>> found.lr, found.lr_is_edge, found.trial.seeds
+    (8.0, False, 10)
     """
     trial, metering = trial or Trial(), metering or Metering()
     models = _models(models, trained=None if trial.plan is None else len(trial.plan.models))
-    field, settings = _checked(
+    whole, settings = _checked(
         on, defences, models=models, clocks=clocks, reading=reading, workers=workers
     )
-    trainees = _trainees(trial, models)
+    tell = progress or (lambda _what, _share: None)
+    first, field, chosen_on = _trainees(trial, models, seeds=1)[0], whole, None
     for setting in settings:
-        trainees[0].check(setting)
+        first.check(setting)
+    share = 0.0
     if not settings:
-        usual = default_defences(field.rehearsal, models=models, reading=reading)
-        settings = [each for each in usual if _can_be(each, trainees[0])]
-    exact = _exact_steps(trial, trainees)
-    common = min(trial.lrs, key=lambda lr: median(exact[lr]))
+        share = _SEARCH_SHARE
+        chosen, field = _halves(whole, clocks=clocks)
+        chosen_on = 0 if field is whole else chosen.profile.num_rounds
+        usual = default_defences(
+            chosen, models=models, progress=lambda what, part: tell(what, part * share)
+        )
+        settings = [each for each in usual if _can_be(each, first)]
+    seeds = trial.seeds or _usual_seeds(trial, settings, models)
+    trial, trainees = replace(trial, seeds=seeds), _trainees(trial, models, seeds=seeds)
+    tell("learning rates", share)
+    common, exact = _exact_steps(trial, trainees)
     bound_s = field.bound_s(settings)
-    judge = Judge(
-        field=field,
-        trial=trial,
-        metering=metering,
-        trainees=trainees,
-        exact=exact,
-        bound_s=bound_s,
-    )
-    rows = [judge.row(setting, common=common) for setting in settings]
+    rows = list[Row]()
+    for index, setting in enumerate(settings):
+        at = share + (1 - share) * index / len(settings)
+        judge = Judge(
+            field=field,
+            trial=trial,
+            metering=metering,
+            trainees=trainees,
+            common=common,
+            exact=exact,
+            bound_s=bound_s,
+            tell=partial(lambda share, what: tell(what, share), at),
+        )
+        rows.append(judge.row(setting))
     never = math.inf
     rows.sort(key=lambda row: (row.seconds_to_target or never, row.seconds_per_clock))
+    tell("done", 1.0)
+    read = field.rehearsal.recorded
     return Comparison(
         rows=tuple(rows),
-        reading=reading,
+        reading=read,
         workers=workers,
         n=field.n,
         models=models,
         clocks=field.clocks,
-        alpha=field.rehearsal.slope,
-        lr=common,
-        trial=trial,
+        alpha=None if read == "speed" else field.rehearsal.slope,
+        lr=common.rate,
+        trial=replace(trial, lrs=common.tried),
         bound_s=bound_s,
+        lr_is_edge=common.is_edge,
+        chosen_on=chosen_on,
     )
+
+
+def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
+    """Return what to choose by, and what to judge by: both the same, if there is but one round."""
+    profile = whole.rehearsal.profile
+    if profile.num_rounds < 2:
+        return whole.rehearsal, whole
+    chosen, judged = hold_out(profile, fraction=0.5)
+    return replace(whole.rehearsal, profile=chosen), whole.on(judged, clocks=clocks)
+
+
+def _usual_seeds(trial: Trial, settings: Sequence[Setting], models: int) -> int:
+    """Return how many seeds there are where nobody said: see `Trial`."""
+    trained = [each.scheme.n for each in settings if each.scheme.kind != "exact"]
+    is_cheap = trial.plan is None and models * sum(trained) <= _CHEAP
+    return _MANY_SEEDS if is_cheap else FEW_SEEDS
 
 
 def require_comparable(
@@ -160,7 +225,7 @@ def require_comparable(
     models: int = 1,
     trained: int | None = None,
     clocks: int | None = None,
-    reading: ProfileReading = "latency",
+    reading: ProfileReading | None = None,
     workers: WorkerKind = "function",
 ) -> None:
     """Refuse what `compare` would refuse of these, with `ParameterError`, before it has a plan.
@@ -177,7 +242,7 @@ def _checked(
     *,
     models: int,
     clocks: int | None,
-    reading: ProfileReading,
+    reading: ProfileReading | None,
     workers: WorkerKind,
 ) -> tuple[Field, list[Setting]]:
     """Return where defences are to run, and the settings of those that are named."""
@@ -203,13 +268,13 @@ def _models(models: int, *, trained: int | None) -> int:
     return trained
 
 
-def _trainees(trial: Trial, models: int) -> list[Trainees]:
+def _trainees(trial: Trial, models: int, *, seeds: int) -> list[Trainees]:
     if trial.plan is None:
-        problems = [SoftmaxProblem(batch=trial.batch, seed=seed) for seed in range(trial.seeds)]
+        problems = [SoftmaxProblem(batch=trial.batch, seed=seed) for seed in range(seeds)]
         return [SoftmaxTrainees(problem=problem, models=models) for problem in problems]
     from seqgc.comparison._torch import TorchTrainees  # needs torch, which takes seconds
 
-    return [TorchTrainees(plan=trial.plan, seed=seed) for seed in range(trial.seeds)]
+    return [TorchTrainees(plan=trial.plan, seed=seed) for seed in range(seeds)]
 
 
 def _can_be(setting: Setting, trainees: Trainees) -> bool:
@@ -220,27 +285,35 @@ def _can_be(setting: Setting, trainees: Trainees) -> bool:
     return True
 
 
-def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> dict[float, list[float]]:
-    """Return each seed's steps to the target with exact gradients, by learning rate.
+def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, list[float]]:
+    """Return the best learning rate for exact gradients, and each seed's steps to the target at it.
 
-    A rate with which a model fails is one with which they never get there, unless there is none
-    without; `ParameterError`: they are there before they begin.
+    The rate is chosen with the first seeds. A rate with which a model fails is one with which they
+    never get there, unless there is none without; `ParameterError`: they are there before they
+    begin.
     """
     if (loss := trainees[0].loss()) <= trial.target:
         rule = f"must be below the loss that training begins with, {loss:.4g}"
         raise ParameterError("target", rule, trial.target)
-    steps, failures = dict[float, list[float]](), list[ModelError]()
-    for lr in trial.lrs:
+    failures = dict[float, ModelError]()
+    known = dict[float, list[float]]()
+
+    def steps(lr: float, among: Sequence[Trainees]) -> list[float]:
         try:
-            steps[lr] = [
-                each.exact_steps(lr=lr, target=trial.target, most=trial.most) for each in trainees
-            ]
+            return [each.exact_steps(lr=lr, target=trial.target, most=trial.most) for each in among]
         except ModelError as error:
-            failures.append(error)
-            steps[lr] = [math.inf] * len(trainees)
-    if len(failures) == len(trial.lrs):
-        raise failures[0]
-    return steps
+            failures[lr] = error
+            return [math.inf] * len(among)
+
+    def cost(lr: float) -> float:
+        known[lr] = steps(lr, trainees[:FEW_SEEDS])
+        return median(known[lr])
+
+    lrs = trial.lrs or ((1.0,) if trial.plan is not None else None)
+    best = best_near(cost, _RATE) if lrs is None else best_of(cost, lrs)
+    if len(failures) == len(best.tried):
+        raise failures[best.rate]
+    return best, known[best.rate] + steps(best.rate, trainees[FEW_SEEDS:])
 
 
 def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Setting:

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from seqgc._grid import MOST_MODELS
-from seqgc.comparison._rows import ProfileReading
 from seqgc.comparison._run import Course, Workers, course_of, jobs_of
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
-from seqgc.profiles import latency_pace, speed_pace
+from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting, require_models
 from seqgc.schemes import Deal
-from seqgc.search import Rehearsal, deal
+from seqgc.search import ProfileReading, Rehearsal, deal
 from seqgc.stragglers import busy_seconds
 from seqgc.virtual import WorkerKind
 
@@ -25,7 +24,6 @@ class Field:
     """Where all of them run: the profile, how it is read, and who works."""
 
     rehearsal: Rehearsal
-    reading: ProfileReading
     kind: WorkerKind
     models: int
     clocks: int
@@ -37,20 +35,23 @@ class Field:
         *,
         models: int,
         clocks: int | None,
-        reading: ProfileReading,
+        reading: ProfileReading | None,
         kind: WorkerKind,
     ) -> Field:
         models = require_int("models", models, least=1, most=MOST_MODELS)
         profile, resident = rehearsal.profile, kind == "resident"
         stay = replace(rehearsal.reading, resident=resident)
-        if reading not in ("latency", "speed"):
-            raise ParameterError("reading", "must be latency or speed", reading)
         rounds, most = profile.num_rounds, rehearsal.most_rounds
         if clocks is not None:
             rounds = require_int("clocks", clocks, least=1, most=most)
         field = cls(
-            rehearsal=replace(rehearsal, repeat=True, models=models, reading=stay),
-            reading=reading,
+            rehearsal=replace(
+                rehearsal,
+                repeat=True,
+                models=models,
+                reading=stay,
+                recorded=rehearsal.recorded if reading is None else reading,
+            ),
             kind=kind,
             models=models,
             clocks=rounds,
@@ -63,13 +64,14 @@ class Field:
         """How many workers there are."""
         return self.rehearsal.profile.num_workers
 
+    def on(self, profile: DelayProfile, *, clocks: int | None) -> Field:
+        """Return the same workers on another profile; None: as many clocks as it has rounds."""
+        rehearsal = replace(self.rehearsal, profile=profile)
+        return replace(self, rehearsal=rehearsal, clocks=clocks or profile.num_rounds)
+
     def workers(self, jobs_per_round: int) -> Workers:
         """Return the workers, whose load of 1 is that many batches."""
-        profile, k = self.rehearsal.profile, jobs_per_round
-        if self.reading == "speed":
-            return Workers(pace=speed_pace(profile, jobs_per_round=k), kind=self.kind)
-        pace = latency_pace(profile, alpha=self.rehearsal.alpha, jobs_per_round=k)
-        return Workers(pace=pace, kind=self.kind)
+        return Workers(pace=self.rehearsal.pace(jobs_per_round=jobs_per_round), kind=self.kind)
 
     def bound_s(self, settings: Iterable[Setting]) -> float:
         """Return the seconds per clock of data that perfect knowledge would take.
@@ -81,12 +83,10 @@ class Field:
 
     def _bound_s(self, setting: Setting) -> float:
         bundle, jobs = setting.jobs_per_round, jobs_of(setting, clocks=self.clocks)
-        pace, clocks = self.workers(bundle).pace, jobs * bundle
-        if self.reading == "speed":
-            return busy_seconds(pace, jobs) / clocks
+        clocks = jobs * bundle
         least_s = self.rehearsal.least_s(setting, clocks)
         if self.kind == "resident":  # by work alone, unless a latency is below 0
-            least_s = min(least_s, busy_seconds(pace, jobs))
+            least_s = min(least_s, busy_seconds(self.workers(bundle).pace, jobs))
         return least_s / clocks
 
     def check(self, setting: Setting) -> None:
@@ -95,9 +95,6 @@ class Field:
         if scheme.n != self.n:
             rule = f"must be for {self.n} workers, as many as the profile has"
             raise ParameterError("defence", rule, f"{scheme.spec} for {scheme.n}")
-        if isinstance(scheme, Deal) and self.reading == "speed":
-            rule = "cannot be `deal` where delays are read as speeds"
-            raise ParameterError("defence", rule, scheme.spec, "take --reading latency")
         names = [f"model-{index}" for index in range(self.models)]
         require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
@@ -110,12 +107,12 @@ class Field:
         jobs = jobs_of(setting, clocks=clocks)
         if not isinstance(setting.scheme, Deal):
             course = course_of(setting, self.workers(bundle), clocks=clocks)
-            if self.reading == "latency":
-                possible = self.rehearsal.require_possible
-                possible(setting, course.runtime_s, num_jobs=jobs * bundle)
+            self.rehearsal.require_possible(setting, course.runtime_s, num_jobs=jobs * bundle)
             return course
-        # Each task pays its latency, as those of all the others do, of workers that stay as well.
-        reading = replace(self.rehearsal.reading, resident=False)
+        reading = self.rehearsal.reading
+        if self.rehearsal.recorded == "latency":
+            # Each task pays its latency, as those of all others do, of workers that stay as well.
+            reading = replace(reading, resident=False)
         run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle, reading=reading))
         closed_s: FloatArray = run.replay.jobs()["finished_s"]
         return Course(

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
+from typing import Final
 
 import numpy as np
 
 from seqgc.comparison._curve import Trainees
 from seqgc.comparison._field import Field
+from seqgc.comparison._rates import BestRate, best_near, best_of
 from seqgc.comparison._rows import Metering, Row, Trial
 from seqgc.comparison._run import trained
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.stragglers import over_bound
 
-__all__ = ["Judge"]
+__all__ = ["FEW_SEEDS", "Judge", "interval_of_median"]
+
+FEW_SEEDS: Final = 3  # by which learning rates are chosen
+_MOST_STEPS: Final = 3  # to a defence's own best rate, at most 8 times the common one
+_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -48,34 +54,39 @@ class _Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judge:
-    """Times and trains one defence after the other."""
+    """Times and trains one defence after the other.
+
+    ``common`` is the learning rate of all, and ``exact`` are the steps to the target at it, of each
+    seed, of exact gradients. ``tell`` is called with what is done next, in words.
+    """
 
     field: Field
     trial: Trial
     metering: Metering
     trainees: Sequence[Trainees]  # of each seed
-    exact: dict[float, list[float]]  # steps to the target, by learning rate and seed
+    common: BestRate
+    exact: Sequence[float]
     bound_s: float  # per clock
+    tell: Callable[[str], None]
 
-    def row(self, setting: Setting, *, common: float) -> Row:
+    def row(self, setting: Setting) -> Row:
         """Return what a defence comes to."""
+        spec, common = setting.scheme.spec, self.common
+        self.tell(spec)
         course = self.field.course(setting, clocks=self.field.clocks)
-        if setting.scheme.kind == "exact":
-            ends = {lr: self._exactly(setting, self.exact[lr]) for lr in self.trial.lrs}
+        if setting.scheme.kind == "exact":  # sooner at the target in fewer steps, whoever it is
+            seen = own = self._exactly(setting, self.exact)
+            best = common
         else:
-            ends = {common: self._trained(setting, common)}
-            for lr in self.trial.lrs:
-                if lr not in ends:  # no longer than what is better
-                    limit_s = min(known.middle.seconds for known in ends.values())
-                    ends[lr] = self._trained(setting, lr, until_s=limit_s)
-        seen, middle = ends[common], ends[common].middle
-        is_there = middle.seconds < math.inf
-        best = min(ends, key=lambda lr: ends[lr].middle.seconds)
-        best_s = ends[best].middle.seconds
+            seen = self._trained(setting, common.rate)
+            best, own = self._own_best(setting, seen)
+        middle, is_there = seen.middle, seen.middle.seconds < math.inf
+        has_best = own.middle.seconds < math.inf
         seconds_per_clock = course.runtime_s / (len(course.closed_s) * course.applied)
         rule = setting.rule.label if setting.rule != ClosingRule() else ""
+        between = interval_of_median([end.seconds for end in seen.each])
         return Row(
-            defence=setting.scheme.spec,
+            defence=spec,
             rule=rule,
             kind=setting.scheme.kind,
             jobs_per_round=setting.jobs_per_round,
@@ -83,15 +94,44 @@ class Judge:
             over_bound=over_bound(seconds_per_clock, self.bound_s),
             clocks_to_target=round(middle.clocks, 9) if is_there else None,
             seconds_to_target=middle.seconds if is_there else None,
-            seconds_between=(min(seen.each).seconds, max(seen.each).seconds) if is_there else None,
+            seconds_between=between if is_there else None,
             usd=middle.usd if is_there else None,
-            best_lr=best if best_s < math.inf else None,
-            best_seconds=best_s if best_s < math.inf else None,
+            best_lr=best.rate if has_best else None,
+            best_seconds=own.middle.seconds if has_best else None,
+            best_is_edge=has_best and best.is_edge,
             staleness_mean=float(np.mean(seen.lacks)) if seen.lacks else 0.0,
             staleness_max=max(seen.lacks, default=0.0),
             wasted=round(course.load - 1, 9) + 0.0,  # sums of shares; no -0
             failed=seen.failed,
         )
+
+    def _own_best(self, setting: Setting, seen: _Ends) -> tuple[BestRate, _Ends]:
+        """Return a defence's own best rate, found with the first seeds, and what all come to at it.
+
+        ``seen`` is what it comes to at the common rate.
+        """
+        limit_s = math.inf
+
+        def cost(lr: float) -> float:  # infinite if it is no sooner than a rate before
+            nonlocal limit_s
+            ends = seen
+            if lr != self.common.rate:
+                ends = self._trained(setting, lr, seeds=FEW_SEEDS, until_s=limit_s)
+            seconds = median(end.seconds for end in ends.each[:FEW_SEEDS])
+            limit_s = min(limit_s, seconds)
+            return seconds
+
+        if self.trial.lrs is not None:
+            best = best_of(cost, sorted(self.trial.lrs, key=lambda lr: lr != self.common.rate))
+        elif min(self.exact) < math.inf:
+            best = best_near(cost, self.common.rate, most_steps=_MOST_STEPS)
+        else:  # with no gradients at all
+            return self.common, seen
+        own = seen if best.rate == self.common.rate else self._trained(setting, best.rate)
+        if own.middle.seconds < seen.middle.seconds:
+            return best, own
+        is_edge = self.common.rate in {best.tried[0], best.tried[-1]}
+        return replace(best, rate=self.common.rate, is_edge=is_edge), seen
 
     def _exactly(self, setting: Setting, steps: Sequence[float]) -> _Ends:
         """Read off when the last model has taken each seed's steps."""
@@ -102,10 +142,13 @@ class Judge:
             ends[each] = _End(seconds=course.runtime_s, clocks=float(each), usd=usd)
         return _Ends(each=[ends[each] for each in steps])
 
-    def _trained(self, setting: Setting, lr: float, *, until_s: float = math.inf) -> _Ends:
-        """Train with each seed, up to a time."""
+    def _trained(
+        self, setting: Setting, lr: float, *, seeds: int | None = None, until_s: float = math.inf
+    ) -> _Ends:
+        """Train with each seed, or the first ``seeds`` of them, up to a time."""
         ends, lacks, failed = list[_End](), list[float](), ""
-        for trainees in self.trainees:
+        for trainees in self.trainees[:seeds]:
+            self.tell(f"{setting.scheme.spec} at {lr:g}, seed {len(ends) + 1}")
             run = trained(
                 setting,
                 self.field.workers(setting.jobs_per_round),
@@ -130,3 +173,21 @@ class Judge:
         if self.field.kind == "resident":
             return self.metering.usd(worker_s=seconds * self.field.n, requests=self.field.n)
         return self.metering.usd(worker_s=busy_s, requests=tasks)
+
+
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """Return which of the values enclose the median of what they are drawn from.
+
+    That is with 95 % confidence, if they are six or more; else their ends. A value lies below the
+    median with probability 1/2, so that those below it are binomial: of n values the k-th of each
+    end are left out if fewer than k lie beyond the median with a probability of at most 2.5 %.
+
+    Examples
+    --------
+    >>> interval_of_median([3.0, 1.0, 2.0]), interval_of_median(range(10))
+    ((1.0, 3.0), (1, 8))
+    """
+    order, n, k = sorted(values), len(values), 1
+    while 2 * sum(math.comb(n, below) for below in range(k + 1)) <= (1 - _CONFIDENCE) * 2**n:
+        k += 1
+    return order[k - 1], order[n - k]

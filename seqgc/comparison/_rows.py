@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from seqgc.deploy import Architecture, FunctionSetup, Prices, Usage, read_prices
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Kind
+from seqgc.search import ProfileReading
 from seqgc.virtual import WorkerKind
 
 if TYPE_CHECKING:  # torch takes seconds
     from seqgc.training import TrainingPlan
 
-__all__ = ["Comparison", "Metering", "ProfileReading", "Row", "Trial"]
+__all__ = ["Comparison", "Metering", "Row", "Trial"]
 
 _FEW = 3  # names
 _MOST_SEEDS, _MOST_CLOCKS = 1000, 10**7
-
-ProfileReading: TypeAlias = Literal["latency", "speed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +25,12 @@ class Trial:
     """What is trained to the ``target`` (mean loss): softmax regression on handwritten digits.
 
     At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times (1,000
-    at most), of which the medians count. Or the models of a ``plan``, as `seqgc.train` would train
-    them: then ``lrs`` are factors of their own learning rates, the target is of their test data
+    at most), of which the medians count. Without ``lrs`` the rate is found: 4, halved and doubled
+    until the best one lies inside, by a factor of 64 at most. Without ``seeds`` there are ten where
+    that takes about a minute at most (workers, times models, times defences whose gradients are
+    not exact: 1,000 at most), and three elsewhere. Or the models of a ``plan``, as `seqgc.train`
+    would train them: then ``lrs`` are factors of their own learning rates, by default only 1, there
+    are three seeds by default, the target is of their test data
     (what they are trained on, if there is none), and ``batch`` is of no account. Of the plan,
     models, precision and updates count: who runs them, and how long, is what is compared.
 
@@ -38,21 +41,21 @@ class Trial:
     """
 
     target: float = 0.25
-    lrs: tuple[float, ...] = (1.0, 2.0, 4.0)
+    lrs: tuple[float, ...] | None = None
     batch: int = 1024
-    seeds: int = 3
+    seeds: int | None = None
     most: int = 300
     plan: TrainingPlan | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require_number("target", self.target, above=0)
-        if not isinstance(self.lrs, tuple | list) or not self.lrs:
+        if self.lrs is not None and (not isinstance(self.lrs, tuple | list) or not self.lrs):
             raise ParameterError("lr", "must name at least one learning rate", self.lrs)
-        for lr in self.lrs:
+        for lr in self.lrs or ():
             require_number("lr", lr, above=0)
         for name, limit in (("seeds", _MOST_SEEDS), ("most", _MOST_CLOCKS)):
-            value = require_int(name, getattr(self, name), least=1, most=limit)
-            object.__setattr__(self, name, value)
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, require_int(name, value, least=1, most=limit))
 
     @property
     def what(self) -> str:
@@ -77,10 +80,13 @@ class Row:
     by the usual rule. ``failed`` says which model failed in training, and why, if one did.
     ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
     model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate,
-    medians of the seeds; ``seconds_between`` are the seconds with the best seed and with the worst,
-    infinite if that was not there in time. ``best_lr`` and ``best_seconds`` are at the defence's
-    own best. ``staleness``: the clocks that the weights of a task lack, on average and at most.
-    ``wasted``: what was asked of workers beyond one batch a clock, in batches.
+    medians of the seeds. ``seconds_between`` is an interval of their seconds that holds the median
+    of all draws of the batches with 95 % confidence: of ten seeds, from the second to the ninth;
+    of fewer than six, from the best to the worst, which is less than that. Its end is infinite if
+    that seed was not there in time. ``best_lr`` and ``best_seconds`` are at the defence's own best
+    rate; ``best_is_edge`` says that it is the smallest or the largest that was tried, so that a
+    better one may lie beyond. ``staleness``: the clocks that the weights of a task lack, on average
+    and at most. ``wasted``: what was asked of workers beyond one batch a clock, in batches.
     """
 
     defence: str
@@ -99,6 +105,7 @@ class Row:
     staleness_max: float
     wasted: float
     failed: str = ""
+    best_is_edge: bool = False
 
     @property
     def label(self) -> str:
@@ -110,7 +117,11 @@ class Row:
 class Comparison:
     """The ``rows``, the soonest at the target first, and what they were made on.
 
-    ``lr`` is the common learning rate, ``trial`` what was trained.
+    ``lr`` is the common learning rate, the best for exact gradients, and ``lr_is_edge`` says that
+    it is the smallest or the largest that was tried. ``trial`` is what was trained, with the rates
+    tried for exact gradients and the number of seeds. ``chosen_on``: if the defences were chosen,
+    on how many of the recording's first rounds; they were judged on the others. It is None if they
+    were named. ``alpha`` is None where delays are read as speeds.
     """
 
     rows: tuple[Row, ...]
@@ -119,21 +130,33 @@ class Comparison:
     n: int
     models: int
     clocks: int
-    alpha: float
+    alpha: float | None
     lr: float
     trial: Trial
     bound_s: float  # per clock
+    lr_is_edge: bool = False
+    chosen_on: int | None = None
 
     @property
     def premise(self) -> str:
         """How the delays are taken, and what is timed and trained, in words."""
-        resident, speed = self.workers == "resident", self.reading == "speed"
-        slope = "" if speed else f", {self.alpha:g} s per unit of load"
-        who = "resident workers" if resident else "functions, each task an invocation"
+        slope = "" if self.alpha is None else f", {self.alpha:g} s per unit of load"
+        stay = self.workers == "resident"
+        who = "resident workers" if stay else "functions, each task an invocation"
         return (
             f"Delays read as {self.reading}{slope}; {self.n} {who}; "
-            f"{self.clocks} clocks timed, {self.models} model(s), loss {self.trial.target:g}."
+            f"{self.clocks} clocks timed, {self.models} model(s), loss {self.trial.target:g}, "
+            f"{self.trial.seeds} seed(s).{self._chosen}"
         )
+
+    @property
+    def _chosen(self) -> str:
+        if self.chosen_on is None:
+            return ""
+        if self.chosen_on == 0:
+            return " The code was chosen on the one round that it is judged on, too."
+        first = f" The code was chosen on the first {self.chosen_on} rounds"
+        return f"{first}; all are judged on the rest."
 
     @property
     def advice(self) -> str:
@@ -151,7 +174,16 @@ class Comparison:
         words += f"{how[best.kind]}, for ${best.usd:.4f}"
         for row in others[:1]:
             words += f"; {row.label} in {row.seconds_to_target:.1f} s, {how[row.kind]}"
+            if _overlap(best, row):
+                words += ": their intervals overlap, take neither for faster"
         return f"{words}."
+
+
+def _overlap(one: Row, other: Row) -> bool:
+    if one.seconds_between is None or other.seconds_between is None:
+        return False
+    (low, high), (least, most) = one.seconds_between, other.seconds_between
+    return low < most and least < high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

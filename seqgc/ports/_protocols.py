@@ -116,7 +116,8 @@ class Dispatch:
 
     ``begins_segment``: what ran before has ended, and the workload must have every gradient of it
     before these tasks are made or anyone hears of them. ``loads`` (n,), all workers', say what
-    share of a job's batch each has in the round: what a replay charges. None: tasks are no round's.
+    share of a job's batch each has in the round: what a replay charges. Where work is dealt, they
+    are the shares of these tasks, and 0 of all other workers.
     """
 
     round: int

@@ -16,6 +16,7 @@ from seqgc.profiles._pace import ByTime as ByTime
 from seqgc.profiles._pace import ByWork as ByWork
 from seqgc.profiles._pace import Pace as Pace
 from seqgc.profiles._pace import RestartablePace as RestartablePace
+from seqgc.profiles._pace import load_within as load_within
 from seqgc.profiles._pace import task_seconds as task_seconds
 from seqgc.profiles._readings import latency_pace as latency_pace
 from seqgc.profiles._readings import speed_pace as speed_pace

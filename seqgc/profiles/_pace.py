@@ -32,6 +32,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from seqgc._zero import zero_of_rising
 from seqgc.errors import ParameterError, require_number
 from seqgc.ports import FloatArray
 
@@ -41,6 +42,7 @@ __all__ = [
     "ByWork",
     "Pace",
     "RestartablePace",
+    "load_within",
     "task_seconds",
 ]
 
@@ -89,6 +91,31 @@ def task_seconds(
         return pace.task_s(worker, round=round, load=load)
     latency_s = pace.latency_s(worker, round=round, at=at)
     return latency_s + pace.seconds(worker, round=round, at=at + latency_s, done=done, load=load)
+
+
+def load_within(
+    pace: Pace, worker: int, *, round: int, at: float, done: float, load: float, within_s: float
+) -> float:
+    """Return how much of ``load`` a worker that begins ``at`` has done ``within_s`` seconds.
+
+    That is the inverse of `Pace.seconds`: the latency of a task is over by ``at``.
+
+    Examples
+    --------
+    Row by row of 0.5 of load, the worker takes 4 and 20 seconds per unit of load:
+
+    >>> pace = ByWork(rates=[[4.0], [20.0]], width=0.5)
+    >>> [
+    ...     load_within(pace, 0, round=0, at=0.0, done=0.25, load=0.5, within_s=seconds)
+    ...     for seconds in (0.5, 1.0, 3.5, 6.0, 7.0)
+    ... ]
+    [0.125, 0.25, 0.375, 0.5, 0.5]
+    """
+
+    def ahead_s(part: float) -> float:
+        return pace.seconds(worker, round=round, at=at, done=done, load=part) - within_s
+
+    return zero_of_rising(ahead_s, 0.0, load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -347,7 +347,7 @@ class DealingPolicy(TaskPolicy):
         greetings = [job.errand(worker, is_probe=is_probe) for worker in workers]
         for errand in greetings:
             self._errands.add(errand)
-        return dispatches((errand, ()) for errand in greetings)
+        return dispatches(((errand, ()) for errand in greetings), n=self._n)
 
     def _proceed(self, actions: list[Action]) -> None:
         """Give whoever can take one the next piece, or a copy of one."""
@@ -358,7 +358,7 @@ class DealingPolicy(TaskPolicy):
             worker, errand = copy
             assert errand.piece is not None
             dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))
-        actions += dispatches(dealt)
+        actions += dispatches(dealt, n=self._n)
 
     def _deal(self, others: Collection[int]) -> list[Sent]:
         """Give whoever can take one the next piece; see `DealtJob.next_for` for the ``others``."""

@@ -8,12 +8,13 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from seqgc.ports import Dispatch, MiniTask
+from seqgc.ports import Dispatch, FloatArray, MiniTask
 from seqgc.rounds._pace import Pace
 
 __all__ = ["Errand", "Errands", "Sent", "dispatches"]
@@ -315,12 +316,14 @@ class Errands:
         return self._pace.way_back_s
 
 
-def dispatches(tasks: Iterable[Sent]) -> list[Dispatch]:
-    """Return what sends these tasks, those of one job and attempt together."""
+def dispatches(tasks: Iterable[Sent], *, n: int) -> list[Dispatch]:
+    """Return what sends these tasks of ``n`` workers, those of one job and attempt together."""
     together: defaultdict[tuple[int, int], dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)
+    loads: defaultdict[tuple[int, int], FloatArray] = defaultdict(partial(np.zeros, n))
     for errand, mini_tasks in tasks:
         together[errand.job, errand.attempt][errand.worker] = mini_tasks
+        loads[errand.job, errand.attempt][errand.worker] = errand.share
     return [
-        Dispatch(round=job, attempt=attempt, assignment=assignment)
+        Dispatch(round=job, attempt=attempt, assignment=assignment, loads=loads[job, attempt])
         for (job, attempt), assignment in together.items()
     ]

@@ -6,6 +6,7 @@ from seqgc.search._outcome import Replay as Replay
 from seqgc.search._recorded_run import ReplayBackend as ReplayBackend
 from seqgc.search._recorded_run import replay as replay
 from seqgc.search._rehearsal import Conformity as Conformity
+from seqgc.search._rehearsal import ProfileReading as ProfileReading
 from seqgc.search._rehearsal import Rehearsal as Rehearsal
 from seqgc.search._search import Progress as Progress
 from seqgc.search._search import Ranked as Ranked

@@ -15,6 +15,7 @@ from seqgc.schemes import Deal
 from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._virtual_workers import VirtualWorkers
+from seqgc.virtual import VirtualBackend
 
 __all__ = ["DealtRun", "deal"]
 
@@ -36,7 +37,8 @@ class DealtRun:
 def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
     """Run a `Deal` on recorded delays, as the rehearsal's reading has it.
 
-    ``silent_s`` (rounds, n): so long after it was invoked a worker stops, and nobody is told.
+    ``silent_s`` (rounds, n): so long after it was invoked a worker stops, and nobody is told. Of
+    delays that are read as speeds it is of no account: nobody is invoked.
 
     Raises
     ------
@@ -51,11 +53,16 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
     if rehearsal.batch is not None:
         sizes = scheme.cut(rehearsal.batch)
         shares, empty = sizes / rehearsal.batch, sizes == 0
-    before_s, after_s = rehearsal.reading.split(rehearsal.latencies(setting))
-    work_s = rehearsal.slope * setting.jobs_per_round * shares
-    workers = VirtualWorkers(
-        before_s, after_s=after_s, work_s=work_s, rtt_s=rehearsal.rtt_s, silent_s=silent_s
-    )
+    workers: VirtualBackend | VirtualWorkers
+    if rehearsal.recorded == "speed":  # whoever has come takes one piece after the other
+        pace = rehearsal.pace(jobs_per_round=setting.jobs_per_round)
+        workers = VirtualBackend(scheme.n, pace, message_s=rehearsal.rtt_s / 2)
+    else:
+        before_s, after_s = rehearsal.reading.split(rehearsal.latencies(setting))
+        work_s = rehearsal.slope * setting.jobs_per_round * shares
+        workers = VirtualWorkers(
+            before_s, after_s=after_s, work_s=work_s, rtt_s=rehearsal.rtt_s, silent_s=silent_s
+        )
     policy = DealingPolicy(
         scheme,
         setting.rule,
@@ -66,9 +73,15 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
     )
     recorder = Recorder()
     master.run(policy, workers, observe=recorder)
-    asked_s = jobs * work_s.sum()
+    if isinstance(workers, VirtualBackend):
+        computed_load = float(workers.done.sum()) / jobs
+        billed_worker_s = scheme.n * workers.now
+    else:
+        asked_s = jobs * work_s.sum()
+        computed_load = float(workers.worked_s / asked_s) if asked_s else 1.0
+        billed_worker_s = workers.billed_s
     return DealtRun(
         replay=recorder.replay(),
-        computed_load=float(workers.worked_s / asked_s) if asked_s else 1.0,
-        billed_worker_s=workers.billed_s,
+        computed_load=computed_load,
+        billed_worker_s=billed_worker_s,
     )

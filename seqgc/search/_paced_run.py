@@ -1,4 +1,4 @@
-"""The loop and a defence's own policy on recorded times, in virtual time."""
+"""The loop and any policy on recorded delays, in virtual time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from seqgc import master
-from seqgc.errors import ParameterError
-from seqgc.ports import Dispatch, FloatArray, Seen
-from seqgc.profiles import latency_pace
-from seqgc.rounds import PolicyDefence, Setting
+from seqgc.ports import Dispatch, FloatArray, Policy, Seen
+from seqgc.rounds import PolicyDefence, RoundPolicy, Setting
 from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.virtual import Conduct, VirtualBackend
@@ -19,11 +17,13 @@ __all__ = ["paced_replay"]
 
 
 def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
-    """Run a defence that brings its own policy on recorded delays; nothing is computed.
+    """Run a defence by rounds, or with a policy of its own, on recorded delays.
 
-    A task takes as long as the worker took in the profile's row of the task's round, or of the
-    worker's own clock, charged with the task's load (`seqgc.profiles.DelayProfile.times_at`). Each
-    is an invocation of its own, but where the reading has workers stay.
+    Nothing is computed. A task takes as long as the pace of its worker says (`Rehearsal.pace`).
+    With delays read as latencies that is as long as the worker took in the profile's row of the
+    task's round, or of the worker's own clock, charged with the task's load
+    (`seqgc.profiles.DelayProfile.times_at`). Each task is an invocation of its own, but where the
+    reading has workers stay.
 
     Raises
     ------
@@ -32,17 +32,13 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     ScheduleError
         If the policy breaks the contract of policies (`seqgc.virtual.Conduct`).
     """
-    if not isinstance(setting.scheme, PolicyDefence):
-        rule = "must be a defence with a policy of its own"
-        raise ParameterError("scheme", rule, setting.scheme.spec)
-    rehearsal.times(setting)  # refuses what does not fit
+    rehearsal.num_rounds(setting)  # refuses what does not fit
+    if rehearsal.recorded == "latency":
+        rehearsal.times(setting)
     jobs = rehearsal.bundles(setting)
-    pace = latency_pace(
-        rehearsal.profile, alpha=rehearsal.slope, jobs_per_round=setting.jobs_per_round
-    )
     backend = VirtualBackend(
         setting.scheme.n,
-        pace,
+        rehearsal.pace(jobs_per_round=setting.jobs_per_round),
         workers="resident" if rehearsal.reading.resident else "function",
     )
     loads, recorder = _Loads(), Recorder()
@@ -55,12 +51,17 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
         recorder(seen)
 
     with conduct.watching():
-        batches = () if rehearsal.batch is None else (rehearsal.batch,)
-        policy = setting.scheme.policy(setting.rule, num_jobs=jobs, batches=batches)
-        master.run(policy, backend, observe=see)
+        master.run(_policy(setting, rehearsal, jobs), backend, observe=see)
         conduct.end()
     outcome = recorder.replay()
     return replace(outcome, loads=loads.by_round(len(outcome.round_seconds)))
+
+
+def _policy(setting: Setting, rehearsal: Rehearsal, jobs: int) -> Policy:
+    if not isinstance(setting.scheme, PolicyDefence):
+        return RoundPolicy(rehearsal.schedule(setting), setting.rule)
+    batches = () if rehearsal.batch is None else (rehearsal.batch,)
+    return setting.scheme.policy(setting.rule, num_jobs=jobs, batches=batches)
 
 
 class _Loads:

@@ -146,7 +146,7 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     """
     if isinstance(setting.scheme, Deal):
         return deal(setting, rehearsal).replay
-    if isinstance(setting.scheme, PolicyDefence):
+    if isinstance(setting.scheme, PolicyDefence) or rehearsal.recorded == "speed":
         return paced_replay(setting, rehearsal)
     recorder, loads = Recorder(), np.zeros(rehearsal.num_rounds(setting))
 

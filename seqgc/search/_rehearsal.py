@@ -11,15 +11,18 @@ import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, require_int
 from seqgc.ports import FloatArray
-from seqgc.profiles import DelayProfile
+from seqgc.profiles import DelayProfile, Pace, latency_pace, speed_pace
 from seqgc.rounds import PolicyDefence, Setting, require_bundles
 from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
 from seqgc.search._virtual_workers import USUAL_RTT_S, Reading
-from seqgc.stragglers import AnyOf, Bursty, clairvoyant_bound, never_idle_seconds
+from seqgc.stragglers import AnyOf, Bursty, busy_seconds, clairvoyant_bound, never_idle_seconds
 
-__all__ = ["Conformity", "Rehearsal"]
+__all__ = ["Conformity", "ProfileReading", "Rehearsal"]
 
 Conformity: TypeAlias = Literal["scheme", "bursty"]
+
+ProfileReading: TypeAlias = Literal["latency", "speed"]
+"""What recorded seconds are: those of a request beside its work, or work at a worker's speed."""
 
 _MOST_JOBS = 10**7
 _MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
@@ -65,6 +68,7 @@ class Rehearsal:
     batch: int | None = None
     reading: Reading = field(default_factory=Reading)
     models: int | None = None
+    recorded: ProfileReading = "latency"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.awaited())
@@ -73,9 +77,12 @@ class Rehearsal:
         if self.num_jobs is not None:
             jobs = require_int("jobs", self.num_jobs, least=1, most=_MOST_JOBS)
             object.__setattr__(self, "num_jobs", jobs)
-        if self.conformity not in get_args(Conformity):
-            rule = f"must be one of {', '.join(get_args(Conformity))}"
-            raise ParameterError("conformity", rule, self.conformity)
+        for name, kinds in (("conformity", Conformity), ("recorded", ProfileReading)):
+            if (value := getattr(self, name)) not in get_args(kinds):
+                argument = "reading" if name == "recorded" else name
+                raise ParameterError(
+                    argument, f"must be one of {', '.join(get_args(kinds))}", value
+                )
         if self.batch is not None:
             object.__setattr__(self, "batch", require_int("batch", self.batch, least=1, most=10**9))
         if self.models is not None:
@@ -85,6 +92,12 @@ class Rehearsal:
     def slope(self) -> float:
         """Seconds per unit of load: ``alpha``, or else the profile's own (`DelayProfile.slope`)."""
         return self.profile.slope(self.alpha)
+
+    def pace(self, *, jobs_per_round: int = 1) -> Pace:
+        """Return the pace of the workers; a unit of load is a bundle of so many batches."""
+        if self.recorded == "speed":
+            return speed_pace(self.profile, jobs_per_round=jobs_per_round)
+        return latency_pace(self.profile, alpha=self.alpha, jobs_per_round=jobs_per_round)
 
     @property
     def rtt_s(self) -> float:
@@ -251,7 +264,7 @@ class Rehearsal:
         These pay for their start once, and the work alone bounds every further job.
         """
         jobs = self.jobs(setting.scheme, jobs_per_round=setting.jobs_per_round)
-        if self.stays(setting):
+        if self.stays(setting) and self.recorded == "latency":
             return self.slope * jobs / setting.scheme.n
         return self.least_s(setting, jobs)
 
@@ -259,9 +272,12 @@ class Rehearsal:
         """Return a bound for a setting where each task pays its latency, for so many gradients.
 
         That is `ideal_s`, or where nothing has rounds, for weights may lack what others have not
-        handed in, the time of workers who are never idle.
+        handed in, the time of workers who are never idle. Of speeds it is that of
+        `seqgc.stragglers.busy_seconds`, whatever the setting.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
+        if self.recorded == "speed":
+            return busy_seconds(self.pace(jobs_per_round=k), num_jobs // k)
         if not isinstance(scheme, PolicyDefence) or scheme.staleness == 0:
             return self.ideal_s(num_jobs, jobs_per_round=k)
         return never_idle_seconds(

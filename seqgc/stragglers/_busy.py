@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
+from seqgc._zero import zero_of_rising
 from seqgc.errors import require_int, require_number
 from seqgc.ports import FloatArray
-from seqgc.profiles import Pace
+from seqgc.profiles import Pace, load_within
 
 __all__ = ["busy_seconds", "never_idle_seconds", "over_bound"]
-
-_ACCURACY = 1e-13  # of what is sought, relative to it
-_MOST_STEPS = 200
 
 
 def busy_seconds(pace: Pace, work: float) -> float:
@@ -58,10 +55,10 @@ def busy_seconds(pace: Pace, work: float) -> float:
             if most >= work:
                 return work
             most *= 2
-        return _zero(lambda load: takes_s(worker, load) - by_s, 0.0, most)
+        return load_within(pace, worker, round=0, at=0.0, done=0.0, load=most, within_s=by_s)
 
     even_s = [takes_s(worker, each) for worker in range(pace.n)]
-    return _zero(lambda by_s: -missing(by_s), min(even_s), max(even_s))
+    return zero_of_rising(lambda by_s: -missing(by_s), min(even_s), max(even_s))
 
 
 def never_idle_seconds(
@@ -116,26 +113,3 @@ def over_bound(seconds: float, bound_s: float) -> float:
     (1.5, inf)
     """
     return seconds / bound_s if bound_s > 0 else math.inf
-
-
-def _zero(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function that does not fall, <= 0 at ``low`` and >= 0 at ``high``, is 0.
-
-    By false position, which is exact within a linear piece, and halving in every third step.
-    """
-    at_low, at_high = rising(low), rising(high)
-    for step in range(_MOST_STEPS):
-        if at_low >= 0:
-            return low
-        if at_high <= 0 or high - low <= _ACCURACY * high:
-            return high
-        part = 0.5 if step % 3 == 2 else -at_low / (at_high - at_low)
-        middle = low + part * (high - low)
-        if not low < middle < high:
-            middle = low + (high - low) / 2
-        value = rising(middle)
-        if value <= 0:
-            low, at_low = middle, value
-        if value >= 0:
-            high, at_high = middle, value
-    return high

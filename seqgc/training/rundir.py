@@ -189,6 +189,7 @@ class EventLog:
         self._began = time.monotonic()
         self._sent: dict[int, _Sent] = {}  # by round; the latest only
         self._workers: object = None  # how many, as soon as the run has begun
+        self._is_dealt = False  # then a task's load is no round's
         self._in_parts: set[int] = set()  # jobs of which parts have come by themselves
 
     def close(self) -> None:
@@ -202,6 +203,7 @@ class EventLog:
                 started_at = datetime.now(UTC).isoformat()
                 begins = kind in {"run", "resume"}
                 self._workers = fields.get("workers") if begins else self._workers
+                self._is_dealt = bool(fields.get("pieces")) if begins else self._is_dealt
                 heading = {"schema": SCHEMA, "started_at": started_at} if begins else {}
                 self._write(kind, **heading, **fields)
                 self._file.flush()
@@ -211,9 +213,8 @@ class EventLog:
                 some = {} if everyone else {"workers": sorted(assignment)}
                 counts = [len(assignment[worker]) for worker in sorted(assignment)]
                 had = {"mini_tasks": counts[0] if len(set(counts)) == 1 else counts}
-                load = {} if seen.loads is None else {"load": float(np.mean(seen.loads))}
                 about = {"round": round, "attempt": attempt, "jobs": jobs}
-                self._write("dispatch", **about, **had, **some, **load)
+                self._write("dispatch", **about, **had, **some, **self._load_of_round(seen))
             case ports.Dispatched():
                 self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():
@@ -230,6 +231,11 @@ class EventLog:
                 self._write("restart", worker=worker)
             case ports.Finish() | ports.Update():
                 self._decode(seen)
+
+    def _load_of_round(self, dispatch: ports.Dispatch) -> dict[str, float]:
+        if dispatch.loads is None or self._is_dealt:
+            return {}
+        return {"load": float(np.mean(dispatch.loads))}
 
     def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)

@@ -10,7 +10,8 @@ Two kinds of workers differ in what a second task does to a first:
 
 - *function*: every task is an invocation of its own and begins as soon as it gets there. Tasks of
   one worker do not wait for each other, and none can be stopped: one that is cancelled is no
-  longer answered, and is paid for to its end.
+  longer answered, and is paid for to its end. What it computes after that is lost: of the worker's
+  work (`Pace`) it has done only what it had done by then.
 - *resident*: a worker does one task at a time; of those that wait, the one of the least round comes
   first, and of those of a round the one that came first. What has begun is finished, cancelled or
   not; what has not, and is cancelled, is left out.
@@ -35,7 +36,7 @@ import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int, require_number
 from seqgc.ports import Arrival, Failure, FloatArray, Task
-from seqgc.profiles import Pace, RestartablePace, task_seconds
+from seqgc.profiles import Pace, RestartablePace, load_within, task_seconds
 from seqgc.virtual._computing import Compute, answer
 from seqgc.virtual._faults import Faults
 
@@ -53,7 +54,10 @@ class _Errand:
 
     task: Task
     off_at: float = math.inf  # its worker hears then that it is cancelled
+    begins_at: float = math.inf
     ends_at: float = math.inf  # finite once it has begun
+    done_before: float = 0.0  # load that its worker had done when it began
+    counted: float = 0.0  # load of its own that counts as done
     over: bool = False
     dies: bool = False
     reason: str = ""  # why it fails, if it does
@@ -142,7 +146,7 @@ class VirtualBackend:
 
     @property
     def done(self) -> FloatArray:
-        """(n,) load of all tasks that each worker has begun."""
+        """(n,) load of all tasks that each worker has begun, without what was cut off of them."""
         return np.array(self._done)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
@@ -164,7 +168,7 @@ class VirtualBackend:
         for worker in workers:
             for errand in self._owed[worker]:
                 if errand.task.round == round:
-                    errand.off_at = self._now + self._message_s
+                    self._call_off(errand)
             self._owed[worker] = [each for each in self._owed[worker] if each.task.round != round]
 
     def receive(self, until: float) -> Arrival | Failure | None:
@@ -178,6 +182,30 @@ class VirtualBackend:
             raise ScheduleError("the policy waits for ever: nothing is left to arrive")
         self._now = max(self._now, until)
         return None
+
+    def _call_off(self, errand: _Errand) -> None:
+        errand.off_at = self._now + self._message_s
+        if not self._is_resident and errand.begins_at < math.inf:
+            self._cut(errand, at=errand.off_at)
+
+    def _cut(self, errand: _Errand, *, at: float) -> None:
+        """Count of a task that has begun only the load that it has done by then."""
+        if at >= errand.ends_at:
+            return
+        task, worker, pace = errand.task, errand.task.worker, self._pace
+        from_s = errand.begins_at
+        from_s += pace.latency_s(worker, round=task.round, at=errand.begins_at)
+        part = load_within(
+            pace,
+            worker,
+            round=task.round,
+            at=from_s,
+            done=errand.done_before,
+            load=errand.counted,
+            within_s=at - from_s,
+        )
+        self._done[worker] -= errand.counted - part
+        errand.counted = part
 
     def _restart(self, worker: int) -> None:
         """Replace a worker by a fresh one: what it owes fails now, and it is back later."""
@@ -235,13 +263,17 @@ class VirtualBackend:
         seconds = task_seconds(
             self._pace, worker, round=task.round, at=now, done=self._done[worker], load=task.load
         )
+        errand.begins_at, errand.done_before = now, self._done[worker]
         share = 1.0
         if self._faults is not None and (fault := self._faults(task)) is not None:
             share, errand.dies, errand.reason = fault.share, fault.dies, fault.reason
             errand.final = fault.final
         errand.ends_at = now + share * seconds
         self._busy_s[worker] += share * seconds
-        self._done[worker] += share * task.load
+        errand.counted = share * task.load
+        self._done[worker] += errand.counted
+        if not self._is_resident and errand.off_at < math.inf:  # by then it has begun
+            self._cut(errand, at=errand.off_at)
         self._free_at[worker] = max(self._free_at[worker], errand.ends_at)
         self._under_way[worker].append(errand)
         self._plan(_IS_FREE, errand.ends_at, worker, errand)
@@ -262,7 +294,9 @@ class VirtualBackend:
                 self._plan(_ANSWERS, known_at, worker, errand)
         for errand in (*self._owed[worker], *self._under_way[worker]):
             errand.over = True
-        self._busy_s[worker] -= sum(each.ends_at - self._now for each in self._under_way[worker])
+        for errand in self._under_way[worker]:
+            self._busy_s[worker] -= errand.ends_at - self._now
+            self._cut(errand, at=self._now)
         self._under_way[worker], self._waiting[worker] = [], []
         self._free_at[worker] = self._now + self._restart_s
         self._plan(_IS_FREE, self._free_at[worker], worker, None)

@@ -1,0 +1,33 @@
+"""The zero of a function that does not fall."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["zero_of_rising"]
+
+_ACCURACY = 1e-13  # of what is sought, relative to it
+_MOST_STEPS = 200
+
+
+def zero_of_rising(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function that does not fall, <= 0 at ``low`` and >= 0 at ``high``, is 0.
+
+    By false position, which is exact within a linear piece, and halving in every third step.
+    """
+    at_low, at_high = rising(low), rising(high)
+    for step in range(_MOST_STEPS):
+        if at_low >= 0:
+            return low
+        if at_high <= 0 or high - low <= _ACCURACY * high:
+            return high
+        part = 0.5 if step % 3 == 2 else -at_low / (at_high - at_low)
+        middle = low + part * (high - low)
+        if not low < middle < high:
+            middle = low + (high - low) / 2
+        value = rising(middle)
+        if value <= 0:
+            low, at_low = middle, value
+        if value >= 0:
+            high, at_high = middle, value
+    return high
