@@ -13,6 +13,7 @@ from typing import Any, Final
 from seqgc._manner import manner_of
 
 _WITH_TORCH: Final = ("demo", "profile", "resume", "train")  # verbs
+_WITH_GRADIENTS: Final = ("compare", *_WITH_TORCH)
 # The cores are the workers': a second thread of the master would spin on one of them.
 _THREADS: Final = (
     "MKL_NUM_THREADS",
@@ -56,7 +57,7 @@ def _status() -> int:
     verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if verb == "report":  # which draws into a file, whatever windows others draw in
         os.environ["MPLBACKEND"] = "agg"
-    if verb in _WITH_TORCH:
+    if verb in _WITH_GRADIENTS:
         for variable in _THREADS:
             os.environ.setdefault(variable, "1")
     with _said(verb):

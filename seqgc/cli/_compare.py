@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, cast
 
 from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
@@ -16,12 +18,13 @@ from seqgc.cli._report import page_path
 from seqgc.cli._run import models_plan
 from seqgc.cli._show import Screen, busy, print_json, print_pairs
 from seqgc.cli.config import RunConfig, read_config, validated, with_models
+from seqgc.cli.progress import progress_bar
 from seqgc.comparison import (
     Comparison,
     Metering,
-    ProfileReading,
     Row,
     Trial,
+    interval_words,
     require_comparable,
 )
 from seqgc.comparison import compare as compare_defences
@@ -34,14 +37,15 @@ from seqgc.search import Rehearsal
 from seqgc.virtual import WorkerKind
 
 _TRIAL = Trial()
-_RATES = ",".join(f"{lr:g}" for lr in _TRIAL.lrs)
 _METERING = Metering()
-_WIDTH = 100  # where there is no terminal to fit
+_EDGE = "*"
+_WIDTH = 110  # where there is no terminal to fit
 _LEGEND = (
     "s/clock: seconds a batch of data; × bound: by those of a master who knows all delays "
     "beforehand. clocks, seconds, $: until all models are at the target, at the learning rate "
-    "{lr} for all; best: at each one's own. stale: clocks of updates that a task's weights "
-    "lack, on average. wasted: batches asked of workers beyond one a clock.{more}"
+    "{lr} for all, medians of {seeds} seed(s); between: {interval}; best: at each one's own rate. "
+    "stale: clocks of updates that a task's weights lack, on average. wasted: batches asked of "
+    "workers beyond one a clock.{more}"
 )
 
 
@@ -51,9 +55,6 @@ class FieldOptions:
 
     clocks: Annotated[int | None, "Clocks of data to time; as many as the profile has rounds."] = (
         None
-    )
-    reading: Annotated[str, "What the recorded seconds are: latency of a request, or speed."] = (
-        "latency"
     )
     workers: Annotated[str, "function (a task is an invocation), or resident."] = "function"
     jobs_per_round: Annotated[
@@ -80,7 +81,6 @@ class FieldOptions:
             models=rehearsal.models or 1,
             trained=trained,
             clocks=self.clocks,
-            reading=cast("ProfileReading", self.reading),
             workers=cast("WorkerKind", self.workers),
         )
 
@@ -101,10 +101,14 @@ class TrialOptions:
         float | None, f"Mean loss to reach; of the digits {_TRIAL.target:g}, else no default."
     ] = None
     lr: Annotated[
-        str | None, f"Learning rates to try, {_RATES}; with --train times the models' own, 1."
+        str | None,
+        "Learning rates to try, for example 4,8; else as many as it takes for the best to lie "
+        "inside. With --train they are times the models' own, 1.",
     ] = None
     train_batch: Annotated[int | None, f"Points in a batch of the digits; {_TRIAL.batch}."] = None
-    seeds: Annotated[int, "How often to train; medians count."] = _TRIAL.seeds
+    seeds: Annotated[
+        int | None, "How often to train; medians count. 10 if that takes a minute at most, else 3."
+    ] = None
     most: Annotated[
         int | None, f"Clocks of a model after which it is given up; {_TRIAL.most}, or the file's."
     ] = None
@@ -124,14 +128,12 @@ class TrialOptions:
 
     def trial(self) -> Trial:
         """Return what the options come to, but for a plan, or raise `ParameterError`."""
-        usual = _TRIAL if self.train is None else replace(_TRIAL, lrs=(1.0,))
-        return replace(
-            usual,
-            target=usual.target if self.target is None else self.target,
-            lrs=usual.lrs if self.lr is None else numbers("lr", self.lr, float),
-            batch=usual.batch if self.train_batch is None else self.train_batch,
+        return Trial(
+            target=_TRIAL.target if self.target is None else self.target,
+            lrs=None if self.lr is None else numbers("lr", self.lr, float),
+            batch=_TRIAL.batch if self.train_batch is None else self.train_batch,
             seeds=self.seeds,
-            most=usual.most if self.most is None else self.most,
+            most=_TRIAL.most if self.most is None else self.most,
         )
 
 
@@ -154,16 +156,18 @@ def compare(
         where.check(rehearsal, defence or (), trained=len(own.models))
         plan = models_plan(own)  # imports torch, and the models' modules
         trial = replace(trial, most=plan.steps, plan=plan)
-    found = compare_defences(
-        rehearsal,
-        where.settings(defence or (), n=rehearsal.profile.num_workers),
-        models=rehearsal.models or 1,
-        clocks=where.clocks,
-        reading=cast("ProfileReading", where.reading),
-        workers=cast("WorkerKind", where.workers),
-        trial=trial,
-        metering=metering,
-    )
+    with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
+        task = bar.add_task("compare", total=1.0)
+        found = compare_defences(
+            rehearsal,
+            where.settings(defence or (), n=rehearsal.profile.num_workers),
+            models=rehearsal.models or 1,
+            clocks=where.clocks,
+            workers=cast("WorkerKind", where.workers),
+            trial=trial,
+            metering=metering,
+            progress=lambda doing, share: bar.update(task, description=doing, completed=share),
+        )
     try:
         _show(found, page, as_json=as_json)
     finally:  # of what was computed nothing is lost with the page, nor with what is printed
@@ -208,7 +212,11 @@ def _print(found: Comparison) -> None:
     more = " bundle: models whose gradients are one job." if found.models > 1 else ""
     if any(row.seconds_to_target is None for row in found.rows):
         more += f" not in {found.trial.most}: not reached in so many clocks."
-    console.print(_LEGEND.format(lr=found.trial.rate(found.lr), more=more))
+    if found.lr_is_edge or any(row.best_is_edge for row in found.rows):
+        more += f" {_EDGE}: the smallest or largest rate tried; a better one may lie beyond."
+    lr = f"{found.trial.rate(found.lr)}{_EDGE if found.lr_is_edge else ''}"
+    seeds = found.trial.seeds or 1
+    console.print(_LEGEND.format(lr=lr, seeds=seeds, interval=interval_words(seeds), more=more))
     console.print(found.advice)
 
 
@@ -218,7 +226,8 @@ def _table(found: Comparison) -> Table:
     table.add_column("kind", no_wrap=True)
     bundles = found.models > 1
     headings = ["bundle"] if bundles else []
-    headings += ["s/clock", "× bound", "clocks", "seconds", "$", "best", "stale", "wasted"]
+    headings += ["s/clock", "× bound", "clocks", "seconds", "between", "$"]
+    headings += ["best", "stale", "wasted"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
@@ -230,8 +239,11 @@ def _table(found: Comparison) -> Table:
 def _cells(row: Row, *, most: int) -> list[str]:
     cells = [f"{row.seconds_per_clock:.3f}", f"{row.over_bound:.3f}"]
     if row.clocks_to_target is None:
-        cells += ["–", "failed" if row.failed else f"not in {most}", "–"]
+        cells += ["–", "failed" if row.failed else f"not in {most}", "–", "–"]
     else:
-        cells += [f"{row.clocks_to_target:.0f}", f"{row.seconds_to_target:.1f}", f"{row.usd:.4f}"]
-    best = "–" if row.best_seconds is None else f"{row.best_seconds:.1f} ({row.best_lr:g})"
+        low, high = row.seconds_between or (math.nan, math.nan)
+        cells += [f"{row.clocks_to_target:.0f}", f"{row.seconds_to_target:.1f}"]
+        cells += [f"{low:.3g}–{high:.3g}", f"{row.usd:.4f}"]
+    edge = _EDGE if row.best_is_edge else ""
+    best = "–" if row.best_seconds is None else f"{row.best_seconds:.1f} ({row.best_lr:g}{edge})"
     return [*cells, best, f"{row.staleness_mean:.2f}", f"{row.wasted:.2f}"]

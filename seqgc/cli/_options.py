@@ -36,7 +36,7 @@ from seqgc.cli._messages import check_format
 from seqgc.cli.config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import read_profile
-from seqgc.search import Conformity, Reading, Rehearsal
+from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal
 
 ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
 AsJson = Annotated[bool, "--json", "Print one JSON object."]
@@ -64,6 +64,9 @@ class RehearsalOptions:
     ] = None
     after: Annotated[float, "Share of an invocation's time that follows its work (deal)."] = 0.0
     resident: Annotated[bool, "--resident", "Workers may stay for all rounds (deal)."] = False
+    reading: Annotated[
+        str, "What the recorded seconds are: latency of a request, or speed of the worker."
+    ] = "latency"
 
     def of(self, path: Path) -> Rehearsal:
         """Return what the profile and the options come to, or raise `ParameterError`."""
@@ -80,6 +83,7 @@ class RehearsalOptions:
                 conformity=cast("Conformity", self.conformity),
                 models=self.models,
                 reading=Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
+                recorded=cast("ProfileReading", self.reading),
             )
 
 

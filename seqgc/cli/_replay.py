@@ -44,16 +44,21 @@ def replay(
         "ideal_s": ideal_s,
         "scheme": setting.scheme.spec,
         "jobs": jobs,
+        "recorded": rehearsal.recorded,
         **more_facts,
     }
+    if rehearsal.recorded == "speed":
+        bound = "workers never idle"
+    elif rehearsal.stays(setting):
+        bound = "all work shared evenly"
+    else:
+        bound = "clairvoyant bound"
     ratio = f"the run takes {over_bound(run.runtime_s, ideal_s):.3f} times that"
     pairs = {
         "scheme": setting.scheme.spec,
         "jobs": f"{jobs} in {len(seconds)} rounds",
         "run time": f"{run.runtime_s:.4f} s",
-        "all work shared evenly"
-        if rehearsal.stays(setting)
-        else "clairvoyant bound": f"{ideal_s:.4f} s ({ratio})",
+        bound: f"{ideal_s:.4f} s ({ratio})",
         **more_pairs,
         "rounds": f"{seconds.mean():.3f} s on average, {seconds.max():.3f} s at most",
         "stragglers": f"{stragglers.sum()} in all, {stragglers.max()} in a round at most",

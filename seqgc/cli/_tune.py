@@ -18,7 +18,7 @@ from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli.progress import progress_bar
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
-from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning
+from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 
 _GRID = SearchSpace()
@@ -27,6 +27,12 @@ _MODELS = 4  # at least, in the command to type next
 _LEGEND = (
     f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
     "× bound: the time by that of a master who knows all delays beforehand. bill: worker-seconds."
+)
+
+_AT_SPEED = (
+    "Delays are read as speeds: searched are the first mu and wait-out only, and at most "
+    f"{MOST_AT_SPEED} schemes of a name, spread evenly. × bound: the time by that of workers who "
+    "are never idle."
 )
 
 
@@ -93,9 +99,11 @@ def tune(
         )
     seconds = time.monotonic() - began
     if as_json:
-        print_json(_report(found, seconds))
+        print_json(_report(found, seconds) | {"recorded": rehearsal.recorded})
     else:
         _print(found, seconds)
+        if rehearsal.recorded == "speed":
+            Screen().print(_AT_SPEED)
         train = _command(found.best, rehearsal, plugins)
         Screen().print("Train with the first:", train, sep="\n", soft_wrap=True)
 

@@ -6,6 +6,7 @@ from seqgc.comparison._compare import compare as compare
 from seqgc.comparison._compare import default_defences as default_defences
 from seqgc.comparison._compare import require_comparable as require_comparable
 from seqgc.comparison._curve import Curve as Curve
+from seqgc.comparison._judge import interval_words as interval_words
 from seqgc.comparison._problem import SoftmaxProblem as SoftmaxProblem
 from seqgc.comparison._rows import Comparison as Comparison
 from seqgc.comparison._rows import Metering as Metering

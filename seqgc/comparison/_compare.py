@@ -141,7 +141,7 @@ def compare(
     >>> profile = LAMBDA_CNN.profile(20, workers=16, rng=np.random.default_rng(0))
     >>> found = compare(profile, ["uncoded", "gc-rep:s=3"])
     >>> [(row.defence, row.clocks_to_target) for row in found.rows]
-    [('gc-rep:s=3', 20.0), ('uncoded', 20.0)]
+    [('gc-rep:s=3', 23.0), ('uncoded', 23.0)]
     >>> found.lr, found.lr_is_edge, found.trial.seeds
     (8.0, False, 10)
     """

@@ -18,7 +18,7 @@ from seqgc.comparison._run import trained
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.stragglers import over_bound
 
-__all__ = ["FEW_SEEDS", "Judge", "interval_of_median"]
+__all__ = ["FEW_SEEDS", "Judge", "interval_of_median", "interval_words"]
 
 FEW_SEEDS: Final = 3  # by which learning rates are chosen
 _MOST_STEPS: Final = 3  # to a defence's own best rate, at most 8 times the common one
@@ -173,6 +173,13 @@ class Judge:
         if self.field.kind == "resident":
             return self.metering.usd(worker_s=seconds * self.field.n, requests=self.field.n)
         return self.metering.usd(worker_s=busy_s, requests=tasks)
+
+
+def interval_words(seeds: int) -> str:
+    """Return what `interval_of_median` of so many seeds is, in words."""
+    if (1 - _CONFIDENCE) * 2**seeds >= 2:
+        return "an interval that holds the median with 95 % confidence"
+    return "from the best seed to the worst"
 
 
 def interval_of_median(values: Sequence[float]) -> tuple[float, float]:

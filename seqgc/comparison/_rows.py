@@ -155,7 +155,7 @@ class Comparison:
             return ""
         if self.chosen_on == 0:
             return " The code was chosen on the one round that it is judged on, too."
-        first = f" The code was chosen on the first {self.chosen_on} rounds"
+        first = f" The code was chosen on the first {self.chosen_on} round(s)"
         return f"{first}; all are judged on the rest."
 
     @property

@@ -106,7 +106,7 @@ def load_within(
 
     >>> pace = ByWork(rates=[[4.0], [20.0]], width=0.5)
     >>> [
-    ...     load_within(pace, 0, round=0, at=0.0, done=0.25, load=0.5, within_s=seconds)
+    ...     round(load_within(pace, 0, round=0, at=0.0, done=0.25, load=0.5, within_s=seconds), 9)
     ...     for seconds in (0.5, 1.0, 3.5, 6.0, 7.0)
     ... ]
     [0.125, 0.25, 0.375, 0.5, 0.5]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seqgc.comparison import Comparison, Row
+from seqgc.comparison import Comparison, Row, interval_words
 from seqgc.report._elements import Element, number, rows_table
 from seqgc.report._gallery import comparison_picture
 from seqgc.report._page import Figure, Page, Section
@@ -18,8 +18,9 @@ _KINDS: Final = (
 _COLUMNS: Final = (
     "A clock is a batch of data, a bundle the models whose gradients are one job. Clocks, seconds "
     "and dollars are those until all models are at the target, all at one learning rate ({lr}, "
-    "the best for exact gradients), medians of the seeds. Seeds: from the seconds with the best of "
-    "them to those with the worst. Best: seconds at each defence's own best rate. The bound is the "
+    "the best for exact gradients), medians of the seeds. Between: {interval}. Best: seconds at "
+    "each defence's own best rate; a rate with * is the smallest or largest that was tried, and a "
+    "better one may lie beyond. The bound is the "
     "time of a master who knows all delays beforehand. Staleness is how many clocks' updates the "
     "weights of a task lack, on average. Wasted is what workers were asked for beyond one batch a "
     "clock, in batches."
@@ -38,12 +39,17 @@ def comparison_page(found: Comparison, *, name: str) -> Page:
             Section(title="Time and cost", says=[_KINDS], pictures=[comparison_picture(found)]),
             Section(
                 title="Each defence",
-                says=[_COLUMNS.format(lr=found.trial.rate(found.lr))],
+                says=[_columns(found)],
                 table=_table(found),
             ),
             Section(title="How it was compared", facts=_facts(found)),
         ],
     )
+
+
+def _columns(found: Comparison) -> str:
+    lr = f"{found.trial.rate(found.lr)}{'*' if found.lr_is_edge else ''}"
+    return _COLUMNS.format(lr=lr, interval=interval_words(found.trial.seeds or 1))
 
 
 def _missing(found: Comparison) -> list[str]:
@@ -76,7 +82,7 @@ def _glance(found: Comparison) -> list[Figure]:
 def _table(found: Comparison) -> Element:
     heading = (
         "defence", "gradients", "bundle", "s a clock", "times the bound", "clocks", "seconds",
-        "seeds", "$", "best, s", "at rate", "staleness", "wasted",
+        "between", "$", "best, s", "at rate", "staleness", "wasted",
     )  # fmt: skip
     rows = [
         (
@@ -90,13 +96,18 @@ def _table(found: Comparison) -> Element:
             _between(row),
             row.usd,
             row.best_seconds,
-            row.best_lr,
+            _at_rate(row),
             row.staleness_mean,
             row.wasted,
         )
         for row in found.rows
     ]
     return rows_table(heading, rows)
+
+
+def _at_rate(row: Row) -> str | None:
+    edge = "*" if row.best_is_edge else ""
+    return None if row.best_lr is None else f"{number(row.best_lr)}{edge}"
 
 
 def _between(row: Row) -> str | None:
@@ -112,12 +123,12 @@ def _facts(found: Comparison) -> dict[str, str]:
     return {
         "workers": f"{found.n:,}: {stay}",
         "delays": f"read as {found.reading}",
-        "alpha": f"{number(found.alpha)} s per unit of load",
+        **({} if found.alpha is None else {"alpha": f"{number(found.alpha)} s per unit of load"}),
         "models": f"{found.models:,}, bundle by bundle in turn",
         "timed": f"{found.clocks:,} clocks of data",
         "trained": f"{trial.what}, in virtual time",
         "target": f"a loss of {number(trial.target)}",
         **({"batch": f"{trial.batch:,} points"} if trial.plan is None else {}),
-        "learning rates": trial.rate(*trial.lrs),
-        "seeds": f"{trial.seeds:,}, of which medians count",
+        "learning rates": trial.rate(*(trial.lrs or ())),
+        "seeds": f"{trial.seeds or 1:,}, of which medians count",
     }

@@ -12,6 +12,7 @@ from seqgc.search._search import Progress as Progress
 from seqgc.search._search import Ranked as Ranked
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
+from seqgc.search._speed_search import MOST_AT_SPEED as MOST_AT_SPEED
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import bootstrap_total as bootstrap_total

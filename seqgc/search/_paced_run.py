@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,17 +14,19 @@ from seqgc.search._outcome import Recorder, Replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.virtual import Conduct, VirtualBackend
 
-__all__ = ["paced_replay"]
+__all__ = ["paced_run"]
 
 
-def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
+def paced_run(
+    setting: Setting, rehearsal: Rehearsal, *, observe: Callable[[Seen], None] | None = None
+) -> tuple[Replay, float]:
     """Run a defence by rounds, or with a policy of its own, on recorded delays.
 
-    Nothing is computed. A task takes as long as the pace of its worker says (`Rehearsal.pace`).
-    With delays read as latencies that is as long as the worker took in the profile's row of the
-    task's round, or of the worker's own clock, charged with the task's load
-    (`seqgc.profiles.DelayProfile.times_at`). Each task is an invocation of its own, but where the
-    reading has workers stay.
+    Returns the replay, and the worker-seconds of all tasks to their end. Nothing is computed. A
+    task takes as long as the pace of its worker says (`Rehearsal.pace`). With delays read as
+    latencies that is as long as the worker took in the profile's row of the task's round, or of the
+    worker's own clock, charged with the task's load (`seqgc.profiles.DelayProfile.times_at`). Each
+    task is an invocation of its own, but where the reading has workers stay.
 
     Raises
     ------
@@ -49,12 +52,15 @@ def paced_replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
         conduct(seen)
         loads(seen)
         recorder(seen)
+        if observe is not None:
+            observe(seen)
 
     with conduct.watching():
         master.run(_policy(setting, rehearsal, jobs), backend, observe=see)
         conduct.end()
     outcome = recorder.replay()
-    return replace(outcome, loads=loads.by_round(len(outcome.round_seconds)))
+    outcome = replace(outcome, loads=loads.by_round(len(outcome.round_seconds)))
+    return outcome, float(backend.busy_s.sum())
 
 
 def _policy(setting: Setting, rehearsal: Rehearsal, jobs: int) -> Policy:

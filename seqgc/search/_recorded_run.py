@@ -26,7 +26,7 @@ from seqgc.rounds import PolicyDefence, RoundPolicy, Setting
 from seqgc.schemes import Deal
 from seqgc.search._dealt_run import deal
 from seqgc.search._outcome import Recorder, Replay
-from seqgc.search._paced_run import paced_replay
+from seqgc.search._paced_run import paced_run
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.virtual import Compute, answer
 
@@ -147,7 +147,7 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     if isinstance(setting.scheme, Deal):
         return deal(setting, rehearsal).replay
     if isinstance(setting.scheme, PolicyDefence) or rehearsal.recorded == "speed":
-        return paced_replay(setting, rehearsal)
+        return paced_run(setting, rehearsal)[0]
     recorder, loads = Recorder(), np.zeros(rehearsal.num_rounds(setting))
 
     def see(seen: Seen) -> None:
@@ -171,7 +171,10 @@ def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
         if isinstance(seen, Finish):
             errors.append(seen.decoding().error)
 
-    _drive(setting, rehearsal, see)
+    if rehearsal.recorded == "speed":
+        paced_run(setting, rehearsal, observe=see)
+    else:
+        _drive(setting, rehearsal, see)
     return max(errors)
 
 

@@ -153,7 +153,7 @@ class Rehearsal:
         if profile.num_workers != scheme.n:
             rule = f"must have a column for each of the {scheme.n} workers"
             raise ParameterError("profile", rule, profile.num_workers)
-        is_endless = self.repeat or self.stays(setting)
+        is_endless = self.repeat or self.stays(setting) or self.recorded == "speed"
         if num_rounds > profile.num_rounds and not is_endless:
             rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")

@@ -18,6 +18,7 @@ from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._search import Progress, Ranked, Search, pareto_front
 from seqgc.search._space import SearchSpace
+from seqgc.search._speed_search import rank_speeds, short_list, speeds_space
 
 __all__ = ["Lead", "Tuning", "bootstrap_total", "hold_out", "tune"]
 
@@ -93,7 +94,9 @@ def tune(
     There are as many gradients as the delays hold unless the rehearsal says; candidates are, by
     default, all that are exact. ``holdout`` is the share of the rounds that the choice does not see
     and is judged by (`hold_out`); both parts are repeated as often as the jobs need. At least
-    ``top`` are ranked. ``pareto`` also finds the whole trade between run time and bill, which
+    ``top`` are ranked. On delays read as speeds each candidate takes a run of its own in virtual
+    time, and fewer are looked at: the first tolerance and closing rule of the space, and at most 16
+    schemes of a name. ``pareto`` also finds the whole trade between run time and bill, which
     prunes less; ``prune=False`` replays everything. ``seed`` is for the place of the held-out
     rounds and for the bootstrap; None: the last rounds, and 0. ``progress`` is called with the
     number of candidates settled so far, and of all.
@@ -114,8 +117,10 @@ def tune(
     require_int("seed", seed or 0, least=0)
     require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
-    deals = deal_candidates(seen, space)
     tell = progress or (lambda _settled, _total: None)
+    if rehearsal.recorded == "speed":
+        return _at_speed(seen, held, speeds_space(space), top=top, pareto=pareto, tell=tell)
+    deals = deal_candidates(seen, space)
     search = partial(
         Search,
         seen,
@@ -148,6 +153,31 @@ def tune(
     )
 
 
+def _at_speed(
+    seen: Rehearsal,
+    held: Rehearsal | None,
+    space: SearchSpace,
+    *,
+    top: int,
+    pareto: bool,
+    tell: Progress,
+) -> Tuning:
+    rows = rank_speeds(seen, held, space, exact=True, progress=tell)
+    inexact = list[Ranked]()
+    if space.inexact:
+        inexact = rank_speeds(seen, held, space, exact=False, progress=tell)
+    return Tuning(
+        ranking=tuple(short_list(rows, top)),
+        pareto=tuple(_front(rows)) if pareto else (),
+        lead=None,  # its rounds are not those of the recording
+        num_jobs=seen.num_jobs or 0,
+        evaluated=len(rows) + len(inexact),
+        pruned=0,
+        unfit=0,
+        inexact=tuple(short_list(inexact, top)),
+    )
+
+
 def _front(rows: Sequence[Ranked]) -> list[Ranked]:
     """Return those that are best for some price of time against worker-seconds."""
     seconds = np.array([row.runtime_s for row in rows])
@@ -162,7 +192,8 @@ def _stages(
     seen, held = rehearsal.profile, None
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
-    repeat, num_jobs = rehearsal.repeat or held is not None, rehearsal.num_jobs
+    at_speed = rehearsal.recorded == "speed"
+    repeat, num_jobs = rehearsal.repeat or held is not None or at_speed, rehearsal.num_jobs
     if num_jobs is None:
         bundle, rounds = math.lcm(*space.jobs_per_round), seen.num_rounds
         if repeat:  # every bundle size sees every round equally often
@@ -170,9 +201,12 @@ def _stages(
         else:  # as many as there are rounds for with every delay, or half of them if that is more
             rounds = max(rounds - space.max_delay, rounds // 2, 1)
             num_jobs = max(rounds - rounds % bundle, 1)
-    alpha = rehearsal.slope
+    alpha = rehearsal.alpha if at_speed else rehearsal.slope
     stage = replace(rehearsal, profile=seen, num_jobs=num_jobs, alpha=alpha, repeat=repeat)
-    stage.ideal_s(num_jobs)  # checks that the profile can be used at all
+    if at_speed:
+        stage.pace()  # checks that the profile can be used at all
+    else:
+        stage.ideal_s(num_jobs)  # as well
     return stage, None if held is None else replace(stage, profile=held)
 
 

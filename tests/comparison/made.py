@@ -39,6 +39,6 @@ def comparison_of(*found: tuple[str, Kind, float | None, float | None]) -> Compa
         clocks=20,
         alpha=3.0,
         lr=4.0,
-        trial=Trial(),
+        trial=Trial(lrs=(1.0, 2.0, 4.0), seeds=3),
         bound_s=0.8,
     )

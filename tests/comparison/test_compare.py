@@ -156,7 +156,6 @@ def test_a_target_that_is_never_reached_is_said_and_is_no_error(rehearsal: Rehea
         ({"reading": "sound"}, "reading"),
         ({"workers": "neither"}, "workers"),
         ({"defences": ["no-such"]}, "scheme"),
-        ({"defences": ["deal"], "reading": "speed"}, "deal"),
         ({"reading": "speed"}, "base load"),
         ({"defences": "asp"}, "`defences` must be a list"),
         ({"defences": [parse_scheme("uncoded", n=3)]}, "`defence` must be for 12 workers"),
@@ -166,8 +165,7 @@ def test_a_target_that_is_never_reached_is_said_and_is_no_error(rehearsal: Rehea
 def test_what_cannot_be_is_refused_in_one_line(
     arguments: dict[str, object], named: str, profile: DelayProfile
 ) -> None:
-    base = 0.5 if "deal" in named else 0.0
-    rehearsal = Rehearsal(profile=profile.at_load(base, alpha=ALPHA), alpha=ALPHA)
+    rehearsal = Rehearsal(profile=profile, alpha=ALPHA)
     with pytest.raises((ParameterError, ProfileError), match=named) as caught:
         compare(rehearsal, **{"defences": ["uncoded"], "trial": QUICK} | arguments)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -226,12 +224,13 @@ def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("resident", "reading", "dealt"),
-    [(True, "latency", True), (False, "latency", False), (True, "speed", False)],
+    [(True, "latency", True), (False, "latency", False), (True, "speed", True)],
 )
-def test_work_is_dealt_by_default_where_workers_stay_and_pay_by_the_request(
+def test_work_is_dealt_by_default_where_workers_stay(
     resident: bool, reading: ProfileReading, dealt: bool, rehearsal: Rehearsal
 ) -> None:
-    where = replace(rehearsal, reading=Reading(resident=resident))
+    profile = replace(rehearsal.profile, meta=ProfileMeta(base_load=1 / N))
+    where = replace(rehearsal, profile=profile, reading=Reading(resident=resident))
     found = [each.scheme.spec for each in default_defences(where, models=1, reading=reading)]
     assert any(spec.startswith("deal") for spec in found) == dealt
     assert len(set(found)) == len(found)
@@ -328,13 +327,6 @@ def test_a_closing_rule_that_is_not_the_usual_one_stands_in_the_row(rehearsal: R
     rules = [Setting(scheme=scheme), Setting(scheme=scheme, rule=ClosingRule(mu=0.5))]
     labels = {row.label for row in compare(rehearsal, rules, trial=QUICK).rows}
     assert labels == {"gc-rep:s=3", "gc-rep:s=3, mu=0.5, feasible"}
-
-
-def test_of_speeds_the_usual_code_is_the_smallest(profile: DelayProfile) -> None:
-    on = Rehearsal(profile=profile.at_load(1 / N, alpha=ALPHA))
-    found = compare(on, reading="speed", workers="resident", trial=QUICK)
-    assert "gc-rep:s=1" in {row.defence for row in found.rows}
-    assert "per unit of load" not in found.premise
 
 
 @pytest.mark.parametrize("reading", ["latency", "speed"])

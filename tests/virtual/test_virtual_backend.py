@@ -24,7 +24,15 @@ from seqgc.ports import (
     Task,
     WorkItem,
 )
-from seqgc.profiles import ByRound, DelayProfile, Pace, ProfileMeta, latency_pace, read_profile
+from seqgc.profiles import (
+    ByRound,
+    ByWork,
+    DelayProfile,
+    Pace,
+    ProfileMeta,
+    latency_pace,
+    read_profile,
+)
 from seqgc.virtual import Fault, RandomFaults, VirtualBackend
 
 EVEN = ByRound(latencies_s=[[0.5, 0.5]], rates=[[2.0, 8.0]])
@@ -96,6 +104,41 @@ def test_what_has_begun_is_finished_and_not_answered(kind: str, next_at: float) 
     sent(backend, task(1, load=0.5))
     assert heard(backend) == [(next_at, 1, 0)]
     assert backend.busy_s.tolist() == [1.5]
+
+
+TWO_ROWS = ByWork(rates=np.array([[4.0], [1.0]]), width=0.5)
+"""The first half of a batch takes the worker 2 s, the second 0.5 s."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "message_s", "done", "next_at"),
+    [
+        ("function", 0.0, 0.25, 2.25),  # 0.25 of the first row in 1 s; then 1 s and 0.25 s
+        ("function", 0.5, 0.375, 3.375),  # heard at 2 s, after 1.5 s of work; then 0.5 s, 0.375 s
+        ("resident", 0.0, 0.5, 2.5),  # all of it, to its end
+    ],
+)
+def test_of_a_cancelled_task_counts_what_was_done_by_then(
+    kind: str, message_s: float, done: float, next_at: float
+) -> None:
+    backend = VirtualBackend(1, TWO_ROWS, workers=kind, message_s=message_s)
+    sent(backend, task(0, load=0.5))
+    assert heard(backend, 1.0 + message_s) == []
+    backend.cancel(0, [0])
+    assert backend.done.tolist() == pytest.approx([done])
+    sent(backend, task(1, load=0.5))
+    ((at, round, worker),) = heard(backend)
+    assert (at, round, worker) == (pytest.approx(next_at), 1, 0)
+
+
+def test_of_a_task_cut_off_by_a_restart_counts_what_was_done() -> None:
+    backend = VirtualBackend(1, TWO_ROWS)
+    sent(backend, task(0, load=0.5))
+    assert heard(backend, 1.0) == []
+    backend.restart(0)
+    assert backend.done.tolist() == pytest.approx([0.25])
+    sent(backend, task(1, load=0.5))
+    assert [at for at, *_ in heard(backend)] == pytest.approx([1.0, 2.25])
 
 
 def test_a_cancel_takes_a_message_to_be_heard() -> None:

@@ -1,0 +1,105 @@
+"""The search on delays that are read as speeds: each candidate runs in virtual time.
+
+What a round costs depends there on what its workers have done before, so that no kernel replays
+many candidates at once. A search looks at fewer of them: see `speeds_space`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from seqgc.errors import ParameterError
+from seqgc.rounds import Setting
+from seqgc.schemes import Deal, Scheme, entry_of
+from seqgc.search._dealt_run import deal
+from seqgc.search._paced_run import paced_run
+from seqgc.search._recorded_run import largest_error
+from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._search import Ranked
+from seqgc.search._space import SearchSpace
+
+__all__ = ["MOST_AT_SPEED", "rank_speeds", "short_list", "speeds_space"]
+
+MOST_AT_SPEED: Final = 16
+"""Schemes of a name that a search on speeds looks at."""
+
+
+def speeds_space(space: SearchSpace) -> SearchSpace:
+    """Return the part of a space that is searched on speeds.
+
+    That is the first tolerance and the first closing rule, and at most 16 schemes of a name, spread
+    evenly over all of that name.
+    """
+    most = MOST_AT_SPEED if space.most is None else min(space.most, MOST_AT_SPEED)
+    return replace(space, mus=space.mus[:1], wait_outs=space.wait_outs[:1], most=most)
+
+
+def rank_speeds(
+    seen: Rehearsal,
+    held: Rehearsal | None,
+    space: SearchSpace,
+    *,
+    exact: bool,
+    progress: Callable[[int, int], None],
+) -> list[Ranked]:
+    """Run every candidate, exact or not, and return what each comes to, the fastest first.
+
+    Raises
+    ------
+    ParameterError
+        If the space has no candidate.
+    """
+    settings = _settings(seen, space, exact=exact)
+    rows = list[Ranked]()
+    for setting in settings:
+        seconds, billed_s = _run(setting, seen)
+        rows.append(
+            Ranked(
+                setting=setting,
+                reading=seen.reading,
+                runtime_s=seconds,
+                ideal_s=seen.bound_s(setting),
+                billed_worker_s=billed_s,
+                holdout_s=None if held is None else _run(setting, held)[0],
+                holdout_ideal_s=None if held is None else held.bound_s(setting),
+                error=None if exact else largest_error(setting, held or seen),
+            )
+        )
+        progress(len(rows), len(settings))
+    return sorted(rows, key=lambda row: row.runtime_s)
+
+
+def short_list(rows: list[Ranked], top: int) -> list[Ranked]:
+    """Return the ``top`` first rows, and the best row of every name."""
+    names = [entry_of(row.setting.scheme).name for row in rows]
+    return [row for i, row in enumerate(rows) if i < top or names[i] not in names[:i]]
+
+
+def _settings(seen: Rehearsal, space: SearchSpace, *, exact: bool) -> list[Setting]:
+    n, jobs = seen.profile.num_workers, seen.num_jobs or 1
+    schemes = list[Scheme | Deal](space.schemes(n, exact=exact) if space.has_schemes else ())
+    if exact:
+        schemes += space.deals(n)
+    settings = [
+        Setting(scheme=scheme, rule=closing.rule, jobs_per_round=closing.jobs_per_round)
+        for closing in space.closings()
+        for scheme in schemes
+        if jobs % closing.jobs_per_round == 0
+        and scheme.delay <= seen.longest_delay(jobs_per_round=closing.jobs_per_round)
+    ]
+    if not settings:
+        kind = "exact" if exact else "inexact"
+        rule = f"must admit an {kind} candidate whose bundles divide the jobs and the models"
+        raise ParameterError("schemes", rule, space.families)
+    return settings
+
+
+def _run(setting: Setting, on: Rehearsal) -> tuple[float, float]:
+    """Return the seconds of a run, and its worker-seconds."""
+    if isinstance(setting.scheme, Deal):
+        run = deal(setting, on)
+        return run.replay.runtime_s, run.billed_worker_s
+    replay, billed_s = paced_run(setting, on)
+    return replay.runtime_s, billed_s
