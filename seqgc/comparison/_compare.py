@@ -146,6 +146,8 @@ def compare(
     (8.0, False, 10)
     """
     trial, metering = trial or Trial(), metering or Metering()
+    if trial.plan is not None and trial.lrs is None:
+        trial = replace(trial, lrs=(1.0,))
     models = _models(models, trained=None if trial.plan is None else len(trial.plan.models))
     whole, settings = _checked(
         on, defences, models=models, clocks=clocks, reading=reading, workers=workers
@@ -309,8 +311,7 @@ def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, 
         known[lr] = steps(lr, trainees[:FEW_SEEDS])
         return median(known[lr])
 
-    lrs = trial.lrs or ((1.0,) if trial.plan is not None else None)
-    best = best_near(cost, _RATE) if lrs is None else best_of(cost, lrs)
+    best = best_near(cost, _RATE) if trial.lrs is None else best_of(cost, trial.lrs)
     if len(failures) == len(best.tried):
         raise failures[best.rate]
     return best, known[best.rate] + steps(best.rate, trainees[FEW_SEEDS:])

@@ -129,6 +129,38 @@ def test_a_bundle_that_cannot_be_is_refused(capsys: Out, words: list[str], what:
     assert what in said
 
 
+def test_speeds_need_no_alpha_whatever_verb_reads_them(capsys: Out) -> None:
+    Path("two.csv").write_text("1,9\n9,1\n", encoding="utf-8")
+    speeds = ["two.csv", "--reading", "speed", "--base-load", "0.5", "--json"]
+    words = ["--defence", "gc-rep:s=1", "--target", "2.3", "--most", "1", "--seeds", "1"]
+    assert main(["compare", *speeds, *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["alpha"], found["reading"]) == (None, "speed")
+    assert found["rows"][0]["over_bound"] == pytest.approx(2)
+    assert main(["replay", *speeds, "--scheme", "gc-rep:s=1"]) == 0
+    replayed = json.loads(capsys.readouterr().out)
+    assert (replayed["runtime_s"], replayed["ideal_s"]) == pytest.approx((20, 10))
+    assert replayed["recorded"] == "speed"
+    assert main(["tune", *speeds, "--schemes", "uncoded,gc-rep", "--jobs-per-round", "1"]) == 0
+    tuned = json.loads(capsys.readouterr().out)
+    assert tuned["recorded"] == "speed"
+    assert [(row["scheme"], row["runtime_s"]) for row in tuned["ranking"]] == [
+        ("uncoded", pytest.approx(18)),
+        ("gc-rep:s=1", pytest.approx(20)),
+    ]
+
+
+def test_people_see_how_many_seeds_there_were_and_where_a_rate_is_an_edge(capsys: Out) -> None:
+    words = ["compare", "p.npz", "--alpha", "3", "--train-batch", "64", "--target", "1"]
+    words += ["--defence", "uncoded", "--seeds", "7"]
+    for lr, is_edge in (("0.5,1", True), ("0.25,1,64", False)):
+        assert main([*words, "--lr", lr]) == 0
+        printed = capsys.readouterr().out
+        assert ("(1*)" in printed, "(1)" in printed) == (is_edge, not is_edge)
+        assert "7 seed(s)" in printed
+        assert "between" in printed
+
+
 OWN = """steps = 15
 [[models]]
 name = "net"
@@ -148,6 +180,7 @@ def test_models_of_a_file_are_trained_instead(capsys: Out) -> None:
     assert all(1 <= row["clocks_to_target"] <= 15 for row in found["rows"])
     trial = found["trial"]
     assert (trial["what"], trial["most"], trial["lrs"], trial["plan"]) == ("net", 15, [1.0], None)
+    assert all(row["best_is_edge"] for row in found["rows"])
     assert main([*words, "--lr", "1e-9"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "1e-09 times the models' own" in printed

@@ -229,8 +229,8 @@ def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 def test_work_is_dealt_by_default_where_workers_stay(
     resident: bool, reading: ProfileReading, dealt: bool, rehearsal: Rehearsal
 ) -> None:
-    profile = replace(rehearsal.profile, meta=ProfileMeta(base_load=1 / N))
-    where = replace(rehearsal, profile=profile, reading=Reading(resident=resident))
+    profile = replace(rehearsal.profile, meta=ProfileMeta(base_load=1 / N)).select_rounds(0, stop=3)
+    where = replace(rehearsal, profile=profile, reading=Reading(resident=resident), repeat=True)
     found = [each.scheme.spec for each in default_defences(where, models=1, reading=reading)]
     assert any(spec.startswith("deal") for spec in found) == dealt
     assert len(set(found)) == len(found)

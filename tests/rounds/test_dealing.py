@@ -362,6 +362,16 @@ def sent_places(table: Table) -> list[int]:
     return [task.place for tasks in assignments for task in tasks]
 
 
+def test_each_task_says_the_load_of_its_piece():
+    deal = Deal(n=3, pieces=7)
+    shares = deal.chunk_fractions
+    for action in played(deal, speeds=[1.0] * 3, num_jobs=2).seen:
+        if isinstance(action, ports.Dispatch):
+            tasks = [action.assignment.get(worker, ()) for worker in range(3)]
+            asked = [sum(shares[each.place] for each in of_worker) for of_worker in tasks]
+            assert [action.load_of(worker) for worker in range(3)] == asked
+
+
 def test_a_doubt_is_believed_when_nobody_is_left_to_settle_it():
     table = Table(DealingPolicy(Deal(n=2, pieces=4), NO_LIMIT, num_jobs=1))
     table.begin()

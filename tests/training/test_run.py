@@ -242,6 +242,7 @@ def test_a_worker_that_is_dealt_work_starts_once_and_its_pieces_take_what_their_
     assert {load for _, _, load in asked} == {0.0, *shares.tolist()}
     log = (tmp_path / "run" / "events.jsonl").read_text()
     lines = [json.loads(line) for line in log.splitlines()]
+    assert not any("load" in each for each in lines)  # a task's is no round's
     greetings = [e for e in lines if e["event"] == "arrival" and e["round"] == e["attempt"] == 0]
     assert [e["took_s"] >= 0.02 for e in greetings if e["worker"] == 0] == [True]
 
