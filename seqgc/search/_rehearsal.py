@@ -298,13 +298,16 @@ class Rehearsal:
         ------
         ScheduleError
             If the scheme claims exact gradients without a delay, and ``seconds`` are below
-            `ideal_s`.
+            `ideal_s`, or of speeds below `least_s`.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
         if not isinstance(scheme, Scheme) or not scheme.exact or scheme.delay:
             return
-        at_no_load = self.profile.times - self.slope * self.profile.meta.base_load
-        least_s = self._shared_evenly_s(at_no_load, num_jobs, jobs_per_round=k)
+        if self.recorded == "speed":
+            least_s = self.least_s(setting, num_jobs)
+        else:
+            at_no_load = self.profile.times - self.slope * self.profile.meta.base_load
+            least_s = self._shared_evenly_s(at_no_load, num_jobs, jobs_per_round=k)
         if seconds < least_s * (1 - _ROUNDING):
             took = f"{scheme.spec} is broken: its run takes {seconds:.6g} s, and"
             rule = f"no exact scheme without a delay takes less than {least_s:.6g} s here"

@@ -15,7 +15,7 @@ from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Scheme, entry_of
 from seqgc.search._dealt_run import deal
 from seqgc.search._paced_run import paced_run
-from seqgc.search._recorded_run import largest_error
+from seqgc.search._recorded_run import decode_some, largest_error
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._search import Ranked
 from seqgc.search._space import SearchSpace
@@ -101,5 +101,6 @@ def _run(setting: Setting, on: Rehearsal) -> tuple[float, float]:
     if isinstance(setting.scheme, Deal):
         run = deal(setting, on)
         return run.replay.runtime_s, run.billed_worker_s
-    replay, billed_s = paced_run(setting, on)
+    replay, billed_s = paced_run(setting, on, observe=decode_some)
+    on.require_possible(setting, replay.runtime_s, num_jobs=on.jobs(setting.scheme))
     return replay.runtime_s, billed_s
