@@ -6,7 +6,7 @@ the other says that its tasks are ten times as small as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from seqgc import master
 from seqgc.comparison import Trial, compare
 from seqgc.errors import ScheduleError
 from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload, Term
-from seqgc.profiles import DelayProfile
+from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import ClosingRule, RoundPolicy, Setting
 from seqgc.schemes import Assignment, Schedule, Scheme, Uncoded, parse_scheme, register
 from seqgc.search import Rehearsal, ReplayBackend, SearchSpace, replay, tune
@@ -123,6 +123,19 @@ def test_check_scheme_finds_loads_that_are_misstated() -> None:
 def test_a_replay_names_it(spec: str, slow_s: float, fault: str) -> None:
     with pytest.raises(ScheduleError, match=fault):
         replay(Setting(scheme=parse_scheme(spec, n=N)), recorded(slow_s))
+
+
+@pytest.mark.parametrize(("spec", "fault"), [("hasty", "decodes job 0"), ("feather", "is broken")])
+def test_it_is_named_on_speeds_too(spec: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = classmethod(lambda cls, n, _: [cls(n=n)])
+    monkeypatch.setattr({"hasty": Hasty, "feather": Feather}[spec], "candidates", made)
+    on = recorded(10.0)
+    profile = replace(on.profile, meta=ProfileMeta(base_load=1 / N))
+    on = replace(on, profile=profile, alpha=None, recorded="speed", repeat=True)
+    with pytest.raises(ScheduleError, match=fault):
+        replay(Setting(scheme=parse_scheme(spec, n=N)), on)
+    with pytest.raises(ScheduleError, match=fault):
+        tune(on, space=SearchSpace(families=(spec,), jobs_per_round=(1,)))
 
 
 @NAMES
