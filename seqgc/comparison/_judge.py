@@ -125,7 +125,7 @@ class Judge:
             best = best_of(cost, sorted(self.trial.lrs, key=lambda lr: lr != self.common.rate))
         elif min(self.exact) < math.inf:
             best = best_near(cost, self.common.rate, most_steps=_MOST_STEPS)
-        else:  # with no gradients at all
+        else:  # not even exact gradients reach the target
             return self.common, seen
         own = seen if best.rate == self.common.rate else self._trained(setting, best.rate)
         if own.middle.seconds < seen.middle.seconds:
