@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sysconfig
+import threading
 from pathlib import Path
 from traceback import walk_tb
 from typing import Final
 
 from seqgc.errors import one_line
 
-__all__ = ["fault_of"]
+__all__ = ["fault_of", "is_own_interrupt"]
 
 _PACKAGES: Final = frozenset(
     {"seqgc", "torch", "numpy"}
@@ -44,6 +46,21 @@ def fault_of(error: BaseException) -> str:
         code, line = own[-1]
         text += f" ({code.co_filename}:{line}, in {code.co_name})"
     return one_line(text)
+
+
+def is_own_interrupt(error: BaseException) -> bool:
+    """Say whether somebody's own code has raised a `KeyboardInterrupt`: no Ctrl-C can have.
+
+    Python raises one in the main thread, unless the process ignores SIGINT, as worker processes do.
+
+    Examples
+    --------
+    >>> is_own_interrupt(ValueError())
+    False
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    is_ignored = signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL)
+    return isinstance(error, KeyboardInterrupt) and (is_ignored or not in_main)
 
 
 def _is_own(file: str) -> bool:

@@ -16,14 +16,17 @@ from seqgc._by_value import loads
 from seqgc._fault import fault_of
 from seqgc.backends._channel import Channel
 from seqgc.backends._events import LONGEST_WAIT_S
+from seqgc.backends._sightings import Sightings
 from seqgc.errors import WireError, reraise_stop
 from seqgc.wire import InvokeMessage, ReadyMessage, TaskMessage, encode
-from seqgc.worker import Compute, ComputeFactory, TaskServer, run_task
+from seqgc.worker import PROGRESS, Compute, ComputeFactory, TaskServer, run_task
 
 __all__ = ["main"]
 
 
-def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
+def main(
+    end: socket.socket, worker: int, run_id: str, max_bytes: int, sightings: Sightings
+) -> None:
     """Serve tasks until the master is gone; its first frame is a pickled `ComputeFactory`."""
     for number in (signal.SIGINT, signal.SIGTSTP):  # of the terminal, to the master and its workers
         signal.signal(number, signal.SIG_IGN)  # stopping is the master's decision
@@ -44,12 +47,17 @@ def main(end: socket.socket, worker: int, run_id: str, max_bytes: int) -> None:
         ready = ReadyMessage(worker=worker, problem=fault_of(error))
         master.send(encode(ready, run_id=run_id, sealed=False))
         raise SystemExit(1) from None  # the master knows: no traceback on the terminal
+    sightings.watch(worker)
     master.send(encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))
 
     def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
         if isinstance(message, InvokeMessage):
             raise WireError("a process is sent no invocation")
-        computed = run_task(message.task, compute, cancelled=cancelled)
+        PROGRESS.begin(message.task.round, message.task.attempt)
+        try:
+            computed = run_task(message.task, compute, cancelled=cancelled)
+        finally:
+            PROGRESS.end()
         if computed is None:
             return None
         return encode(message.result(*computed), run_id=run_id, sealed=False)

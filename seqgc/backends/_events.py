@@ -288,8 +288,20 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
     )
 
 
-def failure_of(address: tuple[int, int, int], *, at: float, reason: str | BaseException) -> Failure:
-    """Return that a task (round, worker, attempt) failed, for a reason or error made one line."""
+def failure_of(
+    address: tuple[int, int, int],
+    *,
+    at: float,
+    reason: str | BaseException,
+    model: str | None = None,
+) -> Failure:
+    """Return that a task (round, worker, attempt) failed, for a reason or error made one line.
+
+    If the process has died that computed it, ``model`` is the one it was computing, or empty.
+    """
     round, worker, attempt = address
     text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
-    return Failure(round=round, worker=worker, attempt=attempt, at=at, reason=one_line(text))
+    text += f" while it computed model {model!r}" if model else ""
+    return Failure(
+        round=round, worker=worker, attempt=attempt, at=at, reason=one_line(text), model=model
+    )

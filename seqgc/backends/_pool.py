@@ -39,8 +39,9 @@ from dataclasses import dataclass, field
 from seqgc.backends._events import LONGEST_WAIT_S, event_of, failure_of
 from seqgc.backends._owed import Owed, TaskKey
 from seqgc.backends._processes import WorkerProcess
+from seqgc.backends._sightings import Sightings
 from seqgc.errors import WireError, WorkerError
-from seqgc.ports import Arrival, Clock, Failure, Task
+from seqgc.ports import Arrival, Clock, Computing, Failure, Task
 from seqgc.wire import FailureMessage, ReadyMessage, ResultMessage, decode
 
 __all__ = ["WorkerPool"]
@@ -69,6 +70,7 @@ class WorkerPool:
         self._run_id, self._factory, self._clock = run_id, factory, clock
         self._selector = selectors.DefaultSelector()
         self._places = [_Place() for _ in range(n)]
+        self._sightings = Sightings(n)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -117,6 +119,10 @@ class WorkerPool:
         for worker, place in enumerate(self._places):
             if place.process is None:
                 yield from self._lose(worker, place.cause, at=self._clock.now())
+
+    def computing(self, worker: int) -> Computing | None:
+        """Return what a worker's process is computing."""
+        return self._sightings.computing(worker)
 
     def restart(self, worker: int) -> Iterator[Failure]:
         """End a worker's process and start another, also for one that had been given up."""
@@ -172,6 +178,7 @@ class WorkerPool:
             if process is not None:
                 process.bury(grace_s=max(0.0, deadline - time.monotonic()))
         self._selector.close()
+        self._sightings.close()
 
     def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
         """Read what a process says; if it has ended, what it said last, then replace it."""
@@ -231,23 +238,33 @@ class WorkerPool:
         if not process.ready:
             place.failed_starts += 1
             place.cause = reason
-        at = self._clock.now()
+        at, computing = self._clock.now(), None if because else self._sightings.computing(worker)
         self._start(worker)
         if process.ready or place.process is None:
-            yield from self._lose(worker, reason, at=at)
+            yield from self._lose(worker, reason, at=at, died_at=computing)
 
-    def _lose(self, worker: int, reason: str, *, at: float) -> Iterator[Failure]:
-        """Yield all that a worker still owes as failures."""
+    def _lose(
+        self, worker: int, reason: str, *, at: float, died_at: Computing | None = None
+    ) -> Iterator[Failure]:
+        """Yield all that a worker still owes as failures; it may have died of one of them."""
         place = self._places[worker]
         for round, attempt in place.owed.lose():
-            yield failure_of((round, worker, attempt), at=at, reason=reason)
+            is_cause = died_at is not None and (died_at.round, died_at.attempt) == (round, attempt)
+            model = died_at.model if died_at is not None and is_cause else None
+            yield failure_of((round, worker, attempt), at=at, reason=reason, model=model)
         place.held.clear()
 
     def _start(self, worker: int) -> None:
         place = self._places[worker]
         while place.process is None and place.failed_starts < _MAX_FAILED_STARTS:
             try:
-                place.process = WorkerProcess(worker, run_id=self._run_id, factory=self._factory)
+                self._sightings.clear(worker)
+                place.process = WorkerProcess(
+                    worker,
+                    run_id=self._run_id,
+                    factory=self._factory,
+                    sightings=self._sightings,
+                )
             except WorkerError as error:
                 place.failed_starts += 1
                 place.cause = str(error)

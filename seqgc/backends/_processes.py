@@ -42,6 +42,7 @@ from typing import Final
 from seqgc.backends._channel import Channel
 from seqgc.backends._child import main
 from seqgc.backends._main_module import without_script
+from seqgc.backends._sightings import Sightings
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.wire import MAX_FRAME_BYTES
 
@@ -93,7 +94,7 @@ if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_arg
 class WorkerProcess:
     """A running process of worker ``worker``; after its end, another one takes its place."""
 
-    def __init__(self, worker: int, *, run_id: str, factory: bytes) -> None:
+    def __init__(self, worker: int, *, run_id: str, factory: bytes, sightings: Sightings) -> None:
         self.worker = worker
         self.ready = False
         self.problem = ""  # why it never became ready, in its own words
@@ -101,7 +102,7 @@ class WorkerProcess:
         try:
             self._process = fork_process(
                 main,
-                (theirs, worker, run_id, max(MAX_FRAME_BYTES, len(factory))),
+                (theirs, worker, run_id, max(MAX_FRAME_BYTES, len(factory)), sightings),
                 name=f"seqgc-worker-{worker}",
             )
         except ParameterError:

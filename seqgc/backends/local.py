@@ -9,7 +9,7 @@ from seqgc.backends._events import EventBackend, Messaging
 from seqgc.backends._pool import WorkerPool
 from seqgc.backends._processes import set_preload
 from seqgc.errors import ParameterError
-from seqgc.ports import Arrival, Clock, Failure, Task
+from seqgc.ports import Arrival, Clock, Computing, Failure, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
@@ -125,10 +125,12 @@ class LocalBackend(EventBackend):
             message = CancelMessage(round=round, worker=worker)
             self._pool.cancel(round, worker, encode(message, run_id=self._run_id, sealed=False))
 
-    def restart(self, worker: int) -> None:
-        """Replace a worker's process at once."""
+    def restart(self, worker: int) -> Computing | None:
+        """Replace a worker's process at once; return what it was computing."""
         self._check_workers([worker])
+        computing = self._pool.computing(worker)
         self._tell_all(self._pool.restart(worker), are_own=True)
+        return computing
 
     def _collect(self, timeout_s: float) -> None:
         pool = self._pool

@@ -20,8 +20,8 @@ its part by itself. Four rules decide all:
   many it was given, it can soon give them back.
 - *R4, silence.* What is out for the rule's time limit is a failure, and its worker is replaced
   (`Restart`) if the backend can; from then on it does one part a task, as two may take longer than
-  the limit. An answer that comes after all is dropped. If a worker is silent again, and so was
-  everybody who has parts, and nobody was heard meanwhile, the run ends.
+  the limit. An answer that comes after all is dropped. If everybody who has parts is silent three
+  times, and nobody was heard meanwhile, the run ends.
 
 So an update is applied once and never twice: only the answer to a task's newest attempt counts, and
 only one task of a part is out at a time. A task that begins clock t is made when all updates of
@@ -63,7 +63,7 @@ from seqgc.clocks._parts import Parts
 from seqgc.clocks._state import ClockState, read_state
 from seqgc.errors import ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
-from seqgc.rounds import ClosingRule, Doubts, Records, Retries, TaskPolicy
+from seqgc.rounds import TIME_LIMITS, ClosingRule, Doubts, Records, Retries, TaskPolicy
 
 __all__ = ["ClockPolicy"]
 
@@ -341,11 +341,11 @@ class ClockPolicy(TaskPolicy):
             return
         worker, why = errand.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
         self._silent[worker] += 1
-        twice = {each for each, times in self._silent.items() if times > 1}
-        if worker in twice and self._parts.heir(worker, but=twice) is None:
+        lost = {each for each, times in self._silent.items() if times >= TIME_LIMITS}
+        if worker in lost and self._parts.heir(worker, but=lost) is None:
             first = next(iter(self._silent))
             self._failing[first] = why
-            raise self._hopeless(first, "nobody has answered though asked twice")
+            raise self._hopeless(first, "nobody has answered though asked three times")
         self._one_by_one.add(worker)
         errand.parts = errand.parts[:1]
         actions.append(ports.Restart(worker=worker))

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc.errors import ScheduleError
+from seqgc.master._blame import Question
 from seqgc.master._cover_sum import CoverSum
 from seqgc.master._memory import Memory, Rows
 from seqgc.master._replicas import Replicas
@@ -141,13 +142,13 @@ class Gatherer:
     def doubt(self, task: _Address, mini_tasks: Iterable[MiniTask]) -> None:
         """Take note that a task's results of these have been of no use, until its jobs are made."""
         for each in mini_tasks:
-            self._jobs[each.job].doubted.add(_question(task, each))
+            self._jobs[each.job].doubted.add(question_of(task, each))
 
     def ask_again(self, task: _Address, mini_tasks: Sequence[MiniTask]) -> None:
         """Take note of a task that asks, whomever, for any of what is in `doubt`, if it does."""
         jobs = [self._jobs.get(each.job) for each in mini_tasks]
         if any(
-            job is not None and _question(task, each) in job.doubted
+            job is not None and question_of(task, each) in job.doubted
             for job, each in zip(jobs, mini_tasks, strict=True)
         ):
             for each in mini_tasks:
@@ -267,7 +268,7 @@ class _Results:
         self.sums: dict[int, CoverSum] = {}  # by cover
         self.stored: set[_Key] = set()
         self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
-        self.doubted: set[tuple[int, ...]] = set()  # see `_question`
+        self.doubted: set[Question] = set()
         self.asked_again: set[_Address] = set()  # tasks
         self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
         self.parts = 0  # that have been decoded by themselves
@@ -347,11 +348,11 @@ class _Results:
         )
 
 
-def _question(task: _Address, mini_task: MiniTask) -> tuple[int, ...]:
+def question_of(task: _Address, mini_task: MiniTask) -> Question:
     """Return what tasks have in common that ask for the same result, be it of several workers."""
     round, worker, _ = task
     own = (round, worker, mini_task.slot)
-    return own if mini_task.cover is None else (mini_task.cover, mini_task.place)
+    return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))
 
 
 def _name(term: Term) -> str:

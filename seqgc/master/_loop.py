@@ -12,8 +12,9 @@ import numpy as np
 
 from seqgc import ports
 from seqgc.errors import ModelError, NotDecodableError, ScheduleError
+from seqgc.master._blame import Blame
 from seqgc.master._debts import Debts, TasksOut
-from seqgc.master._gathering import Gatherer, HeldJob
+from seqgc.master._gathering import Gatherer, HeldJob, question_of
 from seqgc.ports import (
     Action,
     Arrival,
@@ -57,7 +58,8 @@ def run(
     A model's part of a result may be its worker's fault or the model's where its 2-norm is above
     ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
     sent again; should that give the like, or another worker asked for the same since, it is an
-    answer that names the model (`Arrival.flaws`).
+    answer that names the model (`Arrival.flaws`). So is the answer to a task without a model that
+    has ended the processes of its workers, or kept them busy beyond the time limit (`Blame`).
 
     Raises
     ------
@@ -110,6 +112,7 @@ class _Loop:
     _begun: int = -1  # jobs begin in order
     _debts: Debts = field(default_factory=Debts)
     _out: TasksOut = field(default_factory=TasksOut)
+    _blame: Blame = field(default_factory=Blame)
     _failed: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
     _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
@@ -120,6 +123,8 @@ class _Loop:
     def run(self, rest: Callable[[Holding], None]) -> None:
         self._parks = isinstance(self._workload, ports.ParkingWorkload)
         self._restarts = isinstance(self._backend, ports.RestartingBackend)
+        if isinstance(self._workload, ports.NamedWorkload):
+            self._blame.names.update(self._workload.names)
         if isinstance(self._policy, ports.DemandingPolicy):
             can: set[ports.Capability] = {"restart"} if self._restarts else set()
             ports.require_capabilities(self._policy.needs, can=can, of=type(self._backend).__name__)
@@ -151,6 +156,8 @@ class _Loop:
 
     def _feed(self, event: Event) -> None:
         self._out.see(event)
+        if isinstance(event, ports.Failure):
+            self._blame.failed(event)
         if self._workload is not None and isinstance(event, Arrival):
             event = self._screen(event, self._workload)
         self._observe(event)
@@ -187,7 +194,8 @@ class _Loop:
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
     ) -> tuple[Arrival, str | None]:
         """Return an answer with zeros for what has diverged, and what was wrong with it, if so."""
-        results, flaws, flaw = dict(answer.results), dict(answer.flaws), None
+        left_out = self._blame.answered((answer.round, answer.worker, answer.attempt))
+        results, flaws, flaw = dict(answer.results), {**answer.flaws, **left_out}, None
         for model in answer.flaws.keys() - self._failed:
             if answer.flaws[model].kind == "raised":  # which another try may not do
                 flaw = f"{model}: {answer.flaws[model].why}"
@@ -219,10 +227,11 @@ class _Loop:
                     self._dispatch(action)
                 case ports.Cancel(round=round, workers=workers):
                     self._debts.cancel(round, workers)
+                    self._blame.cancel(round, workers)
                     self._out.cancel(round, workers)
                     self._backend.cancel(round, workers)
-                case ports.Restart(worker=worker):
-                    self._backend.restart(worker)  # type: ignore[attr-defined]
+                case ports.Restart():
+                    self._restart(action)
                 case ports.Finish() | ports.Update():
                     self._decode(action)
                 case ports.Park():
@@ -236,8 +245,18 @@ class _Loop:
         if self._workload is not None:
             self._decoded.append(action.decoding())
 
+    def _restart(self, action: ports.Restart) -> None:
+        worker = action.worker
+        computing = self._backend.restart(worker)  # type: ignore[attr-defined]
+        if computing is None or action.reason:  # which is no time-out
+            return
+        if model := self._blame.silenced(worker, computing):
+            text = f"worker {worker} was replaced: it was silent while it computed model {model!r}"
+            self._observe(ports.Notice(kind="warning", fields={"text": text}))
+
     def _park(self, action: ports.Park) -> None:
         self._failed.update(action.flaws)
+        self._blame.park(action.flaws)
         for answer in action.answers:
             self._take(answer)
         for model, flaw in sorted(action.flaws.items()):
@@ -287,8 +306,10 @@ class _Loop:
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added, worker=worker)
         self._gatherer.ask_again((round, worker, attempt), mini_tasks)
-        items = tuple(WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks)
-        return _new_task(action, worker, items)
+        items = [WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks]
+        address = round, worker, attempt
+        questions = [question_of(address, each) for each in mini_tasks]
+        return _new_task(action, worker, self._blame.send(address, questions, items))
 
     # ---- decoded gradients: as late as the next tasks allow, so that these leave first ----------
 

@@ -27,6 +27,7 @@ from seqgc.ports._protocols import Cancel as Cancel
 from seqgc.ports._protocols import Clock as Clock
 from seqgc.ports._protocols import Close as Close
 from seqgc.ports._protocols import CloseReason as CloseReason
+from seqgc.ports._protocols import Computing as Computing
 from seqgc.ports._protocols import DemandingPolicy as DemandingPolicy
 from seqgc.ports._protocols import Dispatch as Dispatch
 from seqgc.ports._protocols import Dispatched as Dispatched
@@ -35,6 +36,7 @@ from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
 from seqgc.ports._protocols import Finish as Finish
+from seqgc.ports._protocols import NamedWorkload as NamedWorkload
 from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
 from seqgc.ports._protocols import Park as Park
 from seqgc.ports._protocols import ParkingWorkload as ParkingWorkload

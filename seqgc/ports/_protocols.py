@@ -75,7 +75,9 @@ class Arrival:
 class Failure:
     """A worker's task will not be answered; ``reason`` is one line.
 
-    ``final``: nor will any other one of this worker's, in the whole run.
+    ``final``: nor will any other one of this worker's, in the whole run. ``model`` is None unless
+    the process that computed the task has died: then it is the model whose part it was computing,
+    or empty if the backend does not know.
     """
 
     round: int
@@ -84,6 +86,21 @@ class Failure:
     at: float
     reason: str
     final: bool = False
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computing:
+    """The task (``round``, ``attempt``) that a worker is computing, and how far it has come.
+
+    ``model`` is the model whose part it is computing, empty if the backend does not know;
+    ``is_stuck`` says that this part has taken at least half of the task's time so far.
+    """
+
+    round: int
+    attempt: int
+    model: str = ""
+    is_stuck: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +179,9 @@ class Cancel:
 class Restart:
     """Replace this worker by a fresh one; whatever it still owes is a `Failure`.
 
-    If the backend cannot, nothing happens; a `Notice` says so, once a run, if there is a
-    ``reason``, a few words. A policy that is nothing without says so before: `DemandingPolicy`.
+    Without a ``reason``, a few words, it was silent beyond the time limit. If the backend cannot
+    replace workers, nothing happens; where there is a reason a `Notice` says so, once a run. A
+    policy that is nothing without says so before: `DemandingPolicy`.
     """
 
     worker: int
@@ -312,8 +330,11 @@ class Backend(AnyBackend, Protocol):
 class RestartingBackend(Backend, Protocol):
     """A backend that can replace its workers."""
 
-    def restart(self, worker: int) -> None:
-        """Replace a worker by a fresh one; each task that the old one still owes is a `Failure`."""
+    def restart(self, worker: int) -> Computing | None:
+        """Replace a worker by a fresh one; each task that the old one still owes is a `Failure`.
+
+        Returns what the old one was computing; None if it was idle, or the backend does not know.
+        """
 
 
 @runtime_checkable
@@ -359,6 +380,15 @@ class ParkingWorkload(Workload, Protocol):
 
     def park(self, names: Sequence[str], *, why: str, kind: FlawKind) -> None:
         """Do nothing more for these models: their parts of gradients mean nothing."""
+
+
+@runtime_checkable
+class NamedWorkload(ParkingWorkload, Protocol):
+    """A workload whose models are known by name before any task is made."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all models, including those that have failed."""
 
 
 @runtime_checkable

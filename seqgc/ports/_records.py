@@ -19,8 +19,12 @@ LateAnswer: TypeAlias = tuple[int, int]
 """An answer that came after its round had closed: the round, and the worker."""
 
 
-FlawKind: TypeAlias = Literal["diverged", "raised"]
-"""What is wrong with a model's part of a result: its values, or computing it raised an error."""
+FlawKind: TypeAlias = Literal["diverged", "raised", "crashed", "hung"]
+"""What is wrong with a model's part of a result.
+
+Its values are of no use (``diverged``); or computing it ``raised`` an error, ended the processes of
+workers (``crashed``), or kept workers busy beyond the time limit (``hung``).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

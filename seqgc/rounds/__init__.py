@@ -19,6 +19,7 @@ from seqgc.rounds._policy_defence import num_rounds as num_rounds
 from seqgc.rounds._policy_defence import policy_of as policy_of
 from seqgc.rounds._records import Records as Records
 from seqgc.rounds._retries import Retries as Retries
+from seqgc.rounds._rule import TIME_LIMITS as TIME_LIMITS
 from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting

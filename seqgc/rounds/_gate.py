@@ -11,7 +11,7 @@ import numpy as np
 from seqgc.errors import ScheduleError, WorkerError
 from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, LateAnswer, RoundRecord
 from seqgc.rounds._repeat import Repeat
-from seqgc.rounds._rule import ClosingRule
+from seqgc.rounds._rule import TIME_LIMITS, ClosingRule
 
 _VOTES = 3
 
@@ -46,7 +46,7 @@ class RoundGate:
         Judges patterns of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
     rule
         Should the answers that are there at its ``timeout_s`` lose a job, those who are still to
-        answer are asked again (see `tick`), and have the same time once more.
+        answer are asked again (see `tick`), and have the same time again, and then once more.
     round : int
         Number of the round, for the record and for errors.
     replicas
@@ -96,7 +96,7 @@ class RoundGate:
         self._settled: BoolArray = self._responded.copy()  # any of the three
         self._kappa_s: float | None = None
         self._latest_s = 0.0
-        self._waited_out, self._overdue = False, False
+        self._waited_out, self._overdue = False, 0  # how often the time limit has passed
         self._asked_late_s = 0.0  # by how much the limit counts from later on
         is_lenient = rule.wait_out == "feasible"
         self._questions = (schedule.enough,) if is_lenient else (schedule.conforms, schedule.enough)
@@ -182,8 +182,8 @@ class RoundGate:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the time limit has passed once."""
-        return self._overdue
+        """Whether the time limit has passed."""
+        return self._overdue > 0
 
     def asked(self, left_at: float, *, origin: float) -> None:
         """Take note of when the last one left of those whom the round, or `tick`, has asked.
@@ -204,15 +204,16 @@ class RoundGate:
     def tick(self, elapsed: float) -> tuple[int, ...]:
         """Decide, everything that happened by ``elapsed`` seconds being registered.
 
-        Returns who is to be asked again: the time limit has passed without their answers, and the
-        round cannot do without; or the round was closed on them before. Each happens once. If
-        it has to `repeat_no_more`, and late answers are withheld, the next tick decides.
+        Returns who is to be asked again: the time limit has passed without their answers, for the
+        first or second time, and the round cannot do without; or the round was closed on them
+        before, which happens once. If it has to `repeat_no_more`, and late answers are withheld,
+        the next tick decides.
 
         Raises
         ------
         WorkerError
-            If nobody is left to wait for, or the time is over once more, and the answers would lose
-            a job.
+            If nobody is left to wait for, or the time limit has passed three times, and the answers
+            would lose a job.
         """
         self._require_open(elapsed)
         if elapsed < self.wake_at:
@@ -341,12 +342,13 @@ class RoundGate:
         return self._verdicts[key]
 
     def _close_or_give_up(self, elapsed: float) -> tuple[int, ...]:
-        is_over = self._nobody_left() or elapsed >= 2 * self._rule.timeout_s + self._asked_late_s
+        is_limit = elapsed >= self.limit_s
+        is_over = self._nobody_left() or (is_limit and self._overdue == TIME_LIMITS - 1)
         if is_over and self._doubted.any() and not self._schedule.feasible(self._responded):
             self._responded |= self._doubted  # there is nobody else to say it
             self._doubted[:] = False
         if self._schedule.feasible(self._responded):
-            late = self._overdue or elapsed >= self.limit_s
+            late = self._overdue or is_limit
             reason: CloseReason = "timeout" if late else "exhausted"
             self._close(elapsed, "everyone" if self._responded.all() else reason, self._responded)
             return ()
@@ -357,8 +359,8 @@ class RoundGate:
                 f"{elapsed:.3g} s, {np.count_nonzero(self._failed)} failed",
                 round=self._round,
             )
-        asked = () if self._overdue else self.awaited
-        self._overdue = True
+        asked = self.awaited if is_limit else ()
+        self._overdue += is_limit
         self.wake_at = self.limit_s
         return asked
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Defence, Scheme
 
 _ENDINGS = ".best", ".optimizer", ".queue"  # of a model's files in a checkpoint
+
+TIME_LIMITS: Final = 3
+"""For how many time limits a silent worker is waited for: it is asked again after each."""
 
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
@@ -21,9 +24,9 @@ class ClosingRule:
 
     A round stays open until ``(1 + mu)`` times its first answer's time, ``mu`` >= 0; then
     ``wait_out`` says what it waits for if its answers do not suffice. After ``timeout_s`` > 0
-    seconds whatever loses no job does; if nothing does, those who are silent are asked again, and
-    after the same time once more the run ends. The task of a worker that the round can do without
-    is sent ``max_attempts`` >= 1 times at most; of one that it cannot, 20 times.
+    seconds whatever loses no job does; if nothing does, those who are silent are asked again, up to
+    three times in all, and after `longest_s` the run ends. The task of a worker that the round can
+    do without is sent ``max_attempts`` >= 1 times at most; of one that it cannot, 20 times.
 
     Examples
     --------
@@ -45,6 +48,11 @@ class ClosingRule:
             raise ParameterError("timeout_s", "must be > 0 seconds", self.timeout_s)
         attempts = require_int("max_attempts", self.max_attempts, least=1)
         object.__setattr__(self, "max_attempts", attempts)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that a round can take, seconds, unless the master is stopped."""
+        return TIME_LIMITS * self.timeout_s
 
     @property
     def label(self) -> str:

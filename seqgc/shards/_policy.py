@@ -16,7 +16,8 @@ slow does few, and the run ends when the data do, but for the last shards.
   failed 20 times at workers that were well (`Losses`). With ``resume="shard"``, the paper's rule,
   the shard begins anew, and may be lost 20 M times in a row.
 - *Silence.* Who is silent for the rule's time limit has failed: its task is cancelled, and it is
-  replaced if the backend can (`Restart`). If it is silent again and nobody was heard, the run ends.
+  replaced if the backend can (`Restart`). If all are silent three times, and nobody was heard, the
+  run ends.
 
 *Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all of its parts,
 and those of the jobs before, are in for good.
@@ -49,6 +50,7 @@ from seqgc import ports
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray, MiniTask
 from seqgc.rounds import (
+    TIME_LIMITS,
     ClosingRule,
     Doubts,
     TaskPolicy,
@@ -262,11 +264,12 @@ class ShardPolicy(TaskPolicy):
             return
         why = f"silent for {self._limit_s:g} s: raise the time limit"
         self._silent[worker] += 1
-        if all(self._silent[each] > 1 for each in self._out.keys() | self._silent.keys()):
+        asked = self._out.keys() | self._silent.keys()
+        if all(self._silent[each] >= TIME_LIMITS for each in asked):
             first = next(iter(self._silent))
-            raise self._hopeless("nobody has answered though asked twice", first, why)
-        self._fail(worker, why, actions)
+            raise self._hopeless("nobody has answered though asked three times", first, why)
         actions.append(ports.Restart(worker=worker))
+        self._fail(worker, why, actions)
 
     def _proceed(self, actions: list[Action]) -> None:
         actions += self._deal()

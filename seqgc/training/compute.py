@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from seqgc._by_value import PicklingError, dumps, loads
-from seqgc._fault import fault_of
+from seqgc._fault import fault_of, is_own_interrupt
 from seqgc.errors import ParameterError, reraise_stop
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._autocast import autocasting, require_autocast
@@ -21,6 +21,7 @@ from seqgc.training._forms import with_shared_modules
 from seqgc.training._points import collate, loss_in, point_losses
 from seqgc.training.dropout import dropout_layers, items_of, masks_of
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
+from seqgc.worker import PROGRESS
 
 __all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
 
@@ -104,11 +105,13 @@ class TorchCompute:
                 continue
             objective = self._local[part.model]
             objective.module.load(part.weights, self._fetch)
+            PROGRESS.enter(part.model)
             try:
                 with objective.masks(part):
                     objective.compute(part, out=out)
             except BaseException as error:  # of one model's own code: other parts are none of it
-                reraise_stop(error)
+                if not is_own_interrupt(error):
+                    reraise_stop(error)
                 out[:] = 0
                 flaws[part.model] = Flaw(kind="raised", why=fault_of(error))
         if flaws:

@@ -7,14 +7,15 @@ from typing import Final, Literal, TypeAlias
 
 __all__ = ["FAILURES", "Parked", "Parking"]
 
-Parking: TypeAlias = Literal["diverged", "raised", "stopped early"]
+Parking: TypeAlias = Literal["diverged", "raised", "crashed", "hung", "stopped early"]
 """Why a model is parked, in one or two words.
 
-Its loss or gradient was not finite or too large (``diverged``), or computing them ``raised``; or it
-was ``stopped early`` by whoever watches it.
+Its loss or gradient was not finite or too large (``diverged``); or computing them ``raised``, ended
+the processes of workers (``crashed``), or took longer than the time limit (``hung``); or it was
+``stopped early`` by whoever watches it.
 """
 
-FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised"})
+FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed", "hung"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

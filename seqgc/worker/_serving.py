@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from seqgc._fault import is_own_interrupt
 from seqgc.errors import reraise_stop
 from seqgc.ports import Task
 from seqgc.wire import (
@@ -149,7 +150,8 @@ class TaskServer:
             frame = self._answer(message, lambda: self._unwanted(task))
             when = received + request.delay_s
         except BaseException as error:
-            reraise_stop(error)
+            if not is_own_interrupt(error):
+                reraise_stop(error)
             self.failures += 1
             why, final = told_of(error)
             frame = self._encoded(request.failure(why, final=final))

@@ -116,7 +116,7 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         sizes=asdict(plan.sizes(setting)),
     )
     predicted = hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)
-    longest_s = 2 * setting.rule.timeout_s  # who is silent is asked once more
+    longest_s = setting.rule.longest_s
     return replace(predicted, use=replace(predicted.use, longest_round_s=longest_s))
 
 

@@ -1,0 +1,171 @@
+"""`Blame`: which model ends the processes that compute it, or keeps them busy for ever.
+
+Theory of operation
+-------------------
+A task may be of several models, and one of them may call ``os._exit``, break off with a
+segmentation fault, or hang. All that is seen of it is a `Failure` that says that a process died, or
+a worker that is replaced because it was silent beyond the time limit. Any worker may die of another
+cause at any time, so one such loss proves nothing. The task is sent again as it was.
+
+Losses are counted by question and model: a question is a mini-task, whichever worker it is sent to.
+An answer to the question forgets them. Where a question has been lost `_DEATHS` times at the same
+model, or `_TIME_OUTS` times because the model hung, the model is *left out* of the next task that
+asks this question: its parts are sent without data points, so that the worker computes nothing for
+it and answers zeros in its place. The answer is then given a `Flaw` of the model, and from here on
+all is as if the model's code had raised an error: the policy asks another worker, and parks the
+model once two workers say so.
+
+If the backend does not know at which of several models a process died, one model after the other
+is left out; the one without which the task is answered is to blame.
+
+Not a model's fault is what happens to most models alike: no space, no memory. So nothing is left
+out if more than half of the models would be, as long as none has been computed meanwhile. The run
+then ends as it does whenever workers fail again and again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
+
+from seqgc.ports import Computing, Failure, Flaw, WeightedPoints, WorkItem
+
+__all__ = ["Blame", "Question"]
+
+_DEATHS: Final = 3
+_TIME_OUTS: Final = 2
+
+Question: TypeAlias = tuple[int, ...]
+_Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
+_Loss: TypeAlias = Literal["crashed", "hung"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sent:
+    """A task that is out: by question the models computed for it, and those left out."""
+
+    models: dict[Question, tuple[str, ...]]
+    left_out: dict[str, Flaw]
+
+    @property
+    def only_model(self) -> str:
+        """The model that all of the task is of; empty if there are several, or none."""
+        several = {model for models in self.models.values() for model in models}
+        return several.pop() if len(several) == 1 else ""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Blame:
+    """Counts the losses of each question; see this module's head.
+
+    ``names`` are the models of the run, as far as they are known; those of tasks are added.
+    """
+
+    names: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)  # models that are computed no more
+    _sent: dict[_Address, _Sent] = field(default_factory=dict)
+    _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
+    _reasons: dict[str, str] = field(default_factory=dict)  # by model, of the latest loss
+    _blamed: set[str] = field(default_factory=set)  # since any model was computed
+
+    def send(
+        self, address: _Address, questions: Sequence[Question], items: Sequence[WorkItem]
+    ) -> tuple[WorkItem, ...]:
+        """Note a task, an item for each question; return the items without what is left out."""
+        models = {
+            question: tuple(part.model for part in item.parts if len(part.points))
+            for question, item in zip(questions, items, strict=True)
+        }
+        self.names.update(*models.values())
+        left_out = self._to_leave_out(models) if self._losses else {}
+        self._blamed |= left_out.keys()
+        without = self._failed | left_out.keys()
+        for question, those in models.items() if without else ():
+            models[question] = tuple(model for model in those if model not in without)
+        self._sent[address] = _Sent(models=models, left_out=left_out)
+        return tuple(_without(item, without) for item in items) if without else tuple(items)
+
+    def answered(self, address: _Address) -> Mapping[str, Flaw]:
+        """Forget the losses of what is answered; return the flaws of models that were left out."""
+        if (sent := self._sent.pop(address, None)) is None:
+            return {}
+        if any(sent.models.values()):
+            self._blamed.clear()
+        if self._losses:
+            own = {(q, model) for q, models in sent.models.items() for model in models}
+            for loss in [each for each in self._losses if each[:2] in own]:
+                del self._losses[loss]
+        return sent.left_out
+
+    def failed(self, failure: Failure) -> None:
+        """Count a failure if the process died that computed the task."""
+        sent = self._sent.pop((failure.round, failure.worker, failure.attempt), None)
+        if sent is not None and failure.model is not None:
+            self._lose(sent, failure.model or sent.only_model, "crashed", failure.reason)
+
+    def silenced(self, worker: int, computing: Computing) -> str:
+        """Count a time-out of a worker; return the model at which it hung, empty if unknown.
+
+        The task stays out: its failure, or its answer, is yet to come.
+        """
+        sent = self._sent.get((computing.round, worker, computing.attempt))
+        if sent is None or not computing.is_stuck:
+            return ""
+        model = computing.model or sent.only_model
+        if model:
+            self._lose(sent, model, "hung", "")
+        return model
+
+    def cancel(self, round: int, workers: Collection[int]) -> None:
+        """Forget tasks that nobody waits for."""
+        for address in [each for each in self._sent if each[0] == round and each[1] in workers]:
+            del self._sent[address]
+
+    def park(self, flaws: Mapping[str, Flaw]) -> None:
+        """Leave those of the failed models that end or keep workers out of all tasks to come."""
+        self._failed.update(m for m, flaw in flaws.items() if flaw.kind in ("crashed", "hung"))
+        self.names.difference_update(flaws)
+
+    def _lose(self, sent: _Sent, model: str, kind: _Loss, reason: str) -> None:
+        self._reasons[model] = reason
+        for question, models in sent.models.items():
+            if model in models or not model:
+                self._losses[question, model, kind] += 1
+
+    def _to_leave_out(self, models: Mapping[Question, Sequence[str]]) -> dict[str, Flaw]:
+        """Return why models are not to be computed in a task that asks for these."""
+        left_out: dict[str, Flaw] = {}
+        for question, those in models.items():
+            able = [model for model in those if model not in self._failed]
+            for model in able:
+                if (times := self._losses[question, model, "crashed"]) >= _DEATHS:
+                    why = f"{self._reasons[model]}, {times} times in a row"
+                    left_out[model] = Flaw(kind="crashed", why=why)
+                elif (times := self._losses[question, model, "hung"]) >= _TIME_OUTS:
+                    why = (
+                        f"its part of a task was not computed within the time limit, {times} times"
+                    )
+                    left_out[model] = Flaw(kind="hung", why=why)
+            unknown = self._losses[question, "", "crashed"]
+            if able and unknown >= _DEATHS and not left_out:
+                why = f"workers die of tasks that it is part of: {self._reasons['']}"
+                model = able[(unknown - _DEATHS) % len(able)]
+                left_out[model] = Flaw(kind="crashed", why=why)
+        at_fault = self._blamed | left_out.keys()
+        if 2 * len(at_fault) > len(self.names | self._blamed):
+            return {model: flaw for model, flaw in left_out.items() if model in self._blamed}
+        return left_out
+
+
+def _without(item: WorkItem, models: Collection[str]) -> WorkItem:
+    """Return an item in which these models' parts have no data points."""
+    if not any(part.model in models for part in item.parts):
+        return item
+    parts = [_emptied(part) if part.model in models else part for part in item.parts]
+    return replace(item, parts=tuple(parts))
+
+
+def _emptied(part: WeightedPoints) -> WeightedPoints:
+    return replace(part, points=part.points[:0], coefficients=part.coefficients[:0])

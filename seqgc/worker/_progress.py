@@ -1,0 +1,100 @@
+"""`Progress`: the model that a process is computing, for whoever looks from outside.
+
+A process that dies, or hangs, can report nothing. So each worker process writes into memory that it
+shares with its master which task it has begun, and of which model the part is that it begins; after
+its end the master reads what it was at. Where nobody has attached such memory, as in a function,
+nothing is written.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+__all__ = ["PROGRESS", "Progress", "Sighting"]
+
+_LAYOUT = struct.Struct("<?qqddH800s")  # a name has 200 characters at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """The task at which a process was seen, and the ``model`` whose part it was computing.
+
+    ``began_at`` and ``model_began_at`` are seconds of `time.monotonic`.
+    """
+
+    round: int
+    attempt: int
+    model: str
+    began_at: float
+    model_began_at: float
+
+
+class Progress:
+    """Writes what this process computes into ``memory`` of `BYTES` bytes, once that is attached.
+
+    Examples
+    --------
+    >>> memory, progress = bytearray(Progress.BYTES), Progress()
+    >>> progress.attach(memoryview(memory))
+    >>> progress.begin(7, 0)
+    >>> progress.enter("net")
+    >>> seen = Progress.read(memoryview(memory))
+    >>> seen.round, seen.attempt, seen.model
+    (7, 0, 'net')
+    >>> progress.end()
+    >>> Progress.read(memoryview(memory)) is None
+    True
+    """
+
+    BYTES: ClassVar[int] = _LAYOUT.size
+
+    def __init__(self) -> None:
+        self._memory: memoryview | None = None
+        self._task = (0, 0, 0.0)
+
+    def attach(self, memory: memoryview) -> None:
+        """Write into this memory from now on."""
+        self._memory = memory
+
+    def begin(self, round: int, attempt: int) -> None:
+        """Note that a task begins."""
+        if self._memory is not None:
+            self._task = round, attempt, time.monotonic()
+            self.enter("")
+
+    def enter(self, model: str) -> None:
+        """Note that a part of this model begins."""
+        if self._memory is not None:
+            round, attempt, began_at = self._task
+            name = model.encode()
+            _LAYOUT.pack_into(
+                self._memory, 0, True, round, attempt, began_at, time.monotonic(), len(name), name
+            )
+
+    def end(self) -> None:
+        """Note that the task has ended."""
+        if self._memory is not None:
+            self._memory[0] = 0
+
+    @staticmethod
+    def read(memory: memoryview) -> Sighting | None:
+        """Return what a process was at when it last wrote into the memory; None between tasks."""
+        is_at_work, round, attempt, began_at, model_began_at, size, name = _LAYOUT.unpack_from(
+            memory
+        )
+        if not is_at_work:
+            return None
+        return Sighting(
+            round=round,
+            attempt=attempt,
+            model=name[:size].decode(errors="replace"),
+            began_at=began_at,
+            model_began_at=model_began_at,
+        )
+
+
+PROGRESS: Final = Progress()
+"""That of this process."""
