@@ -323,11 +323,14 @@ def _evaluated(
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
     """Return what the models have come to, and why others could not be evaluated.
 
-    Those that have raised before are among neither if they raise now.
+    Those that have raised before are among neither if they raise now, and those are not tried that
+    have ended or kept busy the processes that computed them.
     """
     found, failed = dict[str, Evaluation](), dict[str, str]()
     for model in models:
         parked = workload.parked.get(model.name)
+        if parked is not None and parked.kind in ("crashed", "hung"):
+            continue
         data = model.dataset if model.test_dataset is None else model.test_dataset
         module = workload.module(model.name)
         try:

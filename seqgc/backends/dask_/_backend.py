@@ -26,7 +26,7 @@ from seqgc.backends.dask_._cluster import (
     forget,
 )
 from seqgc.errors import ParameterError, WireError
-from seqgc.ports import Arrival, Clock, Failure, Task
+from seqgc.ports import Arrival, Clock, Computing, Failure, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
 from seqgc.worker import ComputeFactory
 
@@ -145,7 +145,7 @@ class DaskBackend(EventBackend):
             self.close()
             raise
         if self._cluster.restarts:  # else it is no `seqgc.ports.RestartingBackend`
-            self.restart: Callable[[int], None] = self._restart
+            self.restart: Callable[[int], Computing | None] = self._restart
             for line, place in zip(self._lines, itertools.cycle(places), strict=False):
                 line.place = place
 
@@ -193,10 +193,10 @@ class DaskBackend(EventBackend):
                     forget, self._name, unfinished, on_error="ignore", callback_timeout=_FORGET_S
                 )
 
-    def _restart(self, worker: int) -> None:
+    def _restart(self, worker: int) -> Computing | None:
         """Replace the process of a worker; all that it owes has failed at once.
 
-        Its later tasks wait for the new process, not for this call.
+        Its later tasks wait for the new process, not for this call. Returns the task that it had.
         """
         self._check_workers([worker])
         self._look()
@@ -219,6 +219,9 @@ class DaskBackend(EventBackend):
         for address in sorted(lost):
             reason = "the worker was restarted"
             self._tell(failure_of(address, at=self._clock.now(), reason=reason), is_own=True)
+        if job is None:
+            return None
+        return Computing(round=job.request.task.round, attempt=job.request.task.attempt)
 
     # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
 
@@ -328,7 +331,10 @@ class DaskBackend(EventBackend):
 
     def _read(self, job: _Job, outcome: _Outcome) -> Arrival | Failure:
         if isinstance(outcome, Exception):
-            return failure_of(job.request.subject.address, at=0.0, reason=outcome)
+            died = type(outcome).__name__ == "KilledWorker"
+            return failure_of(
+                job.request.subject.address, at=0.0, reason=outcome, model="" if died else None
+            )
         try:
             message = decode(outcome[1], run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):

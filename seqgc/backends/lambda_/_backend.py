@@ -253,7 +253,7 @@ class LambdaBackend(EventBackend):
             fetch = partial(redeem, call.request, outcome, wanted=lambda: not call.cancelled)
             self._fetches.submit(reply.tag, fetch)
         else:
-            self._settle(reply.tag, outcome, at=reply.at)
+            self._settle(reply.tag, outcome, at=reply.at, died=reply.died)
 
     def _outcome(self, call: Call, reply: Reply) -> _Outcome | ReceiptMessage:
         if reply.throttled:
@@ -268,7 +268,7 @@ class LambdaBackend(EventBackend):
         except WireError as error:
             return error
 
-    def _settle(self, tag: int, outcome: _Outcome, *, at: float) -> None:
+    def _settle(self, tag: int, outcome: _Outcome, *, at: float, died: bool = False) -> None:
         """Make an invocation's outcome its event."""
         if (call := self._calls.settled(tag)) is None:
             return  # a warm-up that nobody waited for
@@ -276,8 +276,8 @@ class LambdaBackend(EventBackend):
         if isinstance(outcome, ResultMessage | FailureMessage):
             event = event_of(outcome, at=self._latest)
         else:
-            address = call.request.subject.address
-            event = failure_of(address, at=self._latest, reason=outcome)
+            address, model = call.request.subject.address, "" if died else None
+            event = failure_of(address, at=self._latest, reason=outcome, model=model)
         if call.warm_up:
             self._warmed.append(event)
         elif isinstance(event, Arrival) or not call.cancelled:

@@ -90,6 +90,7 @@ class Reply:
     the very same invocation can be submitted again, but not within ``retry_after_s`` seconds.
     ``ran`` says whether a function has: True, and it has ended; False, the service refused it;
     None, no answer says so, since a connection has broken, or a service in between: it may run on.
+    ``died``: its process has, in the middle of the invocation.
     """
 
     tag: int
@@ -99,6 +100,7 @@ class Reply:
     throttled: bool = False
     retry_after_s: float = 0.0
     ran: bool | None = True
+    died: bool = False
 
 
 class Transport(Protocol):
@@ -137,8 +139,10 @@ def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str,
     base64, the service's name of an error, and how many seconds to wait.
     """
     if headers.get("x-amz-function-error"):
-        error = _function_error(_fields(body), headers.get("x-amz-log-result", ""))
-        return Reply(tag=tag, at=at, error=_line(error))
+        fields = _fields(body)
+        error = _function_error(fields, headers.get("x-amz-log-result", ""))
+        died = fields.errorType == "Runtime.ExitError"
+        return Reply(tag=tag, at=at, error=_line(error), died=died)
     if 200 <= status < 300:
         return Reply(tag=tag, at=at, body=body)
     fields, start = _fields(body), bytes(body[:200]).decode(errors="replace")
