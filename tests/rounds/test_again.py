@@ -87,8 +87,9 @@ def test_if_one_of_them_does_not_answer_in_time_those_who_did_count() -> None:
     np.testing.assert_array_equal(closed(again).responded, mask("1100"))
     silent = gate("1010")
     assert silent.tick(9.0) == (0, 1, 2, 3)
+    assert silent.tick(18.0) == (0, 1, 2, 3)
     with pytest.raises(WorkerError, match="0 of 4 workers answered"):
-        silent.tick(18.0)
+        silent.tick(27.0)
 
 
 @pytest.mark.parametrize("spec", [*SPECS, *TAKING])

@@ -219,14 +219,14 @@ def test_the_same_failures_give_the_same_decisions() -> None:
 @pytest.mark.parametrize("turn", [(0.01, "killed"), math.inf], ids=["fails", "hangs"])
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=3", "m-sgc:B=1,W=2,lam=4"])
 @pytest.mark.parametrize("limit_s", [0.5, 7.0, 60.0])
-def test_when_nothing_works_it_ends_within_two_limits_with_one_cause_and_few_tasks(
+def test_when_nothing_works_it_ends_within_three_limits_with_one_cause_and_few_tasks(
     turn: Turn, spec: str, limit_s: float
 ) -> None:
     backend, n = Workers(lambda _: turn), 8
     with pytest.raises(WorkerError, match=r"; (first failure, )?worker 0") as caught:
         watched(parse_scheme(spec, n=n), backend, timeout_s=limit_s)
     assert caught.value.worker == 0
-    assert backend.clock.now() - 100.0 <= 2 * limit_s
+    assert backend.clock.now() - 100.0 <= 3 * limit_s
     assert len(backend.sent) <= 20 * n
 
 
