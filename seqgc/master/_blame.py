@@ -80,7 +80,6 @@ class Blame:
         }
         self.names.update(*models.values())
         left_out = self._to_leave_out(models) if self._losses else {}
-        self._blamed |= left_out.keys()
         without = self._failed | left_out.keys()
         for question, those in models.items() if without else ():
             models[question] = tuple(model for model in those if model not in without)
@@ -127,6 +126,8 @@ class Blame:
         """Leave those of the failed models that end or keep workers out of all tasks to come."""
         self._failed.update(m for m, flaw in flaws.items() if flaw.kind in ("crashed", "hung"))
         self.names.difference_update(flaws)
+        for loss in [each for each in self._losses if not each[1]]:
+            del self._losses[loss]  # it may be explained
 
     def _lose(self, sent: _Sent, model: str, kind: _Loss, reason: str) -> None:
         self._reasons[model] = reason
@@ -136,7 +137,7 @@ class Blame:
 
     def _to_leave_out(self, models: Mapping[Question, Sequence[str]]) -> dict[str, Flaw]:
         """Return why models are not to be computed in a task that asks for these."""
-        left_out: dict[str, Flaw] = {}
+        left_out, tried = dict[str, Flaw](), dict[str, Flaw]()
         for question, those in models.items():
             able = [model for model in those if model not in self._failed]
             for model in able:
@@ -149,14 +150,14 @@ class Blame:
                     )
                     left_out[model] = Flaw(kind="hung", why=why)
             unknown = self._losses[question, "", "crashed"]
-            if able and unknown >= _DEATHS and not left_out:
+            if len(able) > 1 and unknown >= _DEATHS:
                 why = f"workers die of tasks that it is part of: {self._reasons['']}"
-                model = able[(unknown - _DEATHS) % len(able)]
-                left_out[model] = Flaw(kind="crashed", why=why)
+                tried[able[(unknown - _DEATHS) % len(able)]] = Flaw(kind="crashed", why=why)
         at_fault = self._blamed | left_out.keys()
         if 2 * len(at_fault) > len(self.names | self._blamed):
             return {model: flaw for model, flaw in left_out.items() if model in self._blamed}
-        return left_out
+        self._blamed |= left_out.keys()
+        return left_out or tried
 
 
 def _without(item: WorkItem, models: Collection[str]) -> WorkItem:

@@ -33,6 +33,7 @@ from seqgc.training._jobs import JobPlan, Share
 from seqgc.training._learner import Learner, LearnerState, Tensors
 from seqgc.training._result import LossSums, ModelResult
 from seqgc.training._soundness import require_sound
+from seqgc.training._survival import try_first
 from seqgc.training._turns import TurnsState
 from seqgc.training._work import batch_sizes
 from seqgc.training.callbacks import CallbackState
@@ -89,7 +90,7 @@ class ModelsWorkload(ABC):
         torch_dtype(precision)
         self._plan: Final = plan
         for model in one_of_each(plan.models):
-            require_sound(model)
+            try_first(model, require_sound)
         require_valid(plan.models)
         self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in plan.models]

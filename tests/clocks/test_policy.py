@@ -423,7 +423,7 @@ def test_a_run_ends_when_everybody_is_silent_three_times(spec: str, n: int) -> N
     with pytest.raises(WorkerError, match=r"asked three times; worker 0: .*: raise the time lim"):
         _go_well_but(table, silent=range(n))
     assert 15.0 <= table.now < 15.2, "a third attempt waits for up to 0.1 s"
-    assert sum(len(sent) for *_, sent in table.sent()) == 3 * n
+    assert 3 * n <= sum(len(sent) for *_, sent in table.sent()) < 4 * n, "some have changed hands"
 
 
 def _go_well_but(table: Table, *, silent) -> None:
