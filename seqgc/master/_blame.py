@@ -26,7 +26,7 @@ then ends as it does whenever workers fail again and again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
@@ -65,7 +65,8 @@ class Blame:
 
     names: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)  # models that are computed no more
-    _sent: dict[_Address, _Sent] = field(default_factory=dict)
+    # By round and worker, then by attempt: a `Cancel` is of all attempts.
+    _sent: dict[tuple[int, int], dict[int, _Sent]] = field(default_factory=dict)
     _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
     _reasons: dict[str, str] = field(default_factory=dict)  # by model, of the latest loss
     _blamed: set[str] = field(default_factory=set)  # since any model was computed
@@ -83,12 +84,14 @@ class Blame:
         without = self._failed | left_out.keys()
         for question, those in models.items() if without else ():
             models[question] = tuple(model for model in those if model not in without)
-        self._sent[address] = _Sent(models=models, left_out=left_out)
+        round, worker, attempt = address
+        sent = _Sent(models=models, left_out=left_out)
+        self._sent.setdefault((round, worker), {})[attempt] = sent
         return tuple(_without(item, without) for item in items) if without else tuple(items)
 
     def answered(self, address: _Address) -> Mapping[str, Flaw]:
         """Forget the losses of what is answered; return the flaws of models that were left out."""
-        if (sent := self._sent.pop(address, None)) is None:
+        if (sent := self._ended(address)) is None:
             return {}
         if any(sent.models.values()):
             self._blamed.clear()
@@ -100,7 +103,7 @@ class Blame:
 
     def failed(self, failure: Failure) -> None:
         """Count a failure if the process died that computed the task."""
-        sent = self._sent.pop((failure.round, failure.worker, failure.attempt), None)
+        sent = self._ended((failure.round, failure.worker, failure.attempt))
         if sent is not None and failure.model is not None:
             self._lose(sent, failure.model or sent.only_model, "crashed", failure.reason)
 
@@ -109,7 +112,7 @@ class Blame:
 
         The task stays out: its failure, or its answer, is yet to come.
         """
-        sent = self._sent.get((computing.round, worker, computing.attempt))
+        sent = self._sent.get((computing.round, worker), {}).get(computing.attempt)
         if sent is None or not computing.is_stuck:
             return ""
         model = computing.model or sent.only_model
@@ -117,10 +120,10 @@ class Blame:
             self._lose(sent, model, "hung", "")
         return model
 
-    def cancel(self, round: int, workers: Collection[int]) -> None:
+    def cancel(self, round: int, workers: Iterable[int]) -> None:
         """Forget tasks that nobody waits for."""
-        for address in [each for each in self._sent if each[0] == round and each[1] in workers]:
-            del self._sent[address]
+        for worker in workers:
+            self._sent.pop((round, worker), None)
 
     def park(self, flaws: Mapping[str, Flaw]) -> None:
         """Leave those of the failed models that end or keep workers out of all tasks to come."""
@@ -128,6 +131,15 @@ class Blame:
         self.names.difference_update(flaws)
         for loss in [each for each in self._losses if not each[1]]:
             del self._losses[loss]  # it may be explained
+
+    def _ended(self, address: _Address) -> _Sent | None:
+        """Forget a task; return it unless it was forgotten before."""
+        round, worker, attempt = address
+        attempts = self._sent.get((round, worker), {})
+        sent = attempts.pop(attempt, None)
+        if not attempts:
+            self._sent.pop((round, worker), None)
+        return sent
 
     def _lose(self, sent: _Sent, model: str, kind: _Loss, reason: str) -> None:
         self._reasons[model] = reason

@@ -325,8 +325,8 @@ class RoundPolicy:
         text = [f"first failure, {cause}" for cause in causes[:1]]
         if silent:
             more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-            text += [f"worker {silent[0]}{more} silent though asked three times"]
-            text[-1] += ": raise the time limit"
+            what = f"worker {silent[0]}{more} silent though asked three times"
+            text.append(f"{what}: raise the time limit")
         worker = next(iter([*self._failed, *silent]), None)
         return WorkerError("; ".join([str(error), *text]), round=error.round, worker=worker)
 
