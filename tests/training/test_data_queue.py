@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -51,17 +52,17 @@ Batch = dict[int, list[int]]  # its points, by chunk
 class Tally(nn.Module):
     """A weight for each data point, which says at the end how often the point was applied.
 
-    It kills the process that computes it, not the master's, as often as there are files.
+    It kills the worker's process that computes it as often as there are files.
     """
 
     def __init__(self, size: int, folder: Path | None = None) -> None:
         super().__init__()
         self.layer = nn.Linear(size, 1, bias=False)
         nn.init.zeros_(self.layer.weight)
-        self.home, self.folder = os.getpid(), folder
+        self.folder = folder
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for file in self.folder.iterdir() if self.folder and os.getpid() != self.home else ():
+        for file in self.folder.iterdir() if self.folder and parent_process() else ():
             with suppress(FileNotFoundError):  # another worker was first
                 file.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from multiprocessing import RawValue
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tests.training.test_compute import part
 class Net(nn.Module):
     """Its seed draws its weights, and nothing else."""
 
-    calls = 0
+    calls = RawValue("i")  # in the child of a trial as well
 
     def __init__(self, seed: int = 0, *, scale: float = 1.0, width: int = 64) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Net(nn.Module):
         self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        type(self).calls += 1
+        self.calls.value += 1
         return self.scale * x.flatten(1) @ self.weight.T
 
 
@@ -113,9 +114,9 @@ def grid(count: int, kind: type[Net] = Net) -> list[Model]:
 
 def test_models_of_one_form_are_tried_once() -> None:
     def calls(count: int) -> int:
-        Net.calls = 0
+        Net.calls.value = 0
         workload(grid(count))
-        return Net.calls
+        return Net.calls.value
 
     assert calls(30) == calls(1) > 0
 
