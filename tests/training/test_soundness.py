@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import RawValue
 
 import numpy as np
 import pytest
@@ -183,16 +184,16 @@ def test_random_augmentation_is_refused(draw: object) -> None:
 
 
 def test_what_another_thread_draws_meanwhile_is_not_the_models() -> None:
-    seen = []
+    seen = RawValue("i")  # in the child of a trial as well
 
-    def elsewhere(index: int) -> bool:
-        if len(seen) < 20:  # the first try of the data, or the second: 3 reads of 16 points each
+    def elsewhere(index: int) -> bool:  # noqa: ARG001 (the points are alike)
+        if seen.value < 20:  # the first try of the data, or the second: 3 reads of 16 points each
             random.random()
-        seen.append(index)
+        seen.value += 1
         return False
 
     start(make_model(dataset=Augmented(elsewhere)))
-    assert len(seen) > 20
+    assert seen.value > 20
 
 
 def test_augmentation_seeded_by_the_index_passes() -> None:
