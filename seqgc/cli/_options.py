@@ -54,7 +54,11 @@ class RehearsalOptions:
     batch: Annotated[
         int | None, "Points in a model's batch, cut to whole ones; else loads are nominal."
     ] = None
-    repeat: Annotated[bool, "Begin the profile again when it ends."] = False
+    repeat: Annotated[
+        bool | None,
+        "--repeat/--no-repeat",
+        "Begin the profile again when it ends; tune does, so that every bundle sees every round.",
+    ] = None
     conformity: Annotated[str, "What conforms: scheme, or bursty alone."] = "scheme"
     models: Annotated[int | None, "Models that take turns; a delay of T needs T + 1 bundles."] = (
         None
@@ -63,7 +67,7 @@ class RehearsalOptions:
         float | None, "Seconds of a message to a running worker and back; the profile's, or 0.02."
     ] = None
     after: Annotated[float, "Share of an invocation's time that follows its work (deal)."] = 0.0
-    resident: Annotated[bool, "--resident", "Workers may stay for all rounds (deal)."] = False
+    resident: Annotated[bool, "--resident", "Functions stay for all rounds (deal)."] = False
     reading: Annotated[
         str, "What the recorded seconds are: latency of a request, or speed of the worker."
     ] = "latency"

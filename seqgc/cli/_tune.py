@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
 from rich.box import SIMPLE_HEAD
@@ -20,13 +20,19 @@ from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
 from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
+from seqgc.worker import require_known
 
 _GRID = SearchSpace()
+_BACKENDS = ("local", "dask", *FUNCTIONS)
 _WIDTH = 80  # where there is no terminal to fit
 _MODELS = 4  # at least, in the command to type next
 _LEGEND = (
     f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
     "× bound: the time by that of a master who knows all delays beforehand. bill: worker-seconds."
+)
+_LEGEND_INEXACT = (
+    "exact, s: seconds until these gradients have as much information as the exact ones of all "
+    "jobs, by which they are ranked; the best exact scheme takes {best:.3f} s."
 )
 
 _AT_SPEED = (
@@ -50,7 +56,9 @@ class SpaceOptions:
     jobs_per_round: Annotated[str, "Bundle sizes to look at."] = _listed(_GRID.jobs_per_round)
     max_delay: Annotated[int, "Largest delay of a scheme, rounds."] = _GRID.max_delay
     coarse: Annotated[bool, "Thin the grid out, for thousands."] = False
-    inexact: Annotated[bool, "--inexact", "Also rank, apart, schemes that approximate."] = False
+    inexact: Annotated[
+        bool, "--inexact", "Also rank, apart, schemes that approximate: by time and error together."
+    ] = False
 
     def space(self) -> SearchSpace:
         """Return what the words come to, or raise `ParameterError`."""
@@ -81,10 +89,18 @@ def tune(
     searched: SpaceOptions,
     ranked: RankingOptions,
     plugins: list[str],
+    backend: Annotated[
+        str | None,
+        f"Workers recorded: {', '.join(_BACKENDS)}; as the profile says, or else functions.",
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest scheme, parameters and closing rule on recorded delays."""
     space, rehearsal = searched.space(), options.of(profile)
+    if backend is not None:
+        require_known("backend", backend, _BACKENDS)
+        meta = replace(rehearsal.profile.meta, provider=backend)
+        rehearsal = replace(rehearsal, profile=replace(rehearsal.profile, meta=meta))
     began = time.monotonic()
     with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
         task = bar.add_task("search", total=None)
@@ -101,7 +117,7 @@ def tune(
     if as_json:
         print_json(_report(found, seconds) | {"recorded": rehearsal.recorded})
     else:
-        _print(found, seconds)
+        _print(found, seconds, jobs_given=options.jobs is not None)
         if rehearsal.recorded == "speed":
             Screen().print(_AT_SPEED)
         train = _command(found.best, rehearsal, plugins)
@@ -120,6 +136,9 @@ def _report(found: Tuning, seconds: float) -> dict[str, object]:
         "evaluated": found.evaluated,
         "pruned": found.pruned,
         "unfit": found.unfit,
+        "rounds": found.num_rounds,
+        "rounds_seen": found.rounds_seen,
+        "left_out": found.left_out,
         "lead": None
         if lead is None
         else {
@@ -151,6 +170,9 @@ def _row(row: Ranked) -> dict[str, object]:
         "ratio": row.ratio,
         "billed_worker_s": row.billed_worker_s,
         "error": row.error,
+        "information": row.information,
+        "equivalent_s": row.equivalent_s,
+        "holdout_equivalent_s": row.holdout_equivalent_s,
         "reading": _reading(row),
     }
 
@@ -160,7 +182,7 @@ def _reading(row: Ranked) -> str:
     return row.reading.label if isinstance(row.setting.scheme, Deal) else "per round"
 
 
-def _print(found: Tuning, seconds: float) -> None:
+def _print(found: Tuning, seconds: float, *, jobs_given: bool) -> None:
     console = Screen()
     if not console.is_terminal:
         console = Screen(width=_WIDTH)
@@ -169,7 +191,10 @@ def _print(found: Tuning, seconds: float) -> None:
         console.print(_table(found.pareto, title="run time against the bill"))
     if found.inexact:
         console.print(_table(found.inexact, title="approximations"))
+        console.print(_LEGEND_INEXACT.format(best=found.best.equivalent_s))
     console.print(_LEGEND)
+    for line in _limits(found, jobs_given=jobs_given):
+        console.print(line)
     if found.lead is not None:
         lead, best = found.lead, found.best.setting.scheme.spec
         sure = "the lead is real" if lead.real else "the lead may be luck"
@@ -182,6 +207,22 @@ def _print(found: Tuning, seconds: float) -> None:
         f"searched {found.evaluated + found.pruned} candidates in {seconds:.1f} s: "
         f"{found.evaluated} replayed, {found.pruned} too slow in any case{unfit}"
     )
+
+
+def _limits(found: Tuning, *, jobs_given: bool) -> Iterator[str]:
+    """Yield a line for each part of the recording, or of the space, that was not looked at."""
+    if partly := {k: seen for k, seen in found.rounds_seen.items() if 0 < seen < found.num_rounds}:
+        seen = ", ".join(f"{seen} in bundles of {k}" for k, seen in partly.items())
+        remedy = "leave out --jobs" if jobs_given else "leave out --no-repeat"
+        yield f"looked at a part of the {found.num_rounds} rounds: {seen}; {remedy} to see all"
+    if skipped := [str(k) for k, seen in found.rounds_seen.items() if not seen]:
+        yield f"no bundles of {', '.join(skipped)}: they do not divide the jobs or the models"
+    if found.left_out:
+        yield (
+            f"not looked at: {', '.join(found.left_out)}, for work is dealt to workers that stay; "
+            "add --resident if these functions may stay, or --backend local (dask) if they are "
+            "processes"
+        )
 
 
 def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
@@ -212,7 +253,7 @@ def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
     held_out = any(row.holdout_s is not None for row in rows)
     approximate = any(row.error is not None for row in rows)
     headings = ["mu", "wait-out", "jobs", "time, s"]
-    headings += ["held out"] * held_out + ["error"] * approximate
+    headings += ["held out"] * held_out + ["error", "exact, s"] * approximate
     for heading in [*headings, "× bound", "bill, s"]:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -224,6 +265,8 @@ def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
         if held_out:
             cells.append("–" if row.holdout_s is None else f"{row.holdout_s:.3f}")
         if approximate:
+            seconds = row.holdout_equivalent_s if held_out else row.equivalent_s
             cells.append("–" if row.error is None else f"{row.error:.3f}")
+            cells.append("–" if seconds is None else f"{seconds:.3f}")
         table.add_row(name, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f}")
     return table

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from seqgc.codes._arrays import Span, check_rows, combine, read_only
+from seqgc.codes._decoders import Decoder, SpanDecoder
 from seqgc.codes._exact import ExactCode
 from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
 from seqgc.ports import BoolArray, FloatArray, Payload, payload_format
@@ -52,7 +53,8 @@ class GradientCode(ExactCode):
     A family of codes is a frozen dataclass that derives from this (`register_code` has an example).
     It must say who holds what, ``_make_layout``; it may say with which coefficients,
     ``_coefficients``, what ``n`` and ``s`` it takes, ``_check_parameters``, which results add up,
-    ``_make_covers``, or how to decode, ``_make_decoder``. `seqgc.testing.check_code` checks it.
+    ``_make_covers``, or how to decode, ``_make_decoder``. A family of approximate codes declares a
+    ``worst_error`` above 0. `seqgc.testing.check_code` checks all of it.
 
     Examples
     --------
@@ -63,6 +65,14 @@ class GradientCode(ExactCode):
     >>> code.decode(results, np.array([True, False, False, True]))  # workers 1 and 2 are lost
     array([12., 16.])
     """
+
+    @property
+    def worst_error(self) -> float:
+        """The largest error bound of any ``n - s`` answers (see `approximation`), below 1.
+
+        0: they determine the gradient. A family of approximate codes overrides this.
+        """
+        return 0.0
 
     def decode(
         self,
@@ -184,6 +194,11 @@ class GradientCode(ExactCode):
         except (IllConditionedError, NotDecodableError):
             return False
         return True
+
+    def _make_decoder(self) -> Decoder:
+        if self.worst_error and not self.covers:  # n - s answers need not span the ones
+            return SpanDecoder(0, lambda: self.encoding_matrix)
+        return super()._make_decoder()
 
     def _is_near(self, responded: BoolArray, allow_error: float) -> bool:
         return self.approximation_error(responded) <= allow_error * (1 + _ERROR_SLACK)

@@ -30,9 +30,9 @@ _codes: dict[str, tuple[int, type[GradientCode]]] = {}  # preference and class, 
 
 
 def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Code]:
-    """Make a class of codes known to `make_code`, and to every scheme that takes a kind of code.
+    """Make a class of codes known to `make_code`, and as the scheme ``gc-KIND`` to every verb.
 
-    ``kind`` is its name: lower-case letters, digits and hyphens. Of codes of equal load,
+    ``kind`` is its name: lower-case letters, digits and hyphens. Of exact codes of equal load,
     ``make_code("auto", ...)`` takes the one of least ``preference``: repetition has 1, cyclic 2,
     binary 3; where that is equal, the first registered.
 
@@ -131,7 +131,8 @@ class ComparedCode:
     """One row of a `CodeComparison`: what a ``kind`` costs, and whether it is ``chosen``.
 
     ``amplification`` and ``predicted_error`` are those of the worst survivors found (see
-    `GradientCode`); infinite, like ``load``, if the kind has no code for these ``n`` and ``s``.
+    `GradientCode`); infinite if the code is approximate and, like ``load``, if the kind has none
+    for these ``n`` and ``s``.
     ``why_not`` says why it cannot be taken; empty if it can.
     """
 
@@ -145,6 +146,8 @@ class ComparedCode:
     def __str__(self) -> str:
         if math.isinf(self.load):
             return f"{self.kind}: {self.why_not}"
+        if math.isinf(self.amplification):
+            return f"{self.kind}: load {self.load:.4g}, {self.why_not}: not chosen"
         return (
             f"{self.kind}: load {self.load:.4g}, worst survivors found amplify rounding errors"
             f" {self.amplification:.3g} times: predicted relative error {self.predicted_error:.1e}"
@@ -198,6 +201,10 @@ def _compared(
             code = codes[kind] = family(n, s)
         except ParameterError as error:  # this kind has no code for these n and s
             rows.append(ComparedCode(kind=kind, why_not=f"`{error.argument}` {error.rule}"))
+            continue
+        if code.worst_error > 0:
+            why_not = f"approximate, with errors up to {code.worst_error:.2g}"
+            rows.append(ComparedCode(kind=kind, load=code.load, why_not=why_not))
             continue
         _, amplification = worst_survivors(code)
         predicted = amplification * rounding

@@ -111,6 +111,8 @@ def _verdict(found: Search, best: Ranked) -> str:
         f"{number(best.runtime_s)} s, {number(best.ratio)} times the bound that a master who knows "
         "all delays beforehand cannot beat."
     )
+    if found.dealt is None:
+        return f"{words} Work is dealt out to workers that stay only, so that was not tried."
     dealt, ratio = found.dealt.setting.scheme.spec, number(found.dealt.ratio)
     return f"{words} Dealing work out ({dealt}) came to {ratio} times its own bound."
 

@@ -30,12 +30,13 @@ _EVERYTHING: Final = 2**31
 class Search:
     """What was searched, and what was found; ``complete``: every scheme of the grid was looked at.
 
-    ``dealt`` is the run of a scheme that deals work out, which has no parameters.
+    ``dealt`` is the run of a scheme that deals work out, which has no parameters; None: it cannot
+    run on the recorded workers.
     """
 
     rehearsal: Rehearsal
     tuning: Tuning
-    dealt: Ranked
+    dealt: Ranked | None
     complete: bool
 
     @property
@@ -73,7 +74,9 @@ def search(rehearsal: Rehearsal, *, seconds: float) -> Search:
         coarse=workers > _FINE_UP_TO,
         most=_FIRST,
     )
-    dealt = _tune(rehearsal, replace(space, families=("deal",))).best
+    dealt = None
+    if rehearsal.can_deal:
+        dealt = _tune(rehearsal, replace(space, families=("deal",))).best
     began = lap = time.monotonic()
     found = _tune(rehearsal, space)
     complete = False

@@ -78,6 +78,15 @@ class Defence(ABC):
         """Yield what a search should look at, smaller parameters first; nothing by default."""
         return ()
 
+    @classmethod
+    def further_names(cls) -> Mapping[str, Mapping[str, object]]:
+        """Return names beyond those registered, each with the fields that it fixes.
+
+        For a class that takes a part which others register, such as a kind of code: each part is
+        known by a name of its own at once.
+        """
+        return {}
+
     def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
         """Return how many of the chunks' data points each worker touches in a round at most, (n,).
 
@@ -202,17 +211,29 @@ ENTRIES: Final[dict[str, Entry]] = {}
 """What is registered, by name: `seqgc.schemes.register` alone adds to it."""
 
 
+def further_entries() -> dict[str, Entry]:
+    """Return the entries of `Defence.further_names`, but for names that are registered."""
+    return {
+        name: Entry(name=name, kind=kind, fixed=fixed)
+        for kind in dict.fromkeys(entry.kind for entry in ENTRIES.values())
+        for name, fixed in kind.further_names().items()
+        if name not in ENTRIES
+    }
+
+
 def entry_of(scheme: Defence) -> Entry:
     """Return the entry that names a scheme.
 
     `ParameterError`: its class, or its choice of fixed fields, is not registered.
     """
-    fitting = [
-        entry
-        for entry in ENTRIES.values()
-        if type(scheme) is entry.kind
-        and all(getattr(scheme, key) == value for key, value in entry.fixed.items())
-    ]
+
+    def names_it(entry: Entry) -> bool:
+        return type(scheme) is entry.kind and all(
+            getattr(scheme, key) == value for key, value in entry.fixed.items()
+        )
+
+    fitting = [entry for entry in ENTRIES.values() if names_it(entry)]
+    fitting = fitting or [entry for entry in further_entries().values() if names_it(entry)]
     if fitting:
         return max(fitting, key=lambda entry: len(entry.fixed))  # the name that says most
     rule = "must be registered to have a spec: decorate its class with @register(name)"

@@ -4,8 +4,9 @@ A scheme's file registers it; nothing else in seqgc lists schemes. The parameter
 the fields of its dataclass, beside ``n`` and those that the name fixes: integers, real numbers or
 words, and those with a default may be left out. So one class can have several names (``gc``,
 ``gc-rep``, ``gc-binary`` fix ``GC``'s ``family``), and a file outside of seqgc can do all
-that ours can. The schemes of an installed package with an entry point of the group
-``seqgc.schemes`` are found by name; any other module is named to `load_plugins` first, as
+that ours can. A registered kind of code needs no registration as a scheme: ``GC`` gives it the name
+``gc-KIND`` (`Defence.further_names`). The schemes of an installed package with an entry point of
+the group ``seqgc.schemes`` are found by name; any other module is named to `load_plugins` first, as
 ``--plugin`` does.
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from seqgc.errors import ParameterError, did_you_mean, refusing
 from seqgc.schemes._contract import Scheme
-from seqgc.schemes._defence import ENTRIES, Defence, Entry
+from seqgc.schemes._defence import ENTRIES, Defence, Entry, further_entries
 
 ENTRY_POINTS: Final = "seqgc.schemes"
 
@@ -64,6 +65,8 @@ def _check(name: str, kind: type[Defence], fixed: Mapping[str, object]) -> None:
     if parameters is None or not parameters.frozen:
         rule = f"must name a frozen dataclass ({name}): put @register above @dataclass(frozen=True)"
         raise ParameterError("scheme", rule, where)
+    if not issubclass(kind, Defence):
+        raise ParameterError("scheme", f"must derive from Scheme or Defence ({name})", where)
     if inspect.isabstract(kind):
         rule = "must define all that its base class promises; lacks "
         raise ParameterError("scheme", rule + ", ".join(sorted(kind.__abstractmethods__)), where)
@@ -83,7 +86,7 @@ def forget_scheme(name: str) -> None:
 
 def registered(name: str | None = None) -> dict[str, Entry]:
     """Return what is registered, by name; with a name not known here, after a look for plug-ins."""
-    if name is None or name not in ENTRIES:
+    if name is None or name not in ENTRIES | further_entries():
         for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
             if point.value not in _loaded:
                 _loaded.add(point.value)
@@ -91,7 +94,7 @@ def registered(name: str | None = None) -> dict[str, Entry]:
                 rule = "must be importable ({})"
                 with refusing(f"entry point {point.name}", rule, point.value, remedy):
                     point.load()
-    return dict(ENTRIES)
+    return ENTRIES | further_entries()
 
 
 def load_plugins(modules: Iterable[str]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
 
 
+_FAMILIES: Final = ("cyclic", "rep", "binary")  # ours: registered by name, of equal loads
+
+
 class CodedScheme(Scheme):
     """A scheme whose jobs are coded as a whole, by one gradient code: its chunks are the code's."""
 
@@ -31,6 +34,11 @@ class CodedScheme(Scheme):
     @property
     @abstractmethod
     def _code(self) -> GradientCode: ...
+
+    @property
+    def accepted_error(self) -> float:
+        """The error bound up to which gradients are decoded; 0: they are exact."""
+        return max(self.allow_error, self._code.worst_error)
 
     @property
     def tolerated(self) -> int:
@@ -91,6 +99,8 @@ class GC(CodedScheme):
 
     The ``family`` is a kind of code (`seqgc.codes.make_code`), ``cyclic``, ``rep`` or ``binary``
     among them; ``rep`` (GC-Rep) needs ``(s+1) | n``, ``binary`` has load ``1 / floor(n / (s+1))``.
+    Every kind that `seqgc.codes.register_code` makes known is one, and its specs begin with
+    ``gc-KIND``. Gradients of an approximate code are as good as it declares (`worst_error`).
 
     Where ``allow_error`` is not 0, answers that do not determine the gradient suffice as well if
     the error bound of their least-squares combination (`GradientCode.approximation`) is at most
@@ -119,14 +129,19 @@ class GC(CodedScheme):
         if not 0 <= self.allow_error < 1:
             rule = "must satisfy 0 <= allow_error < 1 (GC)"
             raise ParameterError("allow_error", rule, self.allow_error)
+        # Refuses n and s that the family does not take. And it is pickled with the scheme: the
+        # process that reads it so imports the module that registers the family.
+        _ = self._code
 
     @property
     def exact(self) -> bool:
-        return self.allow_error == 0
+        return self.accepted_error == 0
 
     @property
     def worker_loads(self) -> FloatArray:
-        return self._equal_loads(self._code.load)
+        if self.family in _FAMILIES or len(set(self._code.worker_loads.tolist())) == 1:
+            return self._equal_loads(self._code.load)
+        return self._code.worker_loads
 
     @property
     def promise(self) -> StragglerModel:
@@ -143,10 +158,28 @@ class GC(CodedScheme):
         for family in ("binary", "cyclic"):
             for s in grid.values(1, n - 1):
                 yield cls(n=n, s=s, family=family)
+        for family in code_kinds():
+            if family not in _FAMILIES:
+                yield from _of_a_family(family, n, grid)
+
+    @classmethod
+    def further_names(cls) -> Mapping[str, Mapping[str, object]]:
+        own = (family for family in code_kinds() if family not in _FAMILIES)
+        return {f"gc-{family}": {"family": family} for family in own}
 
     @cached_property
     def _code(self) -> GradientCode:
         return make_code(self.family, self.n, self.s)
+
+
+def _of_a_family(family: str, n: int, grid: Grid) -> Iterator[GC]:
+    """Yield the schemes of a family for n workers; it may refuse any s."""
+    for s in grid.values(1, n - 1):
+        try:
+            scheme = GC(n=n, s=s, family=family)
+        except ParameterError:
+            continue
+        yield scheme
 
 
 class CodedSchedule(Schedule):
@@ -156,7 +189,7 @@ class CodedSchedule(Schedule):
         self, scheme: CodedScheme, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
-        self._code, self._allow_error = scheme._code, scheme.allow_error
+        self._code, self._allow_error = scheme._code, scheme.accepted_error
         # By job finished in the latest round: whose results are in (n,), and each one's round.
         self._finished: dict[int, tuple[BoolArray, IntArray]] = {}
 

@@ -78,14 +78,16 @@ class Floors:
     def _runtimes(self, part: IntArray, closing: Closing, bundles: int) -> FloatArray:
         least = closing.jobs_per_round * self._least[part, None]
         shifts = self.shifts(least, 1)
-        last = bundles + self._tail[part, None]
-        of_round = np.arange(int(last.max()))
-        recorded = of_round % len(self._times)
         rows = self._rows[closing.rule.wait_out != "feasible"][part]
-        needs, first = self._needed_s[rows[:, None], recorded], self._first[recorded]
-        tolerance = np.minimum(first + closing.rule.mu * (first + shifts), self._slowest[recorded])
-        seconds = np.where(of_round < bundles, np.maximum(tolerance, needs), tolerance) + shifts
-        total: FloatArray = np.where(of_round < last, seconds, 0.0).sum(axis=1)
+        needs, first, rounds = self._needed_s[rows], self._first, len(self._times)
+        tolerance = np.minimum(first + closing.rule.mu * (first + shifts), self._slowest)
+        # A recorded round takes the same whenever it is played again: count how often it is.
+        played = np.bincount(np.arange(bundles) % rounds, minlength=rounds)
+        total: FloatArray = (np.maximum(tolerance, needs) + shifts) @ played
+        tail = self._tail[part]
+        for later in range(int(tail.max())):
+            recorded = (bundles + later) % rounds
+            total += np.where(later < tail, tolerance[:, recorded] + shifts[:, 0], 0.0)
         return total
 
 

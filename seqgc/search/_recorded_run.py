@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,8 +17,11 @@ from seqgc import master
 from seqgc.errors import IllConditionedError, ParameterError, ScheduleError
 from seqgc.ports import (
     Arrival,
+    Decoding,
+    Dispatch,
     Finish,
     FloatArray,
+    MiniTask,
     Seen,
     Task,
     Timetable,
@@ -30,7 +34,7 @@ from seqgc.search._paced_run import paced_run
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.virtual import Compute, answer
 
-__all__ = ["ReplayBackend", "decode_some", "largest_error", "replay"]
+__all__ = ["Accuracy", "ReplayBackend", "accuracy", "decode_some", "replay"]
 
 
 class ReplayBackend:
@@ -171,19 +175,52 @@ def decode_some(seen: Seen) -> None:
             seen.decoding()
 
 
-def largest_error(setting: Setting, rehearsal: Rehearsal) -> float:
-    """Return the largest error bound of a gradient of a replayed run: 0 if all are exact."""
-    errors: list[float] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """How good the gradients of a run are.
+
+    ``error`` is the largest error bound of one of them (`seqgc.ports.Decoding`). ``information``,
+    0 to 1, is their mean information, where an exact gradient has 1 (docs/mathematics.md, 7.1).
+    """
+
+    error: float
+    information: float
+
+
+def accuracy(setting: Setting, rehearsal: Rehearsal) -> Accuracy:
+    """Replay a run, decode its gradients, and return how good they are."""
+    fractions = setting.scheme.chunk_fractions
+    assignments: dict[int, Mapping[int, tuple[MiniTask, ...]]] = {}  # by round
+    errors, information = list[float](), list[float]()
 
     def see(seen: Seen) -> None:
-        if isinstance(seen, Finish):
-            errors.append(seen.decoding().error)
+        if isinstance(seen, Dispatch):
+            assignments[seen.round] = seen.assignment
+        elif isinstance(seen, Finish):
+            decoding = seen.decoding()
+            errors.append(decoding.error)
+            information.append(_information(decoding, assignments, fractions))
 
     if rehearsal.recorded == "speed":
         paced_run(setting, rehearsal, observe=see)
     else:
         _drive(setting, rehearsal, see)
-    return max(errors)
+    return Accuracy(error=max(errors), information=float(np.mean(information)))
+
+
+def _information(
+    decoding: Decoding,
+    assignments: Mapping[int, Mapping[int, tuple[MiniTask, ...]]],
+    fractions: FloatArray,
+) -> float:
+    """Return the information of one gradient: see `Accuracy`."""
+    weights = np.zeros(len(fractions))  # of each chunk's gradient in the sum
+    for term in decoding.terms:
+        tasks = assignments[term.round][term.worker]
+        task = next(task for task in tasks if task.slot == term.slot)
+        weights[task.chunks] += term.weight * task.coefficients
+    squares = float(fractions @ weights**2)
+    return float(fractions @ weights) ** 2 / squares if squares else 0.0
 
 
 def _drive(

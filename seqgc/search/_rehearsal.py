@@ -25,6 +25,7 @@ ProfileReading: TypeAlias = Literal["latency", "speed"]
 """What recorded seconds are: those of a request beside its work, or work at a worker's speed."""
 
 _MOST_JOBS = 10**7
+_STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
 _MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
 _ROUNDING = 1e-9  # of run times, which are summed in another order than their bounds
 
@@ -33,8 +34,9 @@ _ROUNDING = 1e-9  # of run times, which are summed in another order than their b
 class Rehearsal:
     """Recorded delays, and how a run on them is to be taken: the object that replays run on.
 
-    Failures in the profile count as what they cost (`DelayProfile.awaited`); with ``repeat`` its
-    first round follows its last. ``num_jobs`` are gradients of one model each; with
+    Failures in the profile count as what they cost (`DelayProfile.awaited`). With ``repeat`` the
+    profile's first round follows its last; None: in a search only (`seqgc.search.tune`), so that it
+    sees every round, and not in a single replay. ``num_jobs`` are gradients of one model each; with
     ``jobs_per_round = k`` they run as ``num_jobs / k`` bundles, each with k times the load. By
     default there are as many as the profile holds. ``alpha`` are seconds per unit of load, instead
     of the profile's own. What conforms is the scheme's own promise or, with ``"bursty"`` and where
@@ -63,7 +65,7 @@ class Rehearsal:
     profile: DelayProfile
     num_jobs: int | None = None
     alpha: float | None = None
-    repeat: bool = False
+    repeat: bool | None = None
     conformity: Conformity = "scheme"
     batch: int | None = None
     reading: Reading = field(default_factory=Reading)
@@ -153,7 +155,7 @@ class Rehearsal:
         if profile.num_workers != scheme.n:
             rule = f"must have a column for each of the {scheme.n} workers"
             raise ParameterError("profile", rule, profile.num_workers)
-        is_endless = self.repeat or self.stays(setting) or self.recorded == "speed"
+        is_endless = self.repeat is True or self.stays(setting) or self.recorded == "speed"
         if num_rounds > profile.num_rounds and not is_endless:
             rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
@@ -180,6 +182,15 @@ class Rehearsal:
     def stays(self, setting: Setting) -> bool:
         """Whether workers stay from one round to the next: resident ones, that work is dealt to."""
         return self.reading.resident and isinstance(setting.scheme, Deal)
+
+    @property
+    def can_deal(self) -> bool:
+        """Whether work can be dealt to the recorded workers: they stay for all rounds.
+
+        Processes do, and functions if the reading says so (`Reading.resident`). A profile that does
+        not say where it was recorded (`ProfileMeta.provider`) is taken for one of functions.
+        """
+        return self.reading.resident or self.profile.meta.provider in _STAYING
 
     def longest_delay(self, *, jobs_per_round: int) -> float:
         """Return the longest delay, rounds, for which the models suffice in bundles of that many.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -13,21 +13,21 @@ from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
 from seqgc.schemes import entry_of
 from seqgc.search._floors import Floors
-from seqgc.search._recorded_run import largest_error, replay
+from seqgc.search._recorded_run import Accuracy, accuracy, replay
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._space import SearchSpace
 from seqgc.search._virtual_workers import Reading
 from seqgc.search.kernel import batch_replay
 from seqgc.stragglers import over_bound
 
-__all__ = ["Progress", "Ranked", "Search", "pareto_front"]
+__all__ = ["SLACK", "Progress", "Ranked", "Search", "pareto_front", "with_accuracy"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of candidates settled, replayed or pruned, and of all."""
 
-_SAMPLE, _BATCH = 32, 512
+_SAMPLE, _BATCH = 8, 8192
 # Floors are summed in another order than run times: never prune on a rounding error.
-_SLACK = 1 - 1e-9
+SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,13 @@ class Ranked:
     ``runtime_s`` and ``ideal_s`` are seconds on the rounds that the search chose by, of the run and
     of the clairvoyant bound for as many jobs a round; ``holdout_s`` and ``holdout_ideal_s`` the
     same on the rounds that were held out. ``billed_worker_s`` are worker-seconds of all tasks sent,
-    in full: a function that is cancelled runs to its end. ``error`` is, of a scheme that is not
-    exact, the largest error bound of its gradients on those rounds (see `seqgc.ports.Decoding`).
-    Where work is dealt, ``reading`` says how the rounds were taken; bound and bill are of that.
+    in full: a function that is cancelled runs to its end. Where work is dealt, ``reading`` says how
+    the rounds were taken; bound and bill are of that.
+
+    Of a scheme that is not exact, ``error`` is the largest error bound of its gradients (see
+    `seqgc.ports.Decoding`), on the held-out rounds if there are any, and ``information`` what a
+    gradient is worth on average, as a share of an exact one (docs/mathematics.md, 7.1);
+    ``holdout_information`` is that of the held-out rounds.
     """
 
     setting: Setting
@@ -50,21 +54,40 @@ class Ranked:
     holdout_ideal_s: float | None = None
     error: float | None = None
     reading: Reading = field(default_factory=Reading)
+    information: float = 1.0
+    holdout_information: float = 1.0
+
+    @property
+    def equivalent_s(self) -> float:
+        """Seconds until as much information is in as the exact gradients of all jobs have."""
+        return _per(self.information, self.runtime_s)
+
+    @property
+    def holdout_equivalent_s(self) -> float | None:
+        """`equivalent_s` on the held-out rounds, if there are any."""
+        if self.holdout_s is None:
+            return None
+        return _per(self.holdout_information, self.holdout_s)
 
     @property
     def ratio(self) -> float:
-        """Run time over the clairvoyant bound, on the held-out rounds if there are any."""
-        if self.holdout_s is None or self.holdout_ideal_s is None:
-            return over_bound(self.runtime_s, self.ideal_s)
-        return over_bound(self.holdout_s, self.holdout_ideal_s)
+        """`equivalent_s` over the clairvoyant bound, on the held-out rounds if there are any."""
+        if self.holdout_equivalent_s is None or self.holdout_ideal_s is None:
+            return over_bound(self.equivalent_s, self.ideal_s)
+        return over_bound(self.holdout_equivalent_s, self.holdout_ideal_s)
+
+
+def _per(information: float, seconds: float) -> float:
+    return seconds / information if information else np.inf
 
 
 class Search:
     """One search's state: arrays (closing rules, schemes), infinite where nothing was replayed.
 
     What is chosen by is ``seen``, which says its number of jobs, and what is judged by ``held``.
-    ``exact``: whether the candidates that are exact are searched, or those that are not. The rest
-    is as in `tune`. A candidate's number says who wins a tie: the lowest.
+    ``exact``: whether the candidates that are exact are searched, or those that are not: these are
+    ranked by `Ranked.equivalent_s`. The rest is as in `tune`. A candidate's number says who wins a
+    tie: the lowest.
     """
 
     def __init__(
@@ -80,7 +103,7 @@ class Search:
         progress: Progress | None,
     ) -> None:
         self._seen, self._held, self._space = seen, held, space
-        self._pareto, self._prune, self._progress = pareto, prune, progress
+        self._exact, self._pareto, self._prune, self._progress = exact, pareto, prune, progress
         self._num_jobs = num_jobs = seen.num_jobs or 1
         self._schemes = list(space.schemes(seen.profile.num_workers, exact=exact))
         if not self._schemes:
@@ -97,7 +120,8 @@ class Search:
         self._families: IntArray = np.array([places[name] for name in names])
         self._floors = Floors(self._schemes, seen)
         shape = (len(self._closings), len(self._schemes))
-        self._seconds: FloatArray = np.full(shape, np.inf)
+        self._seconds: FloatArray = np.full(shape, np.inf)  # ranked by: `Ranked.equivalent_s`
+        self._accuracies: dict[tuple[int, int], Accuracy] = {}  # of those that are not exact
         self._bills: FloatArray = np.full(shape, np.inf)
         self._least_s, self._least_bills = np.full(shape, np.inf), np.zeros(shape)
         self._candidates: list[IntArray] = []  # by closing rule
@@ -105,7 +129,7 @@ class Search:
         self.total = sum(map(len, self._candidates))
         if not self.total and self.unfit:
             rule = f"plus the delay must not exceed the profile's {seen.profile.num_rounds} rounds"
-            remedy = "take fewer jobs, or --repeat the profile"
+            remedy = "take fewer jobs, or let the profile repeat"
             raise ParameterError("jobs", rule, num_jobs, remedy)
         if not self.total:
             rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
@@ -152,7 +176,7 @@ class Search:
         order = np.argsort(seconds, kind="stable")[: self.evaluated]
         families = self._families[order % len(self._schemes)]
         _, best = np.unique(families, return_index=True)
-        short = np.flatnonzero(seconds[order] <= self._threshold())
+        short = np.flatnonzero(seconds[order] <= self.threshold())
         outcomes = np.stack([families[short], seconds[order[short]]])
         _, first = np.unique(outcomes, axis=1, return_index=True)
         places = np.union1d(best, short[np.sort(first)][: self._top_size])
@@ -177,7 +201,7 @@ class Search:
             bundles = self._num_jobs // k
             allowed = delays <= self._seen.longest_delay(jobs_per_round=k)
             allowed &= ~repeats[closing.rule.wait_out]
-            fits = (bundles + delays <= self._seen.profile.num_rounds) | self._seen.repeat
+            fits = (bundles + delays <= self._seen.profile.num_rounds) | (self._seen.repeat is True)
             chosen = np.flatnonzero(allowed & fits)
             self._candidates.append(chosen)
             unfit += int(np.count_nonzero(allowed & ~fits))
@@ -206,46 +230,81 @@ class Search:
         recorded = times.mean(axis=1)[np.arange(worked.shape[1]) % len(times)]
         shifts = self._floors.shifts(replayed.loads, closing.jobs_per_round)
         bills = times.shape[1] * np.where(worked, recorded + shifts, 0.0).sum(axis=1)
+        if not self._exact:
+            seconds = self._equivalent(number, chosen, seconds)
         self._seconds[number, chosen], self._bills[number, chosen] = seconds, bills
         self.evaluated += len(chosen)
-        self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
-        np.minimum.at(self._best, self._families[chosen], seconds)
+        self._note(chosen, seconds)
         if self._pareto:
             known = np.concatenate([self._front[0], seconds])
             known_bills = np.concatenate([self._front[1], bills])
             rows = pareto_front(known, bills=known_bills)
             self._front = (known[rows], known_bills[rows])
 
+    def _equivalent(self, number: int, chosen: IntArray, seconds: FloatArray) -> FloatArray:
+        """Return `Ranked.equivalent_s` of run times; of what cannot be ranked, a lower bound."""
+        self._least_s[number, chosen] = seconds  # no gradient is worth more than an exact one
+        equivalent = seconds.copy()
+        for place in np.argsort(seconds, kind="stable"):
+            scheme = int(chosen[place])
+            if self._may_be_ranked(number, chosen[place : place + 1]).all():
+                found = accuracy(self._setting(number, scheme), self._seen)
+                self._accuracies[number, scheme] = found
+                equivalent[place] = _per(found.information, seconds[place])
+                self._note(chosen[place : place + 1], equivalent[place : place + 1])
+        return equivalent
+
+    def _note(self, chosen: IntArray, seconds: FloatArray) -> None:
+        """Keep what is best of all, and of each family."""
+        self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
+        np.minimum.at(self._best, self._families[chosen], seconds)
+
     def _may_be_ranked(self, number: int, chosen: IntArray) -> BoolArray:
         if not self._prune:
             return np.ones(len(chosen), dtype=np.bool_)
-        floors = self._least_s[number, chosen] * _SLACK
-        beaten_by = np.maximum(self._best[self._families[chosen]], self._threshold())
+        floors = self._least_s[number, chosen] * SLACK
+        beaten_by = np.maximum(self._best[self._families[chosen]], self.threshold())
         kept: BoolArray = floors <= beaten_by
         if self._pareto:
             seconds, bills = self._front
-            least = self._least_bills[number, chosen] * _SLACK
+            least = self._least_bills[number, chosen] * SLACK
             kept |= ~_dominated(floors, bills=least, by_seconds=seconds, by_bills=bills)
         return kept
 
-    def _threshold(self) -> float:
-        """Seconds above which nothing is among the best of all."""
+    def threshold(self) -> float:
+        """Return the seconds above which nothing is among the best of all."""
         return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
 
     def _ranked(self, candidate: int) -> Ranked:
         number, scheme = divmod(candidate, len(self._schemes))
-        rule, k = self._closings[number].rule, self._closings[number].jobs_per_round
-        setting = Setting(scheme=self._schemes[scheme], rule=rule, jobs_per_round=k)
-        held, exact = self._held, setting.scheme.exact
-        return Ranked(
+        setting, held = self._setting(number, scheme), self._held
+        k, seen = setting.jobs_per_round, self._accuracies.get((number, scheme))
+        row = Ranked(
             setting=setting,
-            runtime_s=float(self._seconds[number, scheme]),
+            runtime_s=float((self._seconds if seen is None else self._least_s)[number, scheme]),
             ideal_s=self._seen.ideal_s(self._num_jobs, jobs_per_round=k),
             billed_worker_s=float(self._bills[number, scheme]),
             holdout_s=replay(setting, held).runtime_s if held else None,
             holdout_ideal_s=held.ideal_s(self._num_jobs, jobs_per_round=k) if held else None,
-            error=None if exact else largest_error(setting, held or self._seen),
         )
+        return row if seen is None else with_accuracy(row, seen, held)
+
+    def _setting(self, number: int, scheme: int) -> Setting:
+        closing = self._closings[number]
+        return Setting(
+            scheme=self._schemes[scheme], rule=closing.rule, jobs_per_round=closing.jobs_per_round
+        )
+
+
+def with_accuracy(row: Ranked, seen: Accuracy, held: Rehearsal | None) -> Ranked:
+    """Return a row with how good its gradients are, on the held-out rounds if there are any."""
+    judged = accuracy(row.setting, held) if held else seen
+    return replace(
+        row,
+        error=judged.error,
+        information=seen.information,
+        holdout_information=judged.information,
+    )
 
 
 def pareto_front(seconds: FloatArray, *, bills: FloatArray) -> IntArray:

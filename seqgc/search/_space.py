@@ -122,6 +122,11 @@ class SearchSpace:
         """Whether there are any that work by rounds."""
         return bool(self._names(dealt=False))
 
+    @property
+    def dealing(self) -> tuple[str, ...]:
+        """The names searched of what deals its work."""
+        return tuple(self._names(dealt=True))
+
     def _names(self, *, dealt: bool) -> list[str]:
         """Return the names searched, of what deals or of what works by rounds."""
         return [

@@ -15,9 +15,9 @@ from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Scheme, entry_of
 from seqgc.search._dealt_run import deal
 from seqgc.search._paced_run import paced_run
-from seqgc.search._recorded_run import decode_some, largest_error
+from seqgc.search._recorded_run import accuracy, decode_some
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._search import Ranked
+from seqgc.search._search import Ranked, with_accuracy
 from seqgc.search._space import SearchSpace
 
 __all__ = ["MOST_AT_SPEED", "rank_speeds", "short_list", "speeds_space"]
@@ -46,6 +46,8 @@ def rank_speeds(
 ) -> list[Ranked]:
     """Run every candidate, exact or not, and return what each comes to, the fastest first.
 
+    Of those that are not exact time and error count together (`Ranked.equivalent_s`).
+
     Raises
     ------
     ParameterError
@@ -55,20 +57,18 @@ def rank_speeds(
     rows = list[Ranked]()
     for setting in settings:
         seconds, billed_s = _run(setting, seen)
-        rows.append(
-            Ranked(
-                setting=setting,
-                reading=seen.reading,
-                runtime_s=seconds,
-                ideal_s=seen.bound_s(setting),
-                billed_worker_s=billed_s,
-                holdout_s=None if held is None else _run(setting, held)[0],
-                holdout_ideal_s=None if held is None else held.bound_s(setting),
-                error=None if exact else largest_error(setting, held or seen),
-            )
+        row = Ranked(
+            setting=setting,
+            reading=seen.reading,
+            runtime_s=seconds,
+            ideal_s=seen.bound_s(setting),
+            billed_worker_s=billed_s,
+            holdout_s=None if held is None else _run(setting, held)[0],
+            holdout_ideal_s=None if held is None else held.bound_s(setting),
         )
+        rows.append(row if exact else with_accuracy(row, accuracy(setting, seen), held))
         progress(len(rows), len(settings))
-    return sorted(rows, key=lambda row: row.runtime_s)
+    return sorted(rows, key=lambda row: row.equivalent_s)
 
 
 def short_list(rows: list[Ranked], top: int) -> list[Ranked]:
@@ -80,7 +80,7 @@ def short_list(rows: list[Ranked], top: int) -> list[Ranked]:
 def _settings(seen: Rehearsal, space: SearchSpace, *, exact: bool) -> list[Setting]:
     n, jobs = seen.profile.num_workers, seen.num_jobs or 1
     schemes = list[Scheme | Deal](space.schemes(n, exact=exact) if space.has_schemes else ())
-    if exact:
+    if exact and seen.can_deal:
         schemes += space.deals(n)
     settings = [
         Setting(scheme=scheme, rule=closing.rule, jobs_per_round=closing.jobs_per_round)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -54,9 +54,14 @@ class Tuning:
 
     ``ranking`` is sorted by ``runtime_s`` and holds the best of every scheme beside the best of
     all; ``pareto`` (where asked for) trades ``runtime_s`` for ``billed_worker_s``, the fastest
-    first. ``inexact`` (where asked for) ranks, apart, schemes whose gradients are approximations.
-    ``evaluated`` candidates were replayed, ``pruned`` ones cannot be ranked, and ``unfit`` ones
-    would have needed a longer profile.
+    first. ``inexact`` (where asked for) ranks, apart, schemes whose gradients are approximations,
+    by ``equivalent_s``: time and error together. ``evaluated`` candidates were replayed, ``pruned``
+    ones cannot be ranked, and ``unfit`` ones would have needed a longer profile.
+
+    ``num_rounds`` recorded rounds were there to choose by, and bundles of k models saw
+    ``rounds_seen[k]`` of them; 0: bundles of k were not searched, because k does not divide the
+    jobs or the models. ``left_out`` are names that were to be searched and cannot run on the
+    recorded workers (`Rehearsal.can_deal`).
     """
 
     ranking: tuple[Ranked, ...]
@@ -67,6 +72,9 @@ class Tuning:
     pruned: int
     unfit: int
     inexact: tuple[Ranked, ...] = ()
+    num_rounds: int = 0
+    rounds_seen: Mapping[int, int] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @property
     def best(self) -> Ranked:
@@ -91,9 +99,12 @@ def tune(
     above the ``top`` best and the best of their own scheme. The ranking is that of the whole space;
     given a batch, without schemes that cut it finer than it has points, unless all do.
 
-    There are as many gradients as the delays hold unless the rehearsal says; candidates are, by
-    default, all that are exact. ``holdout`` is the share of the rounds that the choice does not see
-    and is judged by (`hold_out`); both parts are repeated as often as the jobs need. At least
+    Unless the rehearsal says how many gradients there are, the profile is repeated so that every
+    bundle size sees every round equally often: all candidates compute as many gradients. If it is
+    not to be repeated (``repeat=False``), large bundles see a part of it only
+    (`Tuning.rounds_seen`). Candidates are, by default, all that are exact and can run on the
+    recorded workers. ``holdout`` is the share of the rounds that the choice does not see and is
+    judged by (`hold_out`); both parts are repeated as often as the jobs need. At least
     ``top`` are ranked. On delays read as speeds each candidate takes a run of its own in virtual
     time, and fewer are looked at: the first tolerance and closing rule of the space, and at most 16
     schemes of a name. ``pareto`` also finds the whole trade between run time and bill, which
@@ -109,9 +120,10 @@ def tune(
     Examples
     --------
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
-    >>> rehearsal = Rehearsal(profile=profile, num_jobs=2, alpha=1.0)
-    >>> tune(rehearsal, space=SearchSpace(jobs_per_round=(1,))).best.setting.label
-    'deal, mu=0, feasible'
+    >>> rehearsal = Rehearsal(profile=profile, alpha=1.0)
+    >>> found = tune(rehearsal, space=SearchSpace(families=("uncoded", "gc-rep")))
+    >>> found.best.setting.label, found.num_jobs, found.rounds_seen
+    ('gc-rep:s=1, mu=0, feasible, 4 jobs a round', 8, {1: 2, 2: 2, 4: 2})
     """
     space = space or SearchSpace()
     require_int("seed", seed or 0, least=0)
@@ -135,11 +147,13 @@ def tune(
     inexact = search(exact=False) if space.inexact else None  # refused before anything is replayed
     found = exact.run() if exact else None
     ranking, front = (found.ranking(), found.front()) if found else ([], [])
-    by_rounds, dealt = found.total if found else 0, list[Ranked]()
-    for row in rank_deals(deals, seen, held):
-        dealt.append(row)
-        tell(by_rounds + len(dealt), by_rounds + len(deals))
-    ranking = sorted([*ranking, *dealt], key=lambda row: row.runtime_s)
+    most_s = found.threshold() if found else math.inf
+    dealt = rank_deals(deals, seen, held, most_s=most_s, prune=prune and not pareto)
+    total = len(deals) + (found.total if found else 0)
+    tell(total, total)
+    most_s = max(most_s, min((row.runtime_s for row in dealt), default=0.0))
+    short = [row for row in dealt if row.runtime_s <= most_s]
+    ranking = sorted([*ranking, *short], key=lambda row: row.runtime_s)
     evaluated = len(dealt) + (found.evaluated if found else 0)
     return Tuning(
         ranking=tuple(ranking),
@@ -147,9 +161,12 @@ def tune(
         lead=_lead(ranking, on=held or seen, seed=seed or 0),
         num_jobs=seen.num_jobs or 0,
         evaluated=evaluated,
-        pruned=by_rounds + len(dealt) - evaluated,
+        pruned=total - evaluated,
         unfit=found.unfit if found else 0,
         inexact=tuple(inexact.run().ranking()) if inexact else (),
+        num_rounds=seen.profile.num_rounds,
+        rounds_seen=_rounds_seen(seen, space),
+        left_out=() if seen.can_deal else space.dealing,
     )
 
 
@@ -175,7 +192,19 @@ def _at_speed(
         pruned=0,
         unfit=0,
         inexact=tuple(short_list(inexact, top)),
+        num_rounds=seen.profile.num_rounds,
+        rounds_seen=_rounds_seen(seen, space),
+        left_out=() if seen.can_deal else space.dealing,
     )
+
+
+def _rounds_seen(seen: Rehearsal, space: SearchSpace) -> dict[int, int]:
+    """Return how many recorded rounds bundles of each size see; 0: they are not searched."""
+    jobs, rounds = seen.num_jobs or 1, seen.profile.num_rounds
+    fits = {
+        k: jobs % k == 0 and seen.longest_delay(jobs_per_round=k) >= 0 for k in space.jobs_per_round
+    }
+    return {k: min(jobs // k, rounds) if fits[k] else 0 for k in space.jobs_per_round}
 
 
 def _front(rows: Sequence[Ranked]) -> list[Ranked]:
@@ -193,14 +222,12 @@ def _stages(
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
     at_speed = rehearsal.recorded == "speed"
-    repeat, num_jobs = rehearsal.repeat or held is not None or at_speed, rehearsal.num_jobs
+    repeat, num_jobs = rehearsal.repeat is not False or held is not None, rehearsal.num_jobs
     if num_jobs is None:
         bundle, rounds = math.lcm(*space.jobs_per_round), seen.num_rounds
-        if repeat:  # every bundle size sees every round equally often
-            num_jobs = bundle * rounds
-        else:  # as many as there are rounds for with every delay, or half of them if that is more
-            rounds = max(rounds - space.max_delay, rounds // 2, 1)
-            num_jobs = max(rounds - rounds % bundle, 1)
+        if not (repeat or at_speed):  # as many as have a round with every delay, or half if more
+            rounds = max(max(rounds - space.max_delay, rounds // 2) // bundle, 1)
+        num_jobs = bundle * rounds  # repeated, every bundle size sees every round equally often
     alpha = rehearsal.alpha if at_speed else rehearsal.slope
     stage = replace(rehearsal, profile=seen, num_jobs=num_jobs, alpha=alpha, repeat=repeat)
     if at_speed:

@@ -35,10 +35,11 @@ _SPANNED = 1e-7
 def check_code(code: GradientCode, *, seed: int = 0) -> None:
     """Check that a code does what every `GradientCode` promises.
 
-    Supports, coefficients, loads and the encoding matrix agree; any ``n - s`` answers decode, and
-    whatever else `can_decode` accepts, to the sum of the partial gradients, without the results of
-    who is missing; what it refuses cannot be decoded; the covers add up; arrays are read-only;
-    equal content is equal, hashes, pickles and prints alike; wrong arguments are named.
+    Supports, coefficients, loads and the encoding matrix agree; any ``n - s`` answers decode (of an
+    approximate code: to within its ``worst_error``), and whatever else `can_decode` accepts, to the
+    sum of the partial gradients, without the results of who is missing; what it refuses cannot be
+    decoded; the covers add up; arrays are read-only; equal content is equal, hashes, pickles and
+    prints alike; wrong arguments are named.
     Few survivor sets are all tried, of many some are drawn from ``seed``. A code of about a hundred
     workers takes seconds; several small ``n`` and ``s`` find more than one large pair. The class
     must be at the top of a module, so that the code can be pickled.
@@ -74,6 +75,8 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
         for worker in range(code.n):
             _check_worker(code, worker, rng)
         _check_covers(code)
+        worst = code.worst_error
+        assert 0 <= worst < 1, f"worst_error must be 0 (exact), or above 0 and below 1: {worst}"
         _check_survivors(code, rng)
         module = vars(sys.modules[type(code).__module__])
         for name, clone in check_value(code, module, field="s"):
@@ -203,12 +206,13 @@ def _check_covers(code: GradientCode) -> None:
 def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
     for chunk, holders in enumerate(np.count_nonzero(code.encoding_matrix, axis=0).tolist()):
         line = f"chunk {chunk} has {holders} holders, and any {code.s} may be missing"
-        assert holders > code.s, line
+        assert holders > code.s or code.worst_error, line
     partials = rng.standard_normal((len(code.chunk_fractions), 3))
     results = np.stack([code.encode(i, partials[code.support(i)]) for i in range(code.n)])
     for responded in _masks(code, rng):
         who = f"survivors {np.flatnonzero(responded).tolist()}"
-        must = np.count_nonzero(~responded) <= code.s
+        expected = np.count_nonzero(~responded) <= code.s
+        must = expected and not code.worst_error
         with calling(f"{who}: can_decode"):
             enough = code.can_decode(responded)
         if code.covers:
@@ -221,6 +225,8 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
         except IllConditionedError as error:
             if must:
                 raise AssertionError(f"{who} cannot be decoded: {error}") from error
+        if expected and code.worst_error:
+            _check_approximated(code, responded, results, partials, who)
         if not enough:
             who += ": can_decode is False, but"
             rows, ones = code.encoding_matrix[responded], np.ones(len(code.chunk_fractions))
@@ -229,6 +235,22 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
             assert not spanned, f"{who} their rows span the ones"
             refuses(f"{who} decoding_vector", NotDecodableError, code.decoding_vector, responded)
             refuses(f"{who} decode", NotDecodableError, code.decode, results, responded)
+
+
+def _check_approximated(
+    code: GradientCode, responded: BoolArray, results: FloatArray, partials: FloatArray, who: str
+) -> None:
+    worst = code.worst_error
+    error = code.approximation(responded).error
+    assert error <= worst * (1 + _ROUNDING["float32"]), f"{who}: error {error:g}, over {worst:g}"
+    with calling(f"{who}: decode_within"):
+        found = code.decode_within(
+            np.where(responded[:, None], results, np.nan), responded, allow_error=worst
+        )
+    off = float(np.linalg.norm(found.gradient - partials.sum(axis=0)))
+    spread = float(np.sqrt((partials**2 / code.chunk_fractions[:, None]).sum()))
+    bound = found.error * spread * (1 + _ROUNDING["float32"]) + _EXACT * spread
+    assert off <= bound, f"{who}: decode_within is off by {off:g}, over {bound:g}"
 
 
 def _check_decoded(

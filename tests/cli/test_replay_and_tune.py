@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from seqgc.cli import main
+from seqgc.codes import forget_code
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -111,7 +112,12 @@ def test_tune_names_each_reading_and_takes_resident_ones_on_demand(
     profile: Path, capsys: Out
 ) -> None:
     arguments = ["tune", str(profile), "--schemes", "deal,gc-rep", "--mu", "0", "--jobs", "8"]
-    dealt = answer(capsys, *arguments, "--json")["ranking"]
+    assert main(arguments) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "seqgc train --scheme gc-rep" in shown
+    assert "not looked at: deal" in shown
+    assert "4 in bundles of 2" in shown
+    dealt = answer(capsys, *arguments, "--backend", "local", "--json")["ranking"]
     assert {row["reading"] for row in dealt} == {"per round"}  # type: ignore[attr-defined]
     # A worker's load is settled beforehand of schemes by rounds alone.
     for row in dealt:  # type: ignore[attr-defined]
@@ -175,6 +181,7 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         str(found["jobs"]),
         "--jobs-per-round",
         str(best["jobs_per_round"]),
+        "--repeat",
         "--json",
     )
     assert replayed["runtime_s"] == best["runtime_s"]
@@ -327,7 +334,12 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--jobs", "99"], "profile's 8 rounds; got 99 (take fewer jobs, or --repeat the profile)"),
+        (
+            ["--jobs", "99", "--no-repeat"],
+            "profile's 8 rounds; got 99 (take fewer jobs, or let the profile repeat)",
+        ),
+        (["--backend", "lambada"], "`backend` must be one of"),
+        (["--schemes", "deal", "--backend", "lambda"], "let functions stay (--resident)"),
         (["--schemes", "gcc"], "`schemes` must be among"),
         (["--mu", "0,x"], "`mu` must be numbers, separated by commas; got 'x'"),
         (["--jobs-per-round", "1.5"], "`jobs_per_round` must be integers"),
@@ -348,6 +360,43 @@ def test_tune_refuses_in_one_line(
     profile: Path, capsys: Out, arguments: list[str], message: str
 ) -> None:
     assert message in refused(capsys, "tune", str(profile), "--max-delay", "1", *arguments)
+
+
+OWN_CODE = """
+from dataclasses import dataclass
+import numpy as np
+from seqgc.codes import GradientCode, Layout, register_code
+
+@register_code("striped")
+@dataclass(frozen=True)
+class Striped(GradientCode):
+    def _make_layout(self):
+        chunks = self.n // (self.s + 1)
+        supports = tuple(np.arange(self.n)[:, None] % chunks)
+        return Layout(supports=supports, sizes=np.ones(chunks))
+"""
+
+
+@pytest.mark.usefixtures("plugins_are_forgotten")
+def test_verbs_take_a_code_that_is_only_registered(
+    profile: Path, capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_code_of_a_user.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugin = ["--plugin", "own_code_of_a_user", "--json"]
+    try:
+        run = answer(capsys, "replay", str(profile), "--scheme", "gc-striped:s=1", *plugin)
+        searched = ["--schemes", "gc-striped,uncoded", "--jobs-per-round", "1", "--mu", "0"]
+        found = answer(capsys, "tune", str(profile), *searched, *plugin)
+        explained = answer(capsys, "scheme", "gc-striped:s=1", "-n", "6", *plugin)
+        plan = ["--scheme", "gc-striped:s=1", "-n", "6", "--dry-run"]
+        assert main(["train", *plan, *plugin[:2]]) == 0
+    finally:
+        forget_code("striped")
+    # Every one of three chunks has two holders, and one worker is slow in each round.
+    assert run["runtime_s"] == pytest.approx(found["best"]["runtime_s"])  # type: ignore[index]
+    assert found["best"]["scheme"] == "gc-striped:s=1"  # type: ignore[index]
+    assert explained["normalized_load"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("verb", [["replay", "--scheme", "uncoded"], ["tune"]])

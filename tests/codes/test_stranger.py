@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,8 +24,10 @@ from seqgc.codes import (
 )
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
-from seqgc.schemes import GC
-from seqgc.testing import check_code
+from seqgc.profiles import DelayProfile
+from seqgc.schemes import GC, parse_scheme
+from seqgc.search import Rehearsal, SearchSpace, replay, tune
+from seqgc.testing import check_code, check_scheme
 from tests.codes.registry import exists, masks
 
 
@@ -71,7 +75,21 @@ class Mirrored(GradientCode):
         return (np.arange(self.n).reshape(2, -1),)
 
 
-STRANGERS = {"spread": Spread, "uneven": Uneven, "mirrored": Mirrored}
+@dataclass(frozen=True)
+class Near(GradientCode):
+    """Every worker holds a chunk of its own: without s of n, s/n of the data are missing."""
+
+    promised: float = 1.0
+
+    @property
+    def worst_error(self) -> float:
+        return self.promised * math.sqrt(self.s / self.n)
+
+    def _make_layout(self) -> Layout:
+        return Layout(supports=tuple(np.arange(self.n)[:, None]), sizes=np.ones(self.n))
+
+
+STRANGERS = {"spread": Spread, "uneven": Uneven, "mirrored": Mirrored, "near": Near}
 
 
 @pytest.fixture
@@ -103,7 +121,7 @@ def test_a_strangers_code_is_at_home_in_a_scheme(kind: str) -> None:
         schedule = scheme.start(1)
         tasks = schedule.assignment()
         if not code.can_decode(responded):
-            assert not schedule.feasible(responded)
+            assert schedule.feasible(responded) == code.is_within(responded, code.worst_error)
             continue
         schedule.close_round(responded)
         total = np.zeros(3)
@@ -111,6 +129,66 @@ def test_a_strangers_code_is_at_home_in_a_scheme(kind: str) -> None:
             (task,) = tasks[term.worker]
             total += term.weight * (task.coefficients @ partials[task.chunks])
         np.testing.assert_allclose(total, partials.sum(axis=0), atol=1e-12)
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_registered_code_is_a_scheme_at_once(kind: str) -> None:
+    scheme = parse_scheme(f"gc-{kind}:s=1", n=6)
+    assert scheme == GC(n=6, s=1, family=kind)
+    assert scheme.spec == f"gc-{kind}:s=1"
+    assert isinstance(scheme, GC)
+    assert scheme.exact == (kind != "near")
+    np.testing.assert_array_equal(scheme.worker_loads, make_code(kind, 6, 1).worker_loads)
+    check_scheme(scheme, patterns=2)
+
+
+@pytest.mark.usefixtures("_registered")
+def test_a_search_finds_registered_codes_and_judges_them_as_replays_do() -> None:
+    times = 1 + np.random.default_rng(3).exponential(size=(6, 6))
+    rehearsal = Rehearsal(profile=DelayProfile.from_times(times), alpha=0.5)
+    space = SearchSpace(
+        families=tuple(f"gc-{kind}" for kind in STRANGERS), jobs_per_round=(1,), inexact=True
+    )
+    pruned, whole = (tune(rehearsal, space=space, top=5, prune=prune) for prune in (True, False))
+    assert (pruned.ranking, pruned.inexact) == (whole.ranking, whole.inexact)
+    names = {row.setting.scheme.spec.partition(":")[0] for row in whole.ranking}
+    assert names == {"gc-spread", "gc-uneven", "gc-mirrored"}
+    on = Rehearsal(profile=rehearsal.profile, alpha=0.5, num_jobs=6)
+    for row in (*whole.ranking, *whole.inexact):
+        assert row.runtime_s == replay(row.setting, on).runtime_s
+    assert {row.setting.scheme.spec.partition(":")[0] for row in whole.inexact} == {"gc-near"}
+    for row in whole.inexact:  # of n answers n - s are used, or more if they come at once
+        assert isinstance(row.setting.scheme, GC)
+        least = 1 - row.setting.scheme.s / 6
+        assert least - 1e-12 <= row.information <= 1
+        assert row.equivalent_s == pytest.approx(row.runtime_s / row.information)
+
+
+@pytest.mark.usefixtures("_registered")
+def test_an_approximate_code_loses_what_nobody_holds_and_is_never_chosen_for_exact_work() -> None:
+    schedule = GC(n=6, s=2, family="near").start(1)
+    responded = np.array([True, False, True, True, False, True])
+    assert schedule.feasible(responded)
+    assert not schedule.feasible(responded & (np.arange(6) > 0))
+    schedule.close_round(responded)
+    decoding = schedule.decoding(0)
+    assert decoding.lost == (1, 4)
+    assert decoding.error == pytest.approx(math.sqrt(2 / 6))
+    row = next(row for row in compare_codes(6, 2).rows if row.kind == "near")
+    assert not row.chosen
+    assert row.load == 1 / 6  # the least of all
+    with pytest.raises(AssertionError, match=r"survivors .*error 0\.5.*, over 0\.25"):
+        check_code(Near(4, 1, promised=0.5))
+
+
+def test_a_process_that_reads_a_scheme_knows_its_code() -> None:
+    register_code("spread")(Spread)
+    try:
+        pickled = pickle.dumps(GC(n=6, s=1, family="spread"))
+    finally:
+        forget_code("spread")
+    assert Spread.__module__.encode() in pickled  # importing it registers the code, if it does so
 
 
 @pytest.mark.usefixtures("_registered")

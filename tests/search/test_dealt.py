@@ -10,7 +10,7 @@ import pytest
 
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Arrival, FloatArray, Task, WorkItem
-from seqgc.profiles import DelayProfile
+from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Uncoded
 from seqgc.search import (
@@ -241,19 +241,35 @@ def test_what_cannot_be_read_is_refused_in_one_line() -> None:
 # ---- the search ---------------------------------------------------------------------------------
 
 
-def test_resident_figures_are_ranked_where_workers_may_stay_only() -> None:
+def test_work_is_dealt_in_a_search_to_workers_that_stay_only() -> None:
     profile = random_profile(3)
-    rehearsal = Rehearsal(profile=profile, alpha=1.0)
     space = SearchSpace(families=("deal", "gc-rep"), mus=(0.0,), wait_outs=("feasible",))
-    found = tune(rehearsal, space=space, holdout=0.5)
-    assert {row.reading.label for row in found.ranking} == {"per round"}
-    assert {row.setting.jobs_per_round for row in found.ranking if row.reading == Reading()} >= {1}
-    stay = replace(rehearsal, reading=Reading(resident=True), models=4)
+    for provider, deals in (
+        ("", False),
+        ("lambda", False),
+        ("lambda-local", False),
+        ("dask", True),
+    ):
+        meta = ProfileMeta(provider=provider)
+        on = Rehearsal(profile=replace(profile, meta=meta), alpha=1.0)
+        found = tune(on, space=space)
+        names = {row.setting.scheme.spec.partition(":")[0] for row in found.ranking}
+        assert ("deal" in names) == deals, provider
+        assert found.left_out == (() if deals else ("deal",))
+        stay = replace(on, reading=Reading(resident=True))
+        assert isinstance(tune(stay, space=space).best.setting.scheme, Deal)
+    with pytest.raises(ParameterError, match=r"`schemes` must be able to run .*--resident"):
+        tune(Rehearsal(profile=profile, alpha=1.0), space=SearchSpace(families=("deal",)))
+
+
+def test_resident_workers_are_ranked_by_what_they_come_to() -> None:
+    profile = random_profile(3)
+    space = SearchSpace(families=("deal", "gc-rep"), mus=(0.0,), wait_outs=("feasible",))
+    reading = Reading(resident=True)
+    stay = Rehearsal(profile=profile, alpha=1.0, reading=reading, models=4)
     ranking = tune(stay, space=space, holdout=0.5).ranking
     assert ranking[0].reading.resident
     assert [row.runtime_s for row in ranking] == sorted(row.runtime_s for row in ranking)
-    read = {row.reading.label for row in ranking if isinstance(row.setting.scheme, Deal)}
-    assert read == {"per round", "resident"}
     for row in ranking:
         on = replace(stay, reading=row.reading, num_jobs=12, repeat=True)
         on = replace(on, profile=profile.select_rounds(0, stop=3))
@@ -262,8 +278,10 @@ def test_resident_figures_are_ranked_where_workers_may_stay_only() -> None:
 
 
 def test_only_what_deals_may_be_searched() -> None:
-    rehearsal = Rehearsal(profile=random_profile(5), alpha=1.0)
-    found = tune(rehearsal, space=SearchSpace(families=("deal",)), pareto=True)
+    profile = replace(random_profile(5), meta=ProfileMeta(provider="local"))
+    found = tune(
+        Rehearsal(profile=profile, alpha=1.0), space=SearchSpace(families=("deal",)), pareto=True
+    )
     assert {row.setting.scheme.spec.partition(":")[0] for row in found.ranking} == {"deal"}
     assert found.evaluated == len(found.ranking)
     assert found.best in found.pareto

@@ -205,6 +205,7 @@ def test_a_row_says_what_its_replay_and_its_bounds_are() -> None:
     found = tune(Rehearsal(profile=profile, num_jobs=6, alpha=alpha), space=SMALL)
     assert [row.runtime_s for row in found.ranking] == sorted(r.runtime_s for r in found.ranking)
     offered = set(registered()) - {"backup", "balanced"}  # approximates; is what controllers choose
+    offered -= {"deal"}  # the profile does not say that its workers stay
     offered -= {name for name in offered if issubclass(registered()[name].kind, PolicyDefence)}
     assert {entry_of(row.setting.scheme).name for row in found.ranking} == offered
     for row in found.ranking:
@@ -349,9 +350,9 @@ def test_the_interval_covers_the_sum_of_a_dependent_series_about_as_often_as_it_
 
 def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
     profile = random_profile(0, rounds=3)
-    with pytest.raises(ParameterError, match=r"profile's 3 rounds; got 4 \(.*--repeat"):
+    with pytest.raises(ParameterError, match=r"profile's 3 rounds; got 4 \(.*repeat"):
         tune(
-            Rehearsal(profile=profile, num_jobs=4, alpha=1.0),
+            Rehearsal(profile=profile, num_jobs=4, alpha=1.0, repeat=False),
             space=SearchSpace(jobs_per_round=(1,)),
         )
     with pytest.raises(ParameterError, match="`jobs_per_round` must admit a candidate"):
@@ -443,6 +444,93 @@ def test_rounds_that_are_played_again_are_no_further_evidence() -> None:
     # Four times the seconds, and four times the doubt: not half of it.
     assert often.saved_s == pytest.approx(4 * once.saved_s)
     assert often.high_s - often.low_s == pytest.approx(4 * (once.high_s - once.low_s), rel=0.02)
+
+
+# ---- what of a recording is seen ----------------------------------------------------------------
+
+
+def calm_start() -> DelayProfile:
+    """Twenty rounds of eight workers: from the third on one of them, in turn, takes 10 s, not 1."""
+    times = np.ones((20, 8))
+    late = np.arange(2, 20)
+    times[late, late % 8] = 10.0
+    return DelayProfile.from_times(times)
+
+
+def test_every_bundle_is_judged_on_all_rounds() -> None:
+    space = SearchSpace(families=("uncoded", "gc-rep", "gc-binary"))
+    found = tune(Rehearsal(profile=calm_start(), alpha=0.1, models=4), space=space)
+    assert found.best.setting == Setting(
+        scheme=GC(n=8, s=1, family="rep"), rule=found.best.setting.rule, jobs_per_round=4
+    )
+    # Twenty rounds of 1 s, and four models of which a worker computes a quarter each.
+    assert found.best.runtime_s == pytest.approx(20 * (1 + 0.1 * 4 * 2 / 8))
+    assert found.rounds_seen == {1: 20, 2: 20, 4: 20}
+    (uncoded,) = (row for row in found.ranking if row.setting.scheme.spec == "uncoded")
+    assert uncoded.runtime_s == pytest.approx(2 * 1.05 + 18 * 10.05)  # the issue's 183 s
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 7])
+@pytest.mark.parametrize("repeat", [None, False])
+def test_bundles_are_searched_on_few_rounds_too(rounds: int, repeat: bool | None) -> None:
+    profile = random_profile(2, rounds=rounds)
+    space = SearchSpace(families=("uncoded",), mus=(0.0,), wait_outs=("all",))
+    on = Rehearsal(profile=profile, alpha=0.1, repeat=repeat)
+    found = tune(on, space=space, prune=False)
+    seen = {row.setting.jobs_per_round for row in found.ranking}
+    if repeat is None:
+        assert seen == {1, 2, 4}
+        assert set(found.rounds_seen.values()) == {rounds}
+    else:  # once through, which leaves large bundles few rounds
+        assert 4 in seen
+        assert found.rounds_seen[4] == 1
+
+
+def test_a_search_says_what_part_it_looked_at() -> None:
+    space = SearchSpace(families=("uncoded", "gc-rep"), jobs_per_round=(1, 2, 3, 4))
+    found = tune(Rehearsal(profile=calm_start(), alpha=0.1, num_jobs=8, models=4), space=space)
+    assert (found.num_rounds, found.rounds_seen) == (20, {1: 8, 2: 4, 3: 0, 4: 2})
+
+
+# ---- approximations -----------------------------------------------------------------------------
+
+
+def test_approximations_are_ranked_by_time_and_error_together() -> None:
+    space = SearchSpace(families=("backup", "uncoded"), jobs_per_round=(1,), inexact=True)
+    times = 1 + np.arange(8.0)[None].repeat(6, axis=0)  # worker i answers after 1 + i s
+    rehearsal = Rehearsal(profile=DelayProfile.from_times(times), alpha=0.0)
+    found = tune(rehearsal, space=space, prune=False, top=100).inexact
+    # Without its b slowest answers a round takes 8 - b s, and makes 8 - b eighths of a batch.
+    rounds = {row.setting.scheme.tolerated: row for row in found if row.setting.rule.mu == 0}  # type: ignore[union-attr]
+    assert {b: row.runtime_s for b, row in rounds.items()} == {b: 6 * (8 - b) for b in rounds}
+    for b, row in rounds.items():
+        assert row.information == pytest.approx((8 - b) / 8)
+        assert row.equivalent_s == pytest.approx(6 * 8)  # as long as uncoded takes
+    assert (
+        tune(rehearsal, space=space, top=3).inexact
+        == tuple(row for row in found if row.equivalent_s <= found[0].equivalent_s * (1 + 1e-12))[
+            : len(tune(rehearsal, space=space, top=3).inexact)
+        ]
+    )
+
+
+def test_pruning_keeps_the_rank_of_approximations() -> None:
+    profile = random_profile(4)
+    space = SearchSpace(
+        families=("backup", "gc-rep", "uncoded"),
+        mus=(0.0, 0.5),
+        jobs_per_round=(1, 2),
+        inexact=True,
+    )
+
+    def found(*, prune: bool) -> Tuning:
+        return tune(Rehearsal(profile=profile, alpha=0.5), space=space, top=4, prune=prune)
+
+    pruned, whole = found(prune=True), found(prune=False)
+    assert pruned.inexact == whole.inexact
+    seconds = [row.equivalent_s for row in whole.inexact]
+    assert seconds == sorted(seconds)
+    assert [row.runtime_s for row in whole.inexact] != sorted(r.runtime_s for r in whole.inexact)
 
 
 # ---- recorded delays ----------------------------------------------------------------------------

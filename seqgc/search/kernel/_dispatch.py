@@ -23,7 +23,7 @@ import numpy as np
 
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.rounds import ClosingRule
-from seqgc.schemes import GC, MSGC, SRSGC, Scheme
+from seqgc.schemes import MSGC, SRSGC, Scheme
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._arrivals import Arrivals, Closings
 from seqgc.search.kernel._thresholds import History, Thresholds
@@ -155,7 +155,7 @@ def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
 
 
 @adds_results.register
-def _(scheme: GC | SRSGC | MSGC) -> bool:
+def _(scheme: SRSGC | MSGC) -> bool:
     return scheme.family != "cyclic"
 
 

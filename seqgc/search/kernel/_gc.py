@@ -13,6 +13,7 @@ from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
     Kernel,
     Need,
+    adds_results,
     by_thresholds,
     conforms_as_feasible,
     kernel_of,
@@ -54,11 +55,26 @@ class GCThresholds(Thresholds):
 
 @kernel_of.register
 def _(scheme: Uncoded | Backup | GC, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
-    if isinstance(scheme, GC) and not scheme.exact:
+    if isinstance(scheme, GC) and not (scheme.exact and _counts(scheme)):
         return None
     return Kernel(
         group=GC, decisions=scheme, play=by_thresholds(partial(GCThresholds, feasible=feasible))
     )
+
+
+def _counts(scheme: GC) -> bool:
+    """Whether nothing decodes but a cover of its code or, if it has none, any n - s answers.
+
+    Of somebody else's code without covers, fewer answers may decode: equations must be solved.
+    """
+    if scheme.family in ("rep", "cyclic", "binary"):
+        return True
+    return bool(make_code(scheme.family, scheme.n, scheme.s).covers)
+
+
+@adds_results.register
+def _(scheme: GC) -> bool:
+    return scheme.family != "cyclic" and _counts(scheme)
 
 
 @necessary_answers.register
@@ -76,7 +92,7 @@ def _(scheme: GC, *, conforms: bool) -> Need:
     """Return what decodes the round's own job; what conforms has at most s stragglers."""
     if conforms and scheme.family != "rep":
         return Need(answers=scheme.n - scheme.s)
-    if conforms or scheme.exact:
+    if scheme.exact and _counts(scheme):
         return Need(code=(scheme.family, scheme.s))
     return Need(answers=0)
 
@@ -85,6 +101,6 @@ def _(scheme: GC, *, conforms: bool) -> Need:
 def _(scheme: Uncoded | Backup | GC) -> bool:
     if isinstance(scheme, Uncoded | Backup):
         return True
-    if not scheme.exact:
+    if not (scheme.exact and _counts(scheme)):
         return False
     return scheme.family == "rep" or not make_code(scheme.family, scheme.n, scheme.s).covers
