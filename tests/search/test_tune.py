@@ -496,22 +496,22 @@ def test_a_search_says_what_part_it_looked_at() -> None:
 
 
 def test_approximations_are_ranked_by_time_and_error_together() -> None:
-    space = SearchSpace(families=("backup", "uncoded"), jobs_per_round=(1,), inexact=True)
-    times = 1 + np.arange(8.0)[None].repeat(6, axis=0)  # worker i answers after 1 + i s
-    rehearsal = Rehearsal(profile=DelayProfile.from_times(times), alpha=0.0)
-    found = tune(rehearsal, space=space, prune=False, top=100).inexact
-    # Without its b slowest answers a round takes 8 - b s, and makes 8 - b eighths of a batch.
-    rounds = {row.setting.scheme.tolerated: row for row in found if row.setting.rule.mu == 0}  # type: ignore[union-attr]
-    assert {b: row.runtime_s for b, row in rounds.items()} == {b: 6 * (8 - b) for b in rounds}
-    for b, row in rounds.items():
-        assert row.information == pytest.approx((8 - b) / 8)
-        assert row.equivalent_s == pytest.approx(6 * 8)  # as long as uncoded takes
-    assert (
-        tune(rehearsal, space=space, top=3).inexact
-        == tuple(row for row in found if row.equivalent_s <= found[0].equivalent_s * (1 + 1e-12))[
-            : len(tune(rehearsal, space=space, top=3).inexact)
-        ]
+    space = SearchSpace(
+        families=("backup", "uncoded"),
+        mus=(0.0,),
+        wait_outs=("feasible",),
+        jobs_per_round=(1,),
+        inexact=True,
     )
+    times = 10 + np.arange(8.0)[None].repeat(6, axis=0)  # worker i answers after 10 + i s
+    rehearsal = Rehearsal(profile=DelayProfile.from_times(times), alpha=0.0)
+    found = tune(rehearsal, space=space).inexact
+    # By time alone that would be the other way round.
+    assert [row.setting.scheme.spec for row in found] == [f"backup:b={b}" for b in (1, 2, 3, 4)]
+    for b, row in enumerate(found, start=1):
+        assert row.runtime_s == 6 * (17 - b)
+        assert row.information == pytest.approx((8 - b) / 8)  # of the batch's data are used
+        assert row.equivalent_s == pytest.approx(6 * (17 - b) * 8 / (8 - b))
 
 
 def test_pruning_keeps_the_rank_of_approximations() -> None:
