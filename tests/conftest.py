@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from seqgc.backends import start_fork_server
-from seqgc.codes import code_kinds, forget_code
+from seqgc.codes import code_class, code_kinds, forget_code
 from seqgc.schemes import forget_scheme, registered
 from seqgc.testing import eventually
 from tests.kit import children
@@ -57,13 +57,15 @@ def plugins_are_forgotten() -> Iterator[None]:
     """Forget, after the test, the schemes and codes that it or a plug-in of it registers."""
     schemes, codes, modules = set(registered()), set(code_kinds()), set(sys.modules)
     yield
-    for name in registered().keys() - schemes:
-        module = registered()[name].kind.__module__
-        forget_scheme(name)
-        if module not in modules:
-            sys.modules.pop(module, None)  # imported again, it registers again
-    for kind in set(code_kinds()) - codes:
+    brought = set[str]()
+    for kind in set(code_kinds()) - codes:  # and with each its name as a scheme
+        brought.add(code_class(kind).__module__)
         forget_code(kind)
+    for name in registered().keys() - schemes:
+        brought.add(registered()[name].kind.__module__)
+        forget_scheme(name)
+    for module in brought - modules:
+        sys.modules.pop(module, None)  # imported again, it registers again
 
 
 # ---- no process or thread stays behind ----------------------------------------------------------

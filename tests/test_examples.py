@@ -31,6 +31,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 PLUGINS = {
     "examples.stochastic": "sgc:d=2,s=1",
     "examples.heterogeneous": "het:s=1,fast=2,ratio=2",
+    "examples.thin": "gc-thin:s=1",
 }
 DEFENCES = {"examples.sampling": "psp:beta=1"}
 

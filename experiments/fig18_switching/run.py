@@ -54,7 +54,7 @@ class FamilyTuner:
             families=(self._family,), mus=(RULE.mu,), wait_outs=(RULE.wait_out,),
             jobs_per_round=(1,), max_delay=MODELS - 1,
         )  # fmt: skip
-        rehearsal = Rehearsal(profile=question.profile, models=MODELS)
+        rehearsal = Rehearsal(profile=question.profile, models=MODELS, repeat=False)
         best = tune(rehearsal, space=space, top=1).best
         self.search_s = time.process_time() - began
         rounds = question.profile.num_rounds

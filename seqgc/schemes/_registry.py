@@ -80,7 +80,12 @@ def _path(kind: type[Defence]) -> str:
 
 
 def forget_scheme(name: str) -> None:
-    """Make a registered name unknown again, as a test or a notebook may want to."""
+    """Make a registered name unknown again, as a test or a notebook may want to.
+
+    `ParameterError`: it is not registered by itself. ``gc-KIND`` goes with its code, `forget_code`.
+    """
+    if name not in ENTRIES:
+        raise ParameterError("name", f"must be one of {', '.join(ENTRIES)}", name)
     del ENTRIES[name]
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from seqgc.cli import main
-from seqgc.codes import forget_code
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
@@ -384,15 +383,12 @@ def test_verbs_take_a_code_that_is_only_registered(
     (tmp_path / "own_code_of_a_user.py").write_text(OWN_CODE)
     monkeypatch.syspath_prepend(tmp_path)
     plugin = ["--plugin", "own_code_of_a_user", "--json"]
-    try:
-        run = answer(capsys, "replay", str(profile), "--scheme", "gc-striped:s=1", *plugin)
-        searched = ["--schemes", "gc-striped,uncoded", "--jobs-per-round", "1", "--mu", "0"]
-        found = answer(capsys, "tune", str(profile), *searched, *plugin)
-        explained = answer(capsys, "scheme", "gc-striped:s=1", "-n", "6", *plugin)
-        plan = ["--scheme", "gc-striped:s=1", "-n", "6", "--dry-run"]
-        assert main(["train", *plan, *plugin[:2]]) == 0
-    finally:
-        forget_code("striped")
+    run = answer(capsys, "replay", str(profile), "--scheme", "gc-striped:s=1", *plugin)
+    searched = ["--schemes", "gc-striped,uncoded", "--jobs-per-round", "1", "--mu", "0"]
+    found = answer(capsys, "tune", str(profile), *searched, *plugin)
+    explained = answer(capsys, "scheme", "gc-striped:s=1", "-n", "6", *plugin)
+    plan = ["--scheme", "gc-striped:s=1", "-n", "6", "--dry-run"]
+    assert main(["train", *plan, *plugin[:2]]) == 0
     # Every one of three chunks has two holders, and one worker is slow in each round.
     assert run["runtime_s"] == pytest.approx(found["best"]["runtime_s"])  # type: ignore[index]
     assert found["best"]["scheme"] == "gc-striped:s=1"  # type: ignore[index]
