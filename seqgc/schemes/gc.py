@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, Final
 
@@ -23,6 +23,7 @@ from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
 
 
+_EVERY_S_UP_TO: Final = 32  # workers, of other families than ours
 _FAMILIES: Final = ("cyclic", "rep", "binary")  # ours: registered by name, of equal loads
 
 
@@ -173,8 +174,11 @@ class GC(CodedScheme):
 
 
 def _of_a_family(family: str, n: int, grid: Grid) -> Iterator[GC]:
-    """Yield the schemes of a family for n workers; it may refuse any s."""
-    for s in grid.values(1, n - 1):
+    """Yield the schemes of a family for n workers; it may refuse any s.
+
+    Of many workers ``s`` is thinned out: a search replays each of these by itself.
+    """
+    for s in (grid if n <= _EVERY_S_UP_TO else replace(grid, coarse=True)).values(1, n - 1):
         try:
             scheme = GC(n=n, s=s, family=family)
         except ParameterError:
