@@ -1,4 +1,4 @@
-"""What boto3 leaves out: the region that AWS_REGION names, and signing by AWS's time, not by ours.
+"""What boto3 leaves out: AWS_REGION, no proxy to this machine, and signing by AWS's time, not ours.
 
 A signature holds for a few minutes about its time, by the service's clock. What it refuses (HTTP
 403) it dates, so a caller whose clock is wrong can put that right and sign again; no function has
@@ -14,12 +14,26 @@ from __future__ import annotations
 import calendar
 import os
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-__all__ = ["ServiceTime", "environment_region", "sign_by"]
+from seqgc.errors import ParameterError
+
+if TYPE_CHECKING:
+    from boto3.session import Session
+
+__all__ = [
+    "ServiceTime",
+    "environment_region",
+    "is_on_this_machine",
+    "open_client",
+    "open_session",
+    "sign_by",
+]
 
 _STALE_S: Final = 240.0  # by which a signature's time is off; AWS allows for 300 s
 _NEVER: Final = 2.0**32  # no clock shows this: whoever says it is no service of AWS's
@@ -33,6 +47,65 @@ def environment_region() -> str | None:
     AWS's tools and all of its SDKs but one read the first; botocore knows the second only.
     """
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Return whether a URL leads to this machine, where no request may go through a proxy.
+
+    Examples
+    --------
+    >>> is_on_this_machine("http://127.0.0.1:8000/"), is_on_this_machine("https://example.org")
+    (True, False)
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def open_session(*, region: str | None = None, keys: Sequence[str] = ()) -> Session:
+    """Return a session of boto3, in the given region, else that of `environment_region`.
+
+    A pair of ``keys`` (access key and secret) signs for it; no AWS profile is read then. Without
+    them boto3 finds the credentials and, if there is no region yet, the region: in the environment,
+    the AWS profile or the machine's role.
+
+    Raises
+    ------
+    ParameterError
+        If ``AWS_PROFILE`` names a profile that does not exist.
+    """
+    import boto3
+    from botocore.exceptions import ProfileNotFound
+    from botocore.session import Session
+
+    no_profile = {"profile": (None, None, None, None)}
+    within = Session(session_vars=no_profile if keys else None)
+    try:
+        return boto3.Session(
+            *keys, region_name=region or environment_region(), botocore_session=within
+        )
+    except ProfileNotFound as error:
+        rule = "must name a profile of this user's AWS configuration"
+        remedy = "`aws configure list-profiles` shows them; or unset AWS_PROFILE"
+        raise ParameterError("AWS_PROFILE", rule, error.kwargs["profile"], remedy) from None
+
+
+def open_client(session: Session, service: str, **options: Any) -> Any:
+    """Return ``session.client(service, **options)``, without a proxy to a service of this machine.
+
+    boto3 asks the proxy of ``HTTP_PROXY`` for every address that ``NO_PROXY`` does not list.
+    """
+    from botocore.config import Config
+
+    make: Any = session.client  # boto3's overloads want a literal name
+    client = make(service, **options)
+    if not is_on_this_machine(client.meta.endpoint_url):
+        return client
+    client.close()
+    config = options.pop("config", None) or Config()
+    return make(service, config=config.merge(Config(proxies={})), **options)
 
 
 class ServiceTime:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from seqgc._aws import environment_region
+from seqgc import _aws
 from seqgc.errors import ParameterError, SeqgcError, one_line
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ _REMEDIES: Final = {
     "ExpiredTokenException": "renew the credentials: `aws sso login`",
     "InvalidClientTokenId": "run `aws configure`, or `aws sso login`",
     "NoCredentialsError": "run `aws configure`, or `aws sso login`",
-    "ProfileNotFound": "see `aws configure list-profiles`",
     "RequestExpired": "set this machine's clock: `sudo timedatectl set-ntp true`",
     "SignatureDoesNotMatch": "run `aws configure`, and check this machine's clock: `timedatectl`",
 }
@@ -48,18 +47,17 @@ def open_session(*, region: str | None = None) -> Session:
     Raises
     ------
     DeployError
-        If boto3 is not installed, or the profile or the region is not known.
+        If boto3 is not installed, or the region is not known.
     ParameterError
-        If there cannot be a region of that name.
+        If there cannot be a region of that name, or there is no such profile.
     """
     try:
-        import boto3
         from botocore.exceptions import InvalidRegionError
         from botocore.utils import validate_region_name
     except ImportError:
         raise DeployError("boto3 is not installed", "pip install 'seqgc[aws]'") from None
     with calls("open a session"):
-        session = boto3.Session(region_name=region or environment_region())
+        session = _aws.open_session(region=region)
     if not session.region_name:
         raise DeployError("no AWS region is known", "pass --region, or export AWS_REGION")
     try:

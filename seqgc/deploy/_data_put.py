@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from seqgc._aws import open_client
 from seqgc._durable import folder_below, replacing
 from seqgc.deploy._aws import calls
 from seqgc.deploy._data_sources import arrays_of, check_arrays
@@ -146,7 +147,7 @@ def upload_data(
     DeployError
         If AWS refuses.
     """
-    client = session.client("s3")
+    client = open_client(session, "s3")
     bucket, prefix = location.removeprefix("s3://").split("/", 1)
     before = find_data(stored.name, [location], client=lambda: client)
     if before is not None and before.digest == stored.digest:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 
 from seqgc import wire
+from seqgc._aws import open_client
 from seqgc.backends.lambda_ import MASTER_PORTS
 from seqgc.deploy._aws import client_config
 from seqgc.deploy._deployment import Deployment
@@ -78,8 +79,7 @@ class Patient:
 
     def new_client(self, service: str, *, config: object) -> Any:
         """Return a client that is set up otherwise."""
-        client: Any = self.session.client  # boto3's overloads want a literal name
-        return client(service, region_name=self.region, config=config)
+        return open_client(self.session, service, region_name=self.region, config=config)
 
 
 def credentials(patient: Patient) -> str:

@@ -27,6 +27,7 @@ from typing import Final
 import msgspec
 import tomli_w
 
+from seqgc._aws import is_on_this_machine
 from seqgc._durable import replacing
 from seqgc.deploy._prices import Prices, prices_date, read_prices
 from seqgc.errors import ParameterError, one_line
@@ -151,11 +152,16 @@ def _ask(region: str, base: str) -> DatedPrices | str:
 
 def _read(url: str, until: float) -> bytes:
     from http.client import HTTPException
-    from urllib.request import urlopen  # not before: it takes longer than most of what is imported
 
+    # not before: it takes longer than most of what is imported
+    from urllib.request import ProxyHandler, build_opener
+
+    proxies: dict[str, str] | None = (
+        {} if is_on_this_machine(url) else None
+    )  # None: those of the environment
     parts: list[bytes] = []
     try:
-        with urlopen(url, timeout=_TIMEOUT_S) as answer:
+        with build_opener(ProxyHandler(proxies)).open(url, timeout=_TIMEOUT_S) as answer:
             while part := answer.read(2**20):
                 parts.append(part)
                 if sum(map(len, parts)) > _LARGEST:

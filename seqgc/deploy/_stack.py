@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from seqgc._aws import open_client
 from seqgc._durable import temporary_folder
 from seqgc.deploy._aws import DeployError, calls, client_config
 from seqgc.deploy._context import context_files, require_room, write_context
@@ -101,7 +102,9 @@ def deploy(
     """
     files = context_files(options, own or OwnCode(), template=template)
     with calls("ask AWS who calls"):
-        account = session.client("sts", config=client_config()).get_caller_identity()["Account"]
+        account = open_client(session, "sts", config=client_config()).get_caller_identity()[
+            "Account"
+        ]
     region, prefix_list = session.region_name, _s3_prefix_list(session)
     commands = deploy_commands(options, region=region, account=account, prefix_list=prefix_list)
     # what the zip's Makefile cannot learn from sam
@@ -125,7 +128,7 @@ def _s3_prefix_list(session: Session) -> str:
     """Return the id of the region's list of S3's addresses."""
     name = f"com.amazonaws.{session.region_name}.s3"
     with calls("look up S3's prefix list"):
-        lists = session.client("ec2", config=client_config()).describe_managed_prefix_lists(
+        lists = open_client(session, "ec2", config=client_config()).describe_managed_prefix_lists(
             Filters=[{"Name": "prefix-list-name", "Values": [name]}]
         )["PrefixLists"]
     if not lists:
@@ -136,7 +139,7 @@ def _s3_prefix_list(session: Session) -> str:
 def _read_outputs(stack: str, *, session: Session) -> Deployment:
     """Return what a stack consists of, unless it is not seqgc's or its last change failed."""
     with calls(f"read stack {stack!r}"):
-        client = session.client("cloudformation", config=client_config())
+        client = open_client(session, "cloudformation", config=client_config())
         description = client.describe_stacks(StackName=stack)["Stacks"][0]
     status = str(description["StackStatus"])
     if not status.endswith("_COMPLETE") or "ROLLBACK" in status or "DELETE" in status:

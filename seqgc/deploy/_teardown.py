@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from seqgc._aws import open_client
 from seqgc.deploy._aws import DeployError, calls, client_config, in_one_line
 from seqgc.errors import ParameterError
 
@@ -70,7 +71,7 @@ def plan_teardown(stack: str, *, session: Session, data: bool = False) -> Teardo
     """
     if not _NAME.fullmatch(stack):
         raise ParameterError("stack", "must be the name of a stack, or its id", stack)
-    cloud = session.client("cloudformation", config=client_config())
+    cloud = open_client(session, "cloudformation", config=client_config())
     with calls(f"find stack {stack!r}"):
         found = _find(cloud, stack)
         if found is None:
@@ -128,7 +129,7 @@ def tear_down(plan: Teardown, *, session: Session, say: Say) -> None:
         for system in kinds[_FILES]:
             say(f"deleting file system {system}")
             with _noted(left, f"file system {system}"):
-                efs = session.client("efs", config=client_config())
+                efs = open_client(session, "efs", config=client_config())
                 efs.delete_file_system(FileSystemId=system)
     if left:
         raise DeployError(f"left: {'; '.join(left)}", "mend that, then say the same again")
@@ -188,10 +189,10 @@ def _is_there(part: Part, session: Session) -> bool:
 
     try:
         if part.kind == _FILES:
-            efs = session.client("efs", config=client_config())
+            efs = open_client(session, "efs", config=client_config())
             efs.describe_file_systems(FileSystemId=part.name)
         else:  # a policy is there as long as its bucket
-            session.client("s3", config=client_config()).head_bucket(Bucket=part.name)
+            open_client(session, "s3", config=client_config()).head_bucket(Bucket=part.name)
     except ClientError as error:
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
             return False
@@ -201,8 +202,8 @@ def _is_there(part: Part, session: Session) -> bool:
 
 def _refuse_users(goes: list[Part], session: Session) -> None:
     """Refuse what CloudFormation could not delete, since somebody else uses it."""
-    iam = session.client("iam", config=client_config())
-    ec2 = session.client("ec2", config=client_config())
+    iam = open_client(session, "iam", config=client_config())
+    ec2 = open_client(session, "ec2", config=client_config())
     with calls("look who uses the stack"):
         for part in goes:
             if part.kind == "AWS::IAM::ManagedPolicy":
@@ -226,7 +227,7 @@ def _refuse_users(goes: list[Part], session: Session) -> None:
 def _delete_stack(stack_id: str, session: Session) -> None:
     from botocore.exceptions import WaiterError
 
-    cloud = session.client("cloudformation", config=client_config())
+    cloud = open_client(session, "cloudformation", config=client_config())
     cloud.delete_stack(StackName=stack_id)
     waiter = cloud.get_waiter("stack_delete_complete")
     try:
@@ -245,7 +246,7 @@ def _delete_stack(stack_id: str, session: Session) -> None:
 
 def _delete_images(plan: Teardown, session: Session) -> None:
     """Delete the repository with what is in it, which CloudFormation would not, and its stack."""
-    ecr = session.client("ecr", config=client_config())
+    ecr = open_client(session, "ecr", config=client_config())
     for part in plan.goes:
         if part.kind == "AWS::ECR::Repository":
             ecr.delete_repository(repositoryName=part.name, force=True)
@@ -254,7 +255,7 @@ def _delete_images(plan: Teardown, session: Session) -> None:
 
 def _delete_bucket(bucket: str, session: Session) -> None:
     """Delete all versions of all objects, what was being uploaded, and the bucket."""
-    s3 = session.client("s3", config=client_config())
+    s3 = open_client(session, "s3", config=client_config())
     failed: list[str] = []
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
         listed = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from seqgc._aws import open_session
 from seqgc._durable import temporary_folder
 from seqgc.deploy import Deployment, pin_version, read_deployment
 from seqgc.errors import ParameterError
@@ -162,7 +163,7 @@ class _OnThisMachine(FunctionWorkers):
 
     def _started(self, modules: Sequence[str]) -> Functions:
         try:
-            import boto3
+            import boto3  # noqa: F401
 
             from seqgc.local_lambda import DeployedAs, LocalLambda
         except ImportError as error:
@@ -192,7 +193,7 @@ class _OnThisMachine(FunctionWorkers):
         )
         return Functions(
             name=service.function_name,
-            session=boto3.Session(*service.keys, region_name=_REGION),
+            session=open_session(region=_REGION, keys=service.keys),
             endpoint_url=service.endpoint_url,
             mount=mount,
         )
@@ -263,13 +264,12 @@ def _path_of(code: Path) -> tuple[str, ...]:
 def _session_of_caller(region: str) -> Session:
     """Return a session that signs as whoever runs this: better unknown now than in mid-run."""
     try:
-        import boto3
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
         raise missing("lambda", "aws", error) from None
     remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     try:
-        session = boto3.Session(region_name=region)
+        session = open_session(region=region)
         credentials = session.get_credentials()
         if credentials is not None:
             credentials.get_frozen_credentials()  # renews what has expired, if it can

@@ -225,6 +225,6 @@ def test_endpoints_are_those_of_every_client_of_aws(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     china = Target.invoke_api("f", region="cn-north-1")
     assert china.url == f"https://lambda.cn-north-1.amazonaws.com.cn{path}"
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nowhere")
     with pytest.raises(ParameterError, match="`endpoint_url` must be given where botocore finds"):
         Target.invoke_api("f", region=REGION)

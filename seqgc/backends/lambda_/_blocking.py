@@ -18,7 +18,7 @@ from http.cookiejar import DefaultCookiePolicy
 from io import BufferedReader, RawIOBase
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from seqgc._aws import ServiceTime, environment_region, sign_by
+from seqgc._aws import ServiceTime, is_on_this_machine, open_client, open_session, sign_by
 from seqgc.backends._events import MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
 from seqgc.backends.lambda_._threads import CallThreads
@@ -219,7 +219,6 @@ class Boto3Transport(_ThreadedTransport):
         session: Session | None = None,
         clock: Clock | None = None,
     ) -> None:
-        import boto3
         from botocore.config import Config
 
         super().__init__(limits, clock=clock)
@@ -230,8 +229,12 @@ class Boto3Transport(_ThreadedTransport):
             read_timeout=self._limits.answer_s,
         )
         try:
-            self._client = (session or boto3.Session(region_name=environment_region())).client(
-                "lambda", config=config, region_name=region, endpoint_url=endpoint_url
+            self._client = open_client(
+                session or open_session(),
+                "lambda",
+                config=config,
+                region_name=region,
+                endpoint_url=endpoint_url,
             )
         except ValueError as error:  # boto3's own, of what is given or configured
             raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
@@ -314,6 +317,8 @@ class HttpTransport(_ThreadedTransport):
         self._settings = session.merge_environment_settings(
             target.url, {}, True, os.environ.get("AWS_CA_BUNDLE"), None
         )
+        if is_on_this_machine(target.url):
+            self._settings["proxies"] = {}
 
     def _adapter(self) -> HTTPAdapter:
         """Return what opens connections, all of them watched, a proxy's too."""

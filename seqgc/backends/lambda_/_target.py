@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from seqgc._aws import ServiceTime
+from seqgc._aws import ServiceTime, open_session
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -98,11 +98,12 @@ class Target:
 def _endpoint(region: str) -> str:
     """Return what botocore takes: its rules are many, of partitions, profiles and variables."""
     from botocore.exceptions import BotoCoreError
-    from botocore.session import get_session
 
     nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}  # else it looks for somebody
     try:
-        client = get_session().create_client("lambda", region_name=region, **nobody)
+        client = open_session(region=region).client("lambda", **nobody)
+    except ParameterError:
+        raise
     except (BotoCoreError, ValueError) as error:  # ValueError: what is configured is no URL
         rule = f"must be given where botocore finds none for {region!r} ({error})"
         raise ParameterError("endpoint_url", rule, None) from None
@@ -142,9 +143,7 @@ class Signer:
         now: Callable[[], float] | None = None,
     ) -> None:
         if credentials is None:
-            from botocore.session import get_session
-
-            credentials = get_session().get_credentials()
+            credentials = open_session().get_credentials()
         if credentials is None:
             remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             raise ParameterError("credentials", "must be given or found", None, remedy)

@@ -32,14 +32,13 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import certifi
 import pycurl
 
+from seqgc._aws import is_on_this_machine
 from seqgc.backends.lambda_._target import Signer
 from seqgc.backends.lambda_._transport import Limits, Reply, connection_error, reply_of
 from seqgc.ports import Clock
@@ -273,9 +272,6 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
         pycurl.NOSIGNAL: 1,
         pycurl.CAPATH if Path(bundle).is_dir() else pycurl.CAINFO: bundle,
     }
-    host = urlsplit(url).hostname or ""
-    with suppress(ValueError):  # a name
-        host = "localhost" if ip_address(host).is_loopback else host
-    if host == "localhost":
+    if is_on_this_machine(url):
         options[pycurl.PROXY] = ""  # none, whatever the environment says
     return options

@@ -12,17 +12,30 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seqgc.backends.lambda_ import CurlTransport, HttpTransport, Limits, Reply, Target
+from seqgc import deploy
+from seqgc._aws import open_client, open_session
+from seqgc.backends.lambda_ import (
+    Boto3Transport,
+    CurlTransport,
+    HttpTransport,
+    Limits,
+    Reply,
+    Target,
+)
 from seqgc.errors import ParameterError, WorkerError
+from seqgc.stores import open_s3
 from seqgc.testing import PATIENCE_S, eventually
 from tests.backends.lambda_.over_sockets import HEAD, Open, make, replies_of, reply_to, silent
 from tests.backends.lambda_.peer import (
+    KEY,
     REGION,
+    SECRET,
     Peer,
     Request,
     Response,
@@ -200,15 +213,50 @@ def test_a_proxy_carries_what_is_elsewhere(
     assert len(peer.requests) == 1
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_what_is_on_this_machine_needs_no_proxy(
+    host: str, open_transport: Open, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        assert reply_to(open_transport(peer.url.replace("127.0.0.1", host))).error == ""
+        assert (len(peer.requests), proxy.requests) == (1, [])
+
+
+def test_no_client_of_a_configured_service_on_this_machine_asks_a_proxy(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://lambda.invalid")
-    transport = make("curl", peer.url)
-    try:
-        assert reply_to(transport).error == ""
-    finally:
-        transport.close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", peer.url)
+    with serving() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        client = open_client(open_session(region=REGION), "lambda")
+        assert client.invoke(FunctionName="worker", Payload=b"{}")["StatusCode"] == 200
+        client.close()
+        assert (len(peer.requests), proxy.requests) == (1, [])
+
+
+def test_a_profile_that_is_missing_is_named_unless_keys_are_given(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    local = make("boto3", peer.url, session=open_session(region=REGION, keys=(KEY, SECRET)))
+    assert reply_to(local).error == ""
+    local.close()
+    named = r"`AWS_PROFILE` must name a profile .*; got 'nobody' \(`aws configure list-profiles`"
+    target = Target.invoke_api("f", region=REGION, endpoint_url=peer.url)
+    for opened in (
+        partial(Target.invoke_api, "f", region=REGION),
+        partial(Boto3Transport, "f", region=REGION),
+        partial(HttpTransport, target),
+        open_s3,
+        deploy.open_session,
+    ):
+        with pytest.raises(ParameterError, match=named):
+            opened()
 
 
 # ---- waiting, and the end -----------------------------------------------------------------------
