@@ -13,6 +13,8 @@ from pathlib import Path
 __all__ = [
     "AuditError",
     "BudgetError",
+    "CallbackError",
+    "DamageError",
     "IllConditionedError",
     "ModelError",
     "NotDecodableError",
@@ -154,6 +156,27 @@ class ModelError(SeqgcError):
         return type(self), (self.models,)
 
 
+class CallbackError(SeqgcError):
+    """A callback that failed while a run went on; the run can be resumed from its last checkpoint.
+
+    ``callback`` is the class and the method, ``fault`` what was wrong with the call.
+
+    Examples
+    --------
+    >>> raise CallbackError("Logger.on_step", "raised OSError: no such logger")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.CallbackError: callback Logger.on_step raised OSError: no such logger
+    """
+
+    def __init__(self, callback: str, fault: str) -> None:
+        self.callback, self.fault = callback, fault
+        super().__init__(f"callback {callback} {fault}")
+
+    def __reduce__(self) -> tuple[type[CallbackError], tuple[str, str]]:
+        return type(self), (self.callback, self.fault)
+
+
 class Stopped(SystemExit):
     """A signal asked for the end of this program: ``status`` is the one to end with."""
 
@@ -168,6 +191,10 @@ class WireError(SeqgcError):
 
 class StoreError(SeqgcError):
     """Stored weights that are missing or do not match their digest."""
+
+
+class DamageError(StoreError):
+    """A run whose files are damaged, so that it cannot be resumed; nothing has been started."""
 
 
 def _shown(value: object) -> str:

@@ -45,7 +45,11 @@ def cost(
     values = read_run_config(target) if ran else read_config(target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
     # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
+    assumed = ""
     if ran:  # whoever wrote it: nothing that it names is imported
+        if not {"models", "grid"} & values.keys():  # a run of Python's, which writes no settings
+            values = {"models": [{"name": "model"}], "scheme": "uncoded", **values}
+            assumed = ", unless --memory and the like say so: the run's config.toml does not"
         config = checked(values)
         predicted, estimate = _hindsight(target, config)
         use = predicted.use
@@ -54,8 +58,9 @@ def cost(
         plan = make_plan(config.model_copy(update={"backend": "local"}))
         if config.backend in FUNCTIONS:  # what these refuse has no price
             workers.undeployed(config.workers, config.function).forecast(plan)
-        reach = workers.Reach(deployed=config.backend == "lambda")
-        predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
+        predicted = workers.forecast(
+            plan, config.workers, config.function, reach=_reach_of(config.backend)
+        )
         use = predicted.use
         predicted.check()
         estimate = deploy.estimate_plan(use)
@@ -69,7 +74,7 @@ def cost(
         "warm_ups": use.warm_ups,
     }
     pairs = {
-        "functions": f"{settings.memory_mb} MB, {settings.arch}, {settings.region}",
+        "functions": f"{settings.memory_mb} MB, {settings.arch}, {settings.region}{assumed}",
         "store": str(predicted.store),
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
     }
@@ -102,7 +107,7 @@ def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, deploy.E
     """Return how a run's functions were set up, and what they have used."""
     header = read_run_header(run)
     adapts = config.probe is not None or config.retune is not None
-    reach = workers.Reach(deployed=config.backend == "lambda")
+    reach = _reach_of(config.backend)
     predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)
     use = predicted.use
     return predicted, deploy.estimate_run(
@@ -114,13 +119,19 @@ def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, deploy.E
     )
 
 
+def _reach_of(backend: str) -> workers.Reach:
+    """Return which stores functions have: those of AWS, unless they are this machine's own."""
+    on_aws = backend != "lambda-local"
+    return workers.Reach(deployed=on_aws, s3=on_aws)
+
+
 def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     """Print a run's messages and price; refuse a budget below its first round's. Write nothing."""
     config, plan, crew = run.config, run.plan, run.workers
     if config.max_usd is not None:
         crew.budget(plan, config.max_usd)
     scheme = plan.setting(crew.n).scheme.spec
-    reach = workers.Reach(deployed=False)
+    reach = _reach_of(config.backend)
     predicted = run.forecast or workers.forecast(plan, crew.n, config.function, reach=reach)
     if run.forecast is not None:
         cost_facts, cost_pairs = _priced(deploy.estimate_plan(predicted.use), predicted.settings)

@@ -45,6 +45,7 @@ from seqgc.cli._show import forget_output
 from seqgc.cli._statuses import EPILOG, Status
 from seqgc.errors import (
     BudgetError,
+    DamageError,
     ParameterError,
     ProfileError,
     SeqgcError,
@@ -60,6 +61,7 @@ _UsageError: type[Exception] = next(
 
 _SOON_S = 0.01
 _TRACEBACK = "--traceback"
+_TRAINING = "torch", "safetensors", "threadpoolctl"  # packages of the extra ``train``
 _LONGEST = 300 - len("seqgc: ")  # of a line that refuses
 _LONGEST_NAME = 200  # of a file
 
@@ -128,7 +130,7 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         check_environment(arguments)
         status = _called(arguments)
         sys.stdout.flush()
-    except (ParameterError, ProfileError) as error:
+    except (ParameterError, ProfileError, DamageError) as error:
         return fail(error, str(error), Status.WRONG)
     except BudgetError as error:
         return fail(error, str(error), Status.BUDGET)
@@ -158,6 +160,12 @@ def _called(arguments: list[str]) -> object:
         if not _is_typers(end):
             raise
         return end.code
+    except ImportError as error:
+        if (package := (error.name or "").partition(".")[0]) not in _TRAINING:
+            raise
+        rule = f"needs {package}, which cannot be imported ({one_line(error, limit=100)})"
+        remedy = "pip install 'seqgc[train]'"
+        raise ParameterError("verb", rule, arguments[0], remedy) from error
 
 
 def _misused(error: Exception) -> str:

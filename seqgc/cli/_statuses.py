@@ -22,8 +22,8 @@ class Status(IntEnum):
 
 MEANINGS: Final = {
     "0": "done",
-    "1": "failed: workers, a model, files, or printing what was asked for",
-    "2": "a wrong parameter or file, named in one line; nothing was begun",
+    "1": "failed: workers, a model, a callback, files, or printing what was asked for",
+    "2": "a wrong parameter or file, or a damaged run, named in one line; nothing was begun",
     "3": "the budget is reached; `seqgc resume RUN --max-usd MORE` goes on",
     "130, 143, 129": "SIGINT, SIGTERM or SIGHUP; `seqgc resume RUN` goes on",
 }

@@ -121,6 +121,7 @@ class Checkpointer:
         self._warned = False
         self._measured = False
         self.latest: int | None = None  # rounds; of the last that is on the disk
+        self.failure = ""  # of the last that could not be taken or written
 
     @property
     def due(self) -> bool:
@@ -168,7 +169,7 @@ class Checkpointer:
                 writing.result()
             except OSError as error:
                 what = error.strerror or error
-                self._warn(f"a checkpoint could not be written to {self._folder.shown}: {what}")
+                self._fail(f"a checkpoint could not be written to {self._folder.shown}: {what}")
         if self._shortage and not self._warned:
             self._warned = True
             self._warn(self._shortage)
@@ -188,7 +189,11 @@ class Checkpointer:
         try:
             self._writing = self._thread.submit(do, take())
         except StoreError as error:
-            self._warn(f"a checkpoint could not be taken: {error}")
+            self._fail(f"a checkpoint could not be taken: {error}")
+
+    def _fail(self, why: str) -> None:
+        self.failure = why
+        self._warn(why)
 
     def _write(self, snapshot: RunSnapshot) -> None:
         try:

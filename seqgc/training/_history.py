@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from seqgc._durable import is_full
-from seqgc.errors import ParameterError, SeqgcError, StoreError
+from seqgc.errors import DamageError, ParameterError, SeqgcError, StoreError
 from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, RoundRecord, Seen
 from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
 from seqgc.schemes import parse_scheme
@@ -198,7 +198,7 @@ def read_history(path: Path) -> History:
 
     Raises
     ------
-    StoreError
+    DamageError
         If the file is damaged.
     """
     name = path.parent.resolve().name
@@ -210,9 +210,9 @@ def read_history(path: Path) -> History:
         try:
             history.take(entry)
         except (msgspec.ValidationError, IndexError, SeqgcError) as error:
-            raise StoreError(f"journal {path}, line {number}: {error}") from error
+            raise DamageError(f"journal {path}, line {number}: {error}") from error
     if entries and not history.num_workers:
-        raise StoreError(f"journal {path} has no beginning: the run cannot be resumed")
+        raise DamageError(f"journal {path} has no beginning: the run cannot be resumed")
     return history
 
 

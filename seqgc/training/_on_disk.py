@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shutil import rmtree
 
 from seqgc._durable import sync_folder
-from seqgc.errors import StoreError
+from seqgc.errors import DamageError
 from seqgc.ports import Observer
 from seqgc.training._accepted import accepted
 from seqgc.training._checkpointer import RunSnapshot, RunState
@@ -93,7 +93,7 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
             warnings.append(f"{where}: the run begins again at its first round")
         return None, warnings
     if not history.num_workers:
-        raise StoreError(
+        raise DamageError(
             f"journal {directory.journal} has no beginning, and the run has checkpoints "
             f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
         )

@@ -29,6 +29,7 @@ from seqgc.control import Controlled
 from seqgc.errors import (
     AuditError,
     BudgetError,
+    CallbackError,
     ModelError,
     ParameterError,
     ScheduleError,
@@ -309,12 +310,12 @@ class Session:
         self._checkpoints.give_room_back()
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
-                with suppress(ParameterError):  # of callbacks, which the one before has as well
+                with suppress(ParameterError, CallbackError):  # the checkpoint before stands
                     self._checkpoints.end(partial(self._copied, held))
                 if lost := lost_now():
                     return [lost]
                 if outcome == "finished":
-                    with suppress(ParameterError):  # it is raised once all is written
+                    with suppress(CallbackError):  # it is raised once all is written
                         self._hand_over()
             if outcome != "finished":  # a resumed run will call them
                 self._workload.aftermath.callbacks.mute()
@@ -327,6 +328,9 @@ class Session:
             self._hand_over_news()
         for text in unwritten:
             self.warn(text)
+        if outcome == "finished" and self._snapshot is None and self._checkpoints.latest is None:
+            why = self._checkpoints.failure or "none could be taken"
+            unwritten.append(f"trained to the end, but without a checkpoint ({why})")
         with suppress(StoreError):  # whatever ended the run is more to the point
             self._recorder.write("stop", outcome=outcome)
         if not (lost := lost_now()):

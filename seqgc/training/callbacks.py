@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import torch
 
 from seqgc._fault import fault_of
-from seqgc.errors import ParameterError, did_you_mean, reraise_stop
+from seqgc.errors import CallbackError, ParameterError, did_you_mean, one_line, reraise_stop
 from seqgc.training._packing import pack, unpack
 
 if TYPE_CHECKING:
@@ -126,8 +126,12 @@ class CallbackList:
                 rule = "must have methods that can be looked at"
                 raise _fault(type(callback).__name__, rule, error) from error
         self._callbacks = tuple(callbacks)
-        self._failure: ParameterError | None = None
-        self.snapshot({})
+        self._failure: CallbackError | None = None
+        try:
+            self.snapshot({})
+        except CallbackError as error:  # nothing has been begun
+            rule = "must have states that a checkpoint can hold"
+            raise ParameterError("callbacks", rule, error.callback, error.fault) from error
 
     def call(self, method: str, *arguments: object) -> Stop | None:
         """Return the furthest-reaching stop of all; whoever comes after a failure is not called."""
@@ -143,20 +147,20 @@ class CallbackList:
                 answer = function(*arguments)
             except BaseException as error:
                 reraise_stop(error)
-                self._failure = _fault(name, "must not raise", error)
+                self._failure = CallbackError(name, f"raised {_why(error)}")
                 self._failure.__cause__ = error
                 continue
             if isinstance(answer, Stop):
                 said.add(answer)
             elif answer is not None:
-                rule = f"must return None, Stop.MODEL or Stop.RUN, {name} too"
-                self._failure = ParameterError("callbacks", rule, answer)
+                fault = f"must return None, Stop.MODEL or Stop.RUN; got {answer!r:.120}"
+                self._failure = CallbackError(name, one_line(fault))
         return next((stop for stop in (Stop.RUN, Stop.MODEL) if stop in said), None)
 
     def snapshot(self, tensors: dict[str, torch.Tensor]) -> list[CallbackState]:
         """Return the states of those that have one; their tensors go into ``tensors``.
 
-        ParameterError if one raises, or has what cannot be kept, which is a failure like any other;
+        CallbackError if one raises, or has what cannot be kept, which is a failure like any other;
         or if one has failed before: not all of them have heard of the step that it failed at.
         """
         states = []
@@ -167,8 +171,8 @@ class CallbackList:
                 states.append(CallbackState(name=name, state=json.dumps(packed)))
             except BaseException as error:
                 reraise_stop(error)
-                rule = "must return a state that a checkpoint can hold"
-                self._failure = _fault(f"{name}.state_dict", rule, error)
+                fault = f"must return a state that a checkpoint can hold ({_why(error)})"
+                self._failure = CallbackError(f"{name}.state_dict", fault)
                 raise self._failure from error
         return states
 
@@ -188,7 +192,7 @@ class CallbackList:
                     raise _fault(f"{each.name}.load_state_dict", rule, error) from error
 
     def require_none_failed(self) -> None:
-        """Raise what a callback has raised, a `ParameterError` that names it."""
+        """Raise what a callback has raised, as a `CallbackError` that names it."""
         if self._failure is not None:
             raise self._failure
 
@@ -210,8 +214,11 @@ def stateful(callbacks: Sequence[object]) -> dict[str, _Stateful]:
 
 
 def _fault(name: str, rule: str, error: BaseException) -> ParameterError:
-    why = str(error) if isinstance(error, ParameterError) else fault_of(error)
-    return ParameterError("callbacks", rule, name, why)
+    return ParameterError("callbacks", rule, name, _why(error))
+
+
+def _why(error: BaseException) -> str:
+    return str(error) if isinstance(error, ParameterError) else fault_of(error)
 
 
 def _check(callback: object) -> None:

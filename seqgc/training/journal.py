@@ -31,7 +31,7 @@ import msgspec
 
 from seqgc._bounded import open_bounded
 from seqgc._durable import AppendOnly
-from seqgc.errors import StoreError
+from seqgc.errors import DamageError, StoreError
 
 __all__ = ["Entry", "Journal", "read_journal"]
 
@@ -108,7 +108,9 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
     Raises
     ------
     StoreError
-        If the file is missing, too large, or damaged before its last line.
+        If the file is missing or too large.
+    DamageError
+        If it is damaged before its last line.
     """
     try:
         with open_bounded(path, most_bytes=_MOST_BYTES) as file:
@@ -135,7 +137,7 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
     if b"\n" in data[good:-1]:  # good or not, lines were written after this one
         message = f"journal {path} is damaged in line {lines + 1}, and goes on after it"
         whole = f"the {lines} lines before it are whole, checkpoints may be as well"
-        raise StoreError(f"{message} ({whole}): restore the file from a backup")
+        raise DamageError(f"{message} ({whole}): restore the file from a backup")
     if torn and mend:
         os.truncate(path, good)
     return entries, torn

@@ -114,6 +114,8 @@ def train(
         If a round cannot end; what was trained so far is in the run's checkpoints.
     ModelError
         If every model has failed, or one where the plan says to stop then.
+    CallbackError
+        If a callback raises; the run can be resumed.
     BudgetError
         If the next tasks could pass the budget of an observer.
 
@@ -176,8 +178,8 @@ def resume(
         plan, its code or data, or the versions of seqgc, torch or numpy have changed, or functions
         on AWS cannot have the version that it began with any more, or somebody to ``readmit`` is
         not expelled; nothing is started then.
-    StoreError
-        If its journal or all of its checkpoints are damaged.
+    DamageError
+        If its journal or all of its checkpoints are damaged; nothing is started then.
     BudgetError
         If it has spent more already than a budget among the observers allows.
     """

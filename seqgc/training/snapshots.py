@@ -45,7 +45,7 @@ from safetensors.torch import load, save
 
 from seqgc._bounded import open_bounded
 from seqgc._durable import rename, sync_folder, write_new
-from seqgc.errors import StoreError, one_line
+from seqgc.errors import DamageError, one_line
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors", "encoded"]
 
@@ -180,7 +180,7 @@ class SnapshotFolder(Generic[_State]):
 
         Raises
         ------
-        StoreError
+        DamageError
             If there is none.
         """
         damage: list[str] = []
@@ -196,7 +196,7 @@ class SnapshotFolder(Generic[_State]):
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 damage.append(f"checkpoint {rounds} is damaged: {one_line(_about(error))}")
         what = "; ".join(damage) or "there is none"
-        raise StoreError(f"no checkpoint in {self.shown} can be used: {what}")
+        raise DamageError(f"no checkpoint in {self.shown} can be used: {what}")
 
     def mend(self) -> None:
         """Before anything is read or written: take a checkpoint back that was being replaced.

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from seqgc._by_value import dumps, loads
+from seqgc._fault import fault_of
+
 SCRIPT = """
 import numpy as np
 
@@ -65,3 +68,16 @@ def test_a_script_computes_with_what_it_defines(ending: str, answers: int, tmp_p
     done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=100)
     said = (done.returncode, done.stderr, done.stdout.splitlines())
     assert said == (0, "", ["the script begins", *["[-5. -5.]"] * answers])
+
+
+def test_an_error_of_code_that_travels_names_its_file_and_line() -> None:
+    def forward() -> None:
+        raise LookupError("no such class")  # where it is raised
+
+    copy = loads(dumps(forward))
+    assert copy is not forward
+    with pytest.raises(LookupError) as caught:
+        copy()  # type: ignore[operator]
+    lines = Path(__file__).read_text().splitlines()
+    line = 1 + next(i for i, each in enumerate(lines) if each.endswith("# where it is raised"))
+    assert fault_of(caught.value).endswith(f"({__file__}:{line}, in forward)")

@@ -77,6 +77,11 @@ for line in json.loads(sys.argv[1]):
         assert main(["train", *line.split()]) == 2, line
     assert "torch" not in sys.modules, line
     said[line] = text.getvalue()
+sys.modules["torch"] = None  # as where it is not installed
+for verb in "train", "demo":
+    with contextlib.redirect_stderr(io.StringIO()) as text:
+        assert main([verb]) == 2, verb
+    said[verb] = text.getvalue()
 print(json.dumps([most_mb() - before, said]))
 """
 
@@ -92,6 +97,10 @@ def test_a_wrong_name_is_refused_before_pytorch_is_imported(tmp_path: Path) -> N
     for line, words in BAD.items():
         assert words in said[line], said[line]
         assert said[line].count("\n") == 1
+    for verb in "train", "demo":
+        assert said[verb].count("\n") == 1
+        assert "needs torch" in said[verb]
+        assert "pip install 'seqgc[train]'" in said[verb]
     assert more_mb < 64
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from seqgc import registered_model, workers
 from seqgc.cli import main
+from seqgc.training import TrainingPlan, train
 from tests.cli.kit import Out, deploy
 from tests.cli.refused import refused
+from tests.training.test_adaptive import replayed
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +74,36 @@ def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
     replies = 20 * 270_015 * 4 * 4 / 3
     assert outside["likely"]["transfer_out_bytes"] == pytest.approx(replies, abs=20)
     assert outside["usd"] == pytest.approx(facts["usd"] + replies / 2**30 * 0.09)
+
+
+@pytest.mark.parametrize(
+    ("backend", "store"),
+    [("local", "inline"), ("dask", "inline"), ("lambda", "inline"), ("lambda-local", "directory")],
+)
+def test_a_dry_run_and_the_cost_of_its_plan_agree_on_the_store(
+    backend: str, store: str, capsys: Out
+) -> None:
+    Path("run.toml").write_text(PLAN.replace("lambda-local", backend))
+    assert main(["train", "run.toml", "--dry-run", "--json"]) == 0
+    sent = json.loads(capsys.readouterr().out)
+    assert main(["cost", "run.toml", "--json"]) == 0
+    priced = json.loads(capsys.readouterr().out)
+    assert (sent["where"], sent["why"]) == (priced["store"], priced["why"])
+    assert sent["where"] == store
+
+
+def test_a_run_of_python_has_a_cost_as_well(capsys: Out) -> None:
+    sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    plan = TrainingPlan(
+        models=[registered_model("net", module="mlp", optimizer=sgd)], scheme="gc:s=1", steps=3
+    )
+    train(plan, workers.custom(2, replayed(np.ones((3, 2)))), run="run")
+    assert main(["cost", "run", "--memory", "1024", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["kind"], facts["memory_mb"], facts["store"]) == ("run", 1024, "inline")
+    assert facts["at_most"]["requests"] == 2 + 3 * 2  # warm-ups, and three rounds of two tasks
+    assert main(["cost", "run"]) == 0
+    assert "the run's config.toml does not" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:

@@ -15,6 +15,8 @@ from seqgc.cli import main
 from seqgc.deploy import DeployError
 from seqgc.errors import (
     BudgetError,
+    CallbackError,
+    DamageError,
     ModelError,
     ParameterError,
     ProfileError,
@@ -36,7 +38,8 @@ def stop() -> Exception:
     [
         (lambda: WorkerError("gone"), 1),
         (lambda: ModelError({"a": "diverged"}), 1),
-        (lambda: StoreError("damaged"), 1),
+        (lambda: StoreError("unreadable"), 1),
+        (lambda: CallbackError("Logger.on_step", "raised OSError: no such logger"), 1),
         (lambda: DeployError("refused"), 1),
         (lambda: OSError(28, "No space left on device"), 1),
         (MemoryError, 1),
@@ -46,6 +49,7 @@ def stop() -> Exception:
         (KeyboardInterrupt, 130),
         (lambda: ParameterError("n", "must be >= 1", 0), 2),
         (lambda: ProfileError("no profile"), 2),
+        (lambda: DamageError("damaged"), 2),
         (lambda: BudgetError("stopped", round=3, spent_usd=1.0), 3),
         (stop, 143),
     ],

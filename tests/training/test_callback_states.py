@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqgc.errors import ParameterError
+from seqgc.errors import CallbackError, ParameterError
 from seqgc.training import Callback, Stop, TrainingPlan, train
 from seqgc.training.callbacks import CallbackList
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
@@ -142,7 +142,7 @@ def test_a_state_that_cannot_be_kept_later_ends_the_run_with_the_checkpoint_befo
     told = iter([{}, {"first": 1}])
     once = Keeping(lambda: next(told))
     plan = TrainingPlan(models=[make_model()], scheme="gc:s=2", steps=3)
-    with pytest.raises(ParameterError, match=r"Keeping.state_dict' \(StopIteration"):
+    with pytest.raises(CallbackError, match=r"Keeping.state_dict must .* \(StopIteration"):
         train(plan, crew(), run=tmp_path / "run", callbacks=[once])
     folder = SnapshotFolder(tmp_path / "run" / "checkpoints", RunState)
     (only,) = folder.newest()[0].state.workload.callbacks

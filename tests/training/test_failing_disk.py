@@ -17,6 +17,7 @@ from seqgc.ports import Close, Seen, WeightRef
 from seqgc.stores import MemoryStore, RetiringStore
 from seqgc.training import Callback, resume, train
 from seqgc.training.journal import Journal, read_journal
+from seqgc.training.snapshots import SnapshotFolder
 from tests.training.test_resume import crew, outcome, plan, whole_checkpoints  # noqa: F401
 
 SPEC = "gc-rep:s=1"
@@ -54,6 +55,23 @@ def test_weights_that_cannot_be_removed_cost_no_run(calls: range, tmp_path: Path
     left = sorted((run / "weights").rglob("*@*")) if (run / "weights").exists() else []
     assert bool(left) == (calls.stop > 2), left
     assert outcome(resume(run, plan(SPEC), crew()).run) == expected
+
+
+def test_a_run_of_which_no_checkpoint_was_written_has_failed_with_its_weights_saved(
+    tmp_path: Path,
+) -> None:
+    expected = train(plan(SPEC), crew(), run=tmp_path / "expected").run
+    full = mock.patch.object(
+        SnapshotFolder, "write", side_effect=OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    )
+    run = tmp_path / "run"
+    with full, pytest.raises(StoreError, match=r"without a checkpoint .*File too large") as caught:
+        train(plan(SPEC), crew(), run=run)
+    assert "\n" not in str(caught.value)
+    trained = sorted((expected / "checkpoints").glob("*.safetensors"))
+    assert trained
+    for file in trained:
+        assert (run / "checkpoints" / file.name).read_bytes() == file.read_bytes()
 
 
 def test_a_retired_version_that_cannot_be_deleted_is_tried_again() -> None:

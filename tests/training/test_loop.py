@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from torch.optim import lr_scheduler
 
 from seqgc.cli.config import checked
-from seqgc.errors import BudgetError, ParameterError
+from seqgc.errors import BudgetError, CallbackError, ParameterError
 from seqgc.ports import Dispatch, MiniTask, Seen
 from seqgc.stores import MemoryStore
 from seqgc.training import (
@@ -248,7 +248,7 @@ def test_a_run_computes_in_one_thread_and_gives_back_those_of_its_process(
     fails: bool, tmp_path: Path
 ) -> None:
     counting, also = Counting(), [Failing()] * fails
-    expected = pytest.raises(ParameterError) if fails else nullcontext()
+    expected = pytest.raises(CallbackError) if fails else nullcontext()
     torch.set_num_threads(2)
     try:
         with threadpool_limits(limits=3, user_api="blas"):
@@ -272,10 +272,10 @@ def test_a_run_computes_in_one_thread_and_gives_back_those_of_its_process(
 def test_a_callback_that_raises_ends_the_run_in_one_line_and_it_can_go_on(tmp_path: Path) -> None:
     models = [replace(validated(make_model("a")), save_every_n_steps=3), make_model("b")]
     failing, run = Failing(), tmp_path / "run"
-    with pytest.raises(ParameterError) as caught:
+    with pytest.raises(CallbackError) as caught:
         train(plan(models), crew(), run=run, callbacks=[failing])
     said = str(caught.value)
-    assert "`callbacks` must not raise; got 'Failing.on_step' (OSError: no such logger" in said
+    assert "callback Failing.on_step raised OSError: no such logger" in said
     assert "\n" not in said
     second = Failing()
     second.on_step = super(Failing, second).on_step  # type: ignore[method-assign]
@@ -391,7 +391,7 @@ def test_what_is_wrong_is_refused_in_one_line_and_nothing_is_written(
 def test_what_a_callback_returns_is_a_stop_or_nothing() -> None:
     workload, compute = begun([make_model("a")], Diary({("step", "a", 2): "stop"}))
     go_on(workload, compute, range(3))
-    with pytest.raises(ParameterError, match=r"Diary.on_step too; got 'stop'"):
+    with pytest.raises(CallbackError, match=r"Diary.on_step must return .*; got 'stop'"):
         workload.aftermath.callbacks.require_none_failed()
 
 

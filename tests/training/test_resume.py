@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file
 
 from seqgc import workers
-from seqgc.errors import ParameterError, StoreError
+from seqgc.errors import DamageError, ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen, WeightedPoints
 from seqgc.runs import RecordedRun, read_run
 from seqgc.search import ReplayBackend
@@ -604,7 +604,7 @@ def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) ->
     lines = data.splitlines(keepends=True)
     lines[2] = lines[2].replace(b"round", b"rounc", 1)
     (broken / "journal.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(StoreError, match=r"journal .* is damaged in line 3, and goes on after it"):
+    with pytest.raises(DamageError, match=r"journal .* is damaged in line 3, and goes on after it"):
         resume(broken, plan("gc:s=1"), crew())
 
 
