@@ -249,9 +249,13 @@ class BackendContract:
         backend.dispatch(0, [task(0, 0)])
         _require_next(backend, 0, attempt=1)
 
-    def test_a_waiting_answer_arrives_and_holds_up_no_newer(self, open_backend: Open) -> None:
+    def test_an_answer_that_is_cancelled_or_in_time_holds_up_no_newer(
+        self, open_backend: Open
+    ) -> None:
         backend = open_backend(1, Messaging(delays=lambda round, _: (_HOURS, 0.05, 0.0)[round]))
-        for round in range(3):
+        backend.dispatch(0, [task(0, 0)])
+        backend.cancel(0, [0])
+        for round in (1, 2):
             backend.dispatch(round, [task(round, 0)])
         assert {next_arrival(backend).round for _ in range(2)} == {1, 2}
 

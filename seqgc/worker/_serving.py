@@ -3,6 +3,7 @@
 One thread computes; between any two mini-tasks it looks what the master has said meanwhile, so that
 a task which was cancelled is not begun, or not gone on with. An answer that is not due yet is kept
 while the next task is begun: injected delays stand for slow responses, not for a busy processor.
+They do not overlap: the delay of a task begins when the one before it has been answered.
 
 Where another thread reads the connection, it is that one that takes in what the master says, while
 a gradient is computed: so what was not begun can be handed back at any time.
@@ -72,6 +73,7 @@ class TaskServer:
         self._run_id, self._sealed = run_id, sealed
         self._todo: deque[tuple[float, Asked]] = deque()
         self._due: list[tuple[float, int, tuple[int, int], bytes]] = []  # a heap, by time and order
+        self._free_at = -math.inf  # when the last delayed answer leaves, or has left
         self._order = itertools.count()
         self._cancelled: set[int] = set()  # rounds
         self._at_work: tuple[int, int] | None = None  # round, attempt
@@ -107,6 +109,8 @@ class TaskServer:
                     self._todo = deque(e for e in self._todo if _task(e[1]).round != round)
                     self._due = [entry for entry in self._due if entry[2][0] != round]
                     heapq.heapify(self._due)
+                    if self._free_at > time.monotonic():
+                        self._free_at = max((entry[0] for entry in self._due), default=-math.inf)
                 case LeaveMessage(worker=worker):
                     return self._hand_back(worker)
         return None
@@ -148,7 +152,10 @@ class TaskServer:
         self.tasks += 1
         try:
             frame = self._answer(message, lambda: self._unwanted(task))
-            when = received + request.delay_s
+            when = received
+            if request.delay_s:
+                with self._lock:
+                    when = max(received, self._free_at) + request.delay_s
         except BaseException as error:
             if not is_own_interrupt(error):
                 reraise_stop(error)
@@ -162,6 +169,8 @@ class TaskServer:
             if frame is not None and not (unwanted or task.round in self._cancelled):
                 entry = (when, next(self._order), (task.round, task.attempt), frame)
                 heapq.heappush(self._due, entry)
+                if when > received:
+                    self._free_at = max(when, time.monotonic())
 
     def _unwanted(self, task: Task) -> bool:
         self._listen(0.0)

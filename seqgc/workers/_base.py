@@ -95,25 +95,24 @@ def _task_delays(delays: LoadDelays | None, work: Work) -> TaskDelays | None:
     if delays is None:
         return None
     if work.piece_loads:
-        return partial(_injected_once, delays, work.piece_loads)
+        return partial(_injected_piece, delays, work.piece_loads)
     return partial(_injected, delays, work)
 
 
 def _injected(delays: LoadDelays, work: Work, task: Task) -> float:
-    """Return the delay of a worker's task of a round; what is asked again is not delayed."""
-    occasion = None if task.attempt else work.occasion(task)
+    """Return the delay of a worker's task of a round, whichever attempt it is."""
+    occasion = work.occasion(task)
     return 0.0 if occasion is None else delays(occasion[0], task.worker, occasion[1])
 
 
-def _injected_once(delays: LoadDelays, loads: Sequence[float], task: Task) -> float:
-    """Return the delay of a task of a worker that stays: it starts once, with its first greeting.
+def _injected_piece(delays: LoadDelays, loads: Sequence[float], task: Task) -> float:
+    """Return the delay of pieces, which are tasks of their load, or of a worker's first greeting.
 
-    A piece takes what its load takes longer than none.
+    The round of a piece is the number of its job.
     """
-    worker, start_s = task.worker, delays(0, task.worker, 0.0)
     if not task.items:
-        return start_s if task.round == task.attempt == 0 else 0.0
-    return sum(delays(0, worker, loads[item.slot]) - start_s for item in task.items)
+        return delays(0, task.worker, 0.0) if task.round == task.attempt == 0 else 0.0
+    return sum(delays(task.round, task.worker, loads[item.slot]) for item in task.items)
 
 
 def missing(backend: str, extra: str, error: ImportError) -> ParameterError:

@@ -25,7 +25,11 @@ from seqgc.ports import FloatArray
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
 
 LoadDelays: TypeAlias = Callable[[int, int, float], float]
-"""``delays(round, worker, load)``: the least response time of a first attempt, seconds."""
+"""``delays(round, worker, load)``: the least response time of a task, seconds.
+
+It holds for every attempt, and for every piece of a batch that is dealt. A worker that stays begins
+the delay of a task when it has answered the task before.
+"""
 
 _GENERATED = "lambda-cnn"
 _MOST_GENERATED = 1000  # rounds; then they repeat

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from seqgc import workers
 from seqgc.errors import ParameterError, ScheduleError, StoreError
-from seqgc.ports import Decoding, FloatArray, MiniTask, Task, WeightRef
+from seqgc.ports import Decoding, FloatArray, MiniTask, Task, WeightRef, WorkItem
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.stores import MemoryStore
@@ -374,4 +374,13 @@ def test_an_injected_delay_is_of_the_load_that_a_worker_has_in_the_round() -> No
     task = Task(round=2, worker=1, attempt=0, items=(), load=0.25)
     message = crew._messaging(work).message
     assert message(task).delay_s == 21.5
-    assert message(replace(task, attempt=1)).delay_s == 0.0
+    assert message(replace(task, attempt=1)).delay_s == 21.5
+    dealt = TrainingPlan(models=models, scheme="deal:pieces=4", steps=2)
+    work = dealt.work(Path("run"), setting=dealt.setting(4))
+    message = crew._messaging(work).message
+    pieces = tuple(WorkItem(slot=slot, parts=()) for slot in (0, 3))
+    for attempt in (0, 1):  # of job 5, a quarter of a batch each
+        piece = Task(round=5, worker=1, attempt=attempt, items=pieces[:1])
+        assert message(piece).delay_s == 51.25
+        assert message(replace(piece, items=pieces)).delay_s == 102.5
+    assert message(Task(round=0, worker=2, attempt=0, items=())).delay_s == 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from seqgc.errors import WireError
@@ -92,6 +93,28 @@ def test_what_is_cancelled_is_not_begun_not_gone_on_with_and_not_sent() -> None:
     done, _ = served(connection, mini_tasks=2)
     assert done == [0, 3]
     assert told(connection) == [("result", 3)]
+
+
+def test_delays_of_one_worker_do_not_overlap_and_a_cancelled_one_ends() -> None:
+    begun = time.monotonic()
+    sent_at: list[float] = []
+
+    class Timed(Scripted):
+        def receive(self, timeout_s: float) -> Sequence[bytes]:
+            time.sleep(min(timeout_s, 0.001))
+            return super().receive(timeout_s)
+
+        def send(self, frame: bytes) -> None:
+            sent_at.append(time.monotonic() - begun)
+            super().send(frame)
+
+    tasks = [task(0, delay_s=0.02), task(1), task(2, delay_s=0.03), task(3, delay_s=1e4)]
+    then = [CancelMessage(round=3, worker=2), task(4, delay_s=0.01)]
+    connection = Timed(tasks, *[IDLE] * 10, then, *[IDLE] * 200)
+    assert served(connection)[0] == [0, 1, 2, 3, 4]
+    assert [round for _, round in told(connection)] == [1, 0, 2, 4]
+    for at, least_s in zip(sent_at, (0.0, 0.02, 0.05, 0.06), strict=True):
+        assert at >= least_s
 
 
 def test_what_was_cancelled_once_can_be_asked_for_again() -> None:

@@ -62,6 +62,7 @@ class _Line:
     place: Place | None = None  # where its last job was done, or the first is to be
     wanted: Place | None = None  # where the running one had best be done
     moves: bool = False  # to a fresh process, for which its jobs wait
+    free_at: float = 0.0  # when its last delayed answer is due; delays do not overlap
 
 
 class DaskBackend(EventBackend):
@@ -160,7 +161,9 @@ class DaskBackend(EventBackend):
             for job in jobs:
                 line = self._lines[job.request.task.worker]
                 left_at.append(self._clock.now())
-                job.due = time.monotonic() + job.request.delay_s
+                job.due = time.monotonic()
+                if delay_s := job.request.delay_s:
+                    job.due = line.free_at = max(job.due, line.free_at) + delay_s
                 line.todo.append(job)
                 self._advance(line)
         return left_at
@@ -187,11 +190,20 @@ class DaskBackend(EventBackend):
             held for held in self._held if held[2].round != round or held[2].worker not in chosen
         ]
         heapq.heapify(self._held)
+        for worker in chosen:
+            self._lines[worker].free_at = self._last_due(worker)
         if unfinished:  # best effort, as cancelling is
             with suppress(TimeoutError, OSError):
                 self._cluster.client.run(
                     forget, self._name, unfinished, on_error="ignore", callback_timeout=_FORGET_S
                 )
+
+    def _last_due(self, worker: int) -> float:
+        """Return when the last answer is due that a worker still owes."""
+        line = self._lines[worker]
+        with self._lock:
+            jobs = [job.due for job in (line.running, *line.todo) if job and not job.cancelled]
+        return max([*jobs, *(due for due, _, event in self._held if event.worker == worker)] or [0])
 
     def _restart(self, worker: int) -> Computing | None:
         """Replace the process of a worker; all that it owes has failed at once.
@@ -211,6 +223,7 @@ class DaskBackend(EventBackend):
                 if not each.cancelled:
                     lost.add(each.request.subject.address)
             line.todo.clear()
+            line.free_at = 0.0
             if not line.moves:
                 line.moves = True
                 move = asyncio.run_coroutine_threadsafe(self._move(line, job), self._loop)
