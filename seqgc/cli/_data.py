@@ -79,4 +79,6 @@ def _named(argument: str, path: str) -> Path:
     return Path(path)
 
 
-app.command("put")(with_plugins(put))
+app.command(
+    "put", help="Copy a data set to this machine's data sets, and to those of the functions."
+)(with_plugins(put))

@@ -92,20 +92,45 @@ def _all_verbs(
     """Take what `_say_version` and `main` have looked for."""
 
 
-app.command("scheme")(with_plugins(_scheme.scheme))
-app.command("replay")(with_plugins(_replay.replay))
-app.command("tune")(with_plugins(_tune.tune))
-app.command("compare")(with_plugins(_compare.compare))
+# Not from docstrings, which `python -OO` leaves out.
+_HELP = {
+    "scheme": "Show what a scheme, or another defence, costs and what it promises.",
+    "replay": "Replay a scheme, or another defence, on recorded delays: run time, stragglers, "
+    "wait-outs.",
+    "tune": "Find the fastest scheme, parameters and closing rule on recorded delays.",
+    "compare": "Compare all defences on recorded delays: time to a target loss, and what it costs.",
+    "train": "Train several models at once on unreliable workers, exactly.",
+    "resume": "Go on with a run that has ended early, from its last checkpoint, to the same "
+    "weights.",
+    "demo": "Train models on real handwritten digits, uncoded, coded and dealt, with stragglers.",
+    "report": "Draw a run, several runs or a delay profile on one page of HTML, which needs "
+    "nothing else.",
+    "cost": "Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have).",
+    "deploy": "Build and deploy the worker functions on AWS Lambda.",
+    "destroy": "Delete the worker functions and all that was deployed with them.",
+    "doctor": "Look at everything that a run on AWS Lambda needs; exit status 1 if something is to "
+    "mend.",
+}
+
+
+def _verb(name: str, verb: Callable[..., object], *, epilog: str | None = None) -> None:
+    app.command(name, help=_HELP[name], epilog=epilog)(verb)
+
+
+_verb("scheme", with_plugins(_scheme.scheme))
+_verb("replay", with_plugins(_replay.replay))
+_verb("tune", with_plugins(_tune.tune))
+_verb("compare", with_plugins(_compare.compare))
 app.add_typer(_profile.app, name="profile")
-app.command("train", epilog=EPILOG)(_train.train)
-app.command("resume", epilog=EPILOG)(_resume.resume)
-app.command("demo")(_demo.demo)
-app.command("report")(with_plugins(_report.report))
-app.command("cost")(with_plugins(_cost.cost))
+_verb("train", _train.train, epilog=EPILOG)
+_verb("resume", _resume.resume, epilog=EPILOG)
+_verb("demo", _demo.demo)
+_verb("report", with_plugins(_report.report))
+_verb("cost", with_plugins(_cost.cost))
 app.add_typer(_data.app, name="data")
-app.command("deploy")(with_plugins(_deploy.deploy))
-app.command("destroy")(with_plugins(_destroy.destroy))
-app.command("doctor")(with_plugins(_doctor.doctor))
+_verb("deploy", with_plugins(_deploy.deploy))
+_verb("destroy", with_plugins(_destroy.destroy))
+_verb("doctor", with_plugins(_doctor.doctor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

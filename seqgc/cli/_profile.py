@@ -69,7 +69,11 @@ def record(
     _report(paths, recordings, as_json=as_json)
 
 
-@app.command("lint")
+@app.command(
+    "lint",
+    help="Look for accidents of the measurement; exit status 1 if the profile is of no use.\n\n"
+    "Of several files the first is looked at by itself, and all of them beside each other.",
+)
 @with_plugins
 def lint_files(
     file: ProfileFile,
@@ -95,7 +99,11 @@ def lint_files(
         raise typer.Exit(1)
 
 
-@app.command("fit")
+@app.command(
+    "fit",
+    help="Fit a generator to the first profile, and what load costs to all of them.\n\n"
+    "What load costs is said also where no generator fits.",
+)
 @with_plugins
 def fit_files(
     files: Annotated[
@@ -141,7 +149,10 @@ def fit_files(
     print_pairs(pairs | _load_pairs(line))
 
 
-@app.command("stats")
+@app.command(
+    "stats",
+    help="Show who straggles, for how long, and which straggler models that conforms to.",
+)
 @with_plugins
 def stats_of_file(
     file: ProfileFile,

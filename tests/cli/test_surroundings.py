@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import multiprocessing
 import os
 import signal
@@ -164,3 +167,32 @@ def test_a_process_forked_from_one_with_workers_says_that_it_has_none(tmp_path: 
         assert "must be" not in (said := here.recv())
         forked.join()
     assert "`workers` cannot be started in a process forked from one that has started" in said
+
+
+TEXTS = """
+import json
+from seqgc.cli import _main
+
+
+def texts(command, path):
+    yield path, command.help, [getattr(each, "help", "") for each in command.params]
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from texts(inner, f"{path} {name}")
+
+
+print(json.dumps(list(texts(_main.command(), "seqgc"))))
+"""
+
+
+def test_help_texts_are_there_without_docstrings() -> None:
+    """In one process for all verbs; the ones of this process have their docstrings."""
+    asked = [sys.executable, "-OO", "-c", TEXTS]
+    stripped = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
+    here = io.StringIO()
+    with contextlib.redirect_stdout(here):
+        exec(TEXTS, {})
+    assert stripped == json.loads(here.getvalue())
+    assert {"seqgc train", "seqgc profile fit", "seqgc data put"} <= {row[0] for row in stripped}
+    for path, text, options in stripped:
+        assert text, path
+        assert all(options), path
