@@ -1,12 +1,15 @@
 """Files that are whole or absent, or only grow; folders that do not outlive their process long.
 
-A process that is killed leaves its temporary folders behind. Each of ours therefore has a file that
-names its owner, and whoever makes the next one removes those whose owner is no more.
+A process that is killed leaves its temporary folders behind. Each of ours therefore has a mark, a
+file that its process keeps locked, and whoever makes the next folder removes those whose mark is no
+longer locked. A lock is seen from other containers and hosts that share the folder of temporary
+files, where a process number means nothing.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -18,7 +21,7 @@ from typing import IO
 
 from seqgc._bounded import open_unlinked
 
-_OWNER = ".seqgc-owner-"
+_MARK = ".seqgc-in-use"
 _PIECE = 1 << 20
 
 system = os
@@ -136,7 +139,7 @@ def make_folder(path: Path) -> None:
 
 def write_new(path: Path, data: bytes) -> None:
     """Write a file that is not there, and wait until its bytes are on the disk, not its name."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with _naming(path):
             _write(descriptor, data)
@@ -166,7 +169,7 @@ class AppendOnly:
 
     def __init__(self, path: Path, *, keep_bytes: int | None = None) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         if keep_bytes is not None:
             with _naming(path):
                 os.ftruncate(self._descriptor, keep_bytes)
@@ -194,7 +197,7 @@ class AppendOnly:
 
         `OSError` if it cannot be, as where there is another one by now.
         """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             for start in range(0, size, _PIECE):
                 _write(descriptor, os.pread(self._descriptor, _PIECE, start), sync=False)
@@ -231,21 +234,51 @@ def sync_folder(folder: Path) -> None:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder that is removed with the block, or later if this process is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
-        Path(name, f"{_OWNER}{os.getpid()}").touch()
-        pattern = f"{escape(tempfile.gettempdir())}/*/{_OWNER}*"
-        for mark in map(Path, iglob(pattern)):  # noqa: PTH207 (that raises if a folder goes away)
-            if _is_orphaned(mark):
-                shutil.rmtree(mark.parent, ignore_errors=True)
-        yield Path(name)
+        mark = mark_in_use(Path(name))
+        try:
+            yield Path(name)
+        finally:
+            os.close(mark)
 
 
-def _is_orphaned(mark: Path) -> bool:
-    """Say whether we made this mark, in a process that is no more."""
+def mark_in_use(folder: Path) -> int:
+    """Mark a temporary folder as this process's; return the descriptor that keeps it so.
+
+    Folders of processes that are no more are removed, if they are this user's.
+    """
+    mark, hidden = folder / _MARK, folder / f"{_MARK}-{os.urandom(6).hex()}"
+    descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        if mark.stat().st_uid == os.getuid():
-            os.kill(int(mark.name.removeprefix(_OWNER)), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):  # gone meanwhile, or none of ours
-        pass
-    return False
+        with suppress(OSError):  # the file system has no locks: then nobody removes anything there
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        hidden.replace(mark)  # it is found by this name once it is locked
+    except BaseException:
+        os.close(descriptor)
+        raise
+    # `Path.glob` raises if a folder goes away meanwhile.
+    for each in map(Path, iglob(f"{escape(tempfile.gettempdir())}/*/{_MARK}")):  # noqa: PTH207
+        if _is_abandoned(each):
+            shutil.rmtree(each.parent, ignore_errors=True)
+    return descriptor
+
+
+def is_marked(folder: Path) -> bool:
+    """Return whether a folder has a mark, of whichever process."""
+    return (folder / _MARK).exists()
+
+
+def _is_abandoned(mark: Path) -> bool:
+    """Return whether a mark is of this user and no process has it locked."""
+    try:
+        descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # gone meanwhile, or another user's
+        return False
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -9,7 +9,8 @@ environment and preloaded modules are that code's.
 multiprocessing keeps the fork server's socket in a temporary folder, ``pymp-*``, which the master
 removes when its interpreter ends; after SIGTERM or SIGKILL it does not end that way. The fork
 server outlives master and workers, and ends in an orderly way then. It imports this module, finds
-the folder's name in its environment, and removes what a master that was killed could not.
+the folder's name in its environment, and removes what a master that was killed could not. If both
+are killed, the next master of this user removes it (`mark_in_use`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from seqgc._durable import is_marked, mark_in_use
 from seqgc.backends._channel import Channel
 from seqgc.backends._child import main
 from seqgc.backends._main_module import without_script
@@ -195,6 +197,8 @@ def _ensure_running() -> None:
     resource_tracker.ensure_running()
     folder = util.get_temp_dir()  # an earlier fork server may have taken it along
     Path(folder).mkdir(mode=0o700, exist_ok=True)
+    if not is_marked(Path(folder)):
+        mark_in_use(Path(folder))  # until this process ends
     changes = _ONE_THREAD | {_FOLDER: folder}
     before = {name: os.environ[name] for name in changes if name in os.environ}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

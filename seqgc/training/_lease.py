@@ -55,7 +55,7 @@ class Lease:
 
     def __init__(self, run: Path) -> None:
         self._run, self._folder = run, run.absolute() / "masters"
-        self._lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             self._acquire()
             self.number: Final = self._next_number()

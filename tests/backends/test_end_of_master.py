@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from seqgc._durable import temporary_folder
 from seqgc.testing import PATIENCE_S, eventually
 from tests.backends.master_process import WORKERS
 from tests.backends.scripted import is_running, running_in_session
@@ -91,6 +92,23 @@ def test_workers_and_their_folder_vanish_with_a_master_that_is_killed(
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == -number
         nothing_runs_in(process.pid)
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_is_left_where_all_processes_are_killed_goes_with_the_next_master(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with master(tmp_path, "waits", temporary=temporary) as process:
+        assert worker_pids(process)
+        with temporary_folder("seqgc-tls-"):
+            assert len(list(temporary.iterdir())) == 2, "the master lives"
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+        nothing_runs_in(process.pid)
+    assert [path.name[:5] for path in temporary.iterdir()] == ["pymp-"]
+    with temporary_folder("seqgc-tls-"):
+        pass
     assert list(temporary.iterdir()) == []
 
 

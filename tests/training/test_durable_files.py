@@ -35,6 +35,18 @@ def test_the_same_weights_are_the_same_bytes(tmp_path: Path) -> None:
         assert file.read_bytes() == (second.run / file.relative_to(first.run)).read_bytes()
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_who_may_read_a_run_s_weights_is_for_the_umask_to_say(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        run = train(plan("uncoded", steps=2), crew(), run=tmp_path / "run").run
+    finally:
+        os.umask(before)
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert {"state.json", "config.toml", "journal.jsonl", "metrics.csv"} < {f.name for f in files}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+
+
 @pytest.mark.parametrize("is_made", [False, True])
 def test_a_run_s_own_folder_is_on_the_disk_before_anything_is_sent(
     is_made: bool, tmp_path: Path

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import dask
@@ -31,6 +30,7 @@ from distributed import (
     get_worker,
 )
 
+from seqgc._durable import temporary_folder
 from seqgc._fault import fault_of
 from seqgc.backends._main_module import without_script
 from seqgc.errors import ParameterError, WorkerError, reraise_stop
@@ -179,7 +179,7 @@ class Cluster:
         count = min(n, os.cpu_count() or 1) if processes is None else processes
         workers = min(n, max(1, count))
         # Else in a folder of a name that all users know, where what is spilled is pickled.
-        folder = self._stack.enter_context(TemporaryDirectory(prefix="seqgc-dask-"))
+        folder = self._stack.enter_context(temporary_folder("seqgc-dask-"))
         # A task that was on a worker whose process ended has failed: who repeats it is decided by
         # the round's policy, not by the cluster.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
@@ -190,7 +190,7 @@ class Cluster:
                 worker_class=_Nanny if count > 0 else None,
                 security=_own_keys() if count > 0 else None,  # threads have no connections
                 dashboard_address="127.0.0.1:0",
-                local_directory=folder,
+                local_directory=str(folder),
                 silence_logs=logging.CRITICAL,
             )
             self._stack.enter_context(cluster)

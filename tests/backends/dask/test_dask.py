@@ -18,6 +18,7 @@ import pytest
 from distributed import Client, LocalCluster, Security, Worker, default_client
 from distributed.comm import connect
 
+from seqgc._durable import is_marked
 from seqgc.backends import Messaging
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
@@ -79,7 +80,8 @@ def test_nobody_without_its_keys_reaches_a_cluster_of_its_own(tmp_path: Path) ->
         (worker,) = info["workers"].values()  # what it spills is pickled: nobody else may write it
         folders = Path(worker["local_directory"]).parents
         private = [folder for folder in folders if folder.stat().st_mode & 0o077 == 0]
-        assert any(folder.name.startswith("seqgc-dask-") for folder in private)
+        (own_folder,) = (each for each in private if each.name.startswith("seqgc-dask-"))
+        assert is_marked(own_folder), "or it would stay if this process were killed"
         own, others = client.security, Security.temporary()
         for there in (client.scheduler.address, *info["workers"]):
             assert there.startswith("tls://")
@@ -88,7 +90,7 @@ def test_nobody_without_its_keys_reaches_a_cluster_of_its_own(tmp_path: Path) ->
             assert not asyncio.run(reach(there.replace("tls://", "tcp://"), Security()))
         backend.dispatch(0, [task(0, 0)])
         assert isinstance(next_event(backend), Arrival)
-    assert not any(folder.exists() for folder in private if folder.name.startswith("seqgc-dask-"))
+    assert not own_folder.exists()
 
 
 def test_without_cryptography_the_remedy_is_told(
