@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import resource
 
-__all__ = ["allow_files"]
+from seqgc.errors import ParameterError
+
+__all__ = ["allow_files", "require_files"]
 
 
 def allow_files(wanted: int) -> bool:
@@ -14,3 +16,17 @@ def allow_files(wanted: int) -> bool:
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed == wanted
+
+
+def require_files(n: int, *, each: int, beside: int) -> None:
+    """Let this process have ``each`` files open for each of ``n`` workers, and some ``beside``.
+
+    Raises
+    ------
+    ParameterError
+        If the system allows fewer; it names the number that is needed.
+    """
+    if not allow_files(files := beside + each * n):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        rule = f"needs {files} open files, of which this system allows {most}"
+        raise ParameterError("n", rule, n, "raise `ulimit -Hn`, or take fewer workers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from seqgc._by_value import PicklingError, dumps
+from seqgc._descriptors import require_files
 from seqgc.backends._events import EventBackend, Messaging
 from seqgc.backends._pool import WorkerPool
 from seqgc.backends._processes import set_preload
@@ -13,7 +14,17 @@ from seqgc.ports import Arrival, Clock, Computing, Failure, Task
 from seqgc.wire import CancelMessage, encode
 from seqgc.worker import ComputeFactory
 
-__all__ = ["LocalBackend"]
+__all__ = ["LocalBackend", "require_local_files"]
+
+_FILES, _FILES_EACH = 64, 3  # a run's own; a worker's connection, and two of its process
+
+
+def require_local_files(n: int) -> None:
+    """Let this process have as many files open as ``n`` local workers need, or raise.
+
+    The parent of the workers has the limit that holds when it is started.
+    """
+    require_files(n, each=_FILES_EACH, beside=_FILES)
 
 
 class LocalBackend(EventBackend):
@@ -51,7 +62,8 @@ class LocalBackend(EventBackend):
     Raises
     ------
     ParameterError
-        If ``n`` or ``start_timeout_s`` is not positive, or ``compute`` cannot cross processes.
+        If ``n`` or ``start_timeout_s`` is not positive, ``compute`` cannot cross processes, or the
+        system allows fewer open files than the workers need.
     WorkerError
         If not all workers become ready; names the first cause.
 
@@ -83,6 +95,7 @@ class LocalBackend(EventBackend):
         super().__init__(n, messaging=messaging, clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
+        require_local_files(self.n)
         try:
             factory = dumps(compute)
         except PicklingError as error:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from seqgc.backends import LocalBackend, start_fork_server
+from seqgc.backends import LocalBackend, require_local_files, start_fork_server
 from seqgc.errors import ParameterError
 from seqgc.ports import Backend, Capability, require_capabilities
 from seqgc.stores import DirectoryStore
@@ -56,6 +56,7 @@ class _Local(ProcessWorkers):
     provider = "local"
 
     def __enter__(self) -> Self:
+        require_local_files(self.n)
         # It imports PyTorch while the master does, not after it.
         start_fork_server(_PRELOADED)
         return self

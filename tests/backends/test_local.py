@@ -5,7 +5,9 @@ from __future__ import annotations
 import array
 import fcntl
 import math
+import multiprocessing
 import os
+import resource
 import signal
 import termios
 import threading
@@ -19,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seqgc import workers
 from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure
@@ -452,3 +455,16 @@ def test_a_factory_larger_than_a_socket_holds_arrives_and_again_at_a_replacement
         event = next_event(backend)
     assert isinstance(event, Arrival)
     assert event.results[0].tolist() == [size]
+
+
+def test_too_few_descriptors_are_said_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 100))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    for begin in (lambda: LocalBackend(16, Scripted), workers.local(16).__enter__):
+        with pytest.raises(
+            ParameterError, match=r"`n` needs 112 open files, of which .* allows 100; got 16"
+        ):
+            begin()
+    assert not multiprocessing.active_children()

@@ -46,7 +46,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from seqgc._descriptors import allow_files
+from seqgc._descriptors import require_files
 from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
 from seqgc.backends._owed import TaskKey
 from seqgc.backends.lambda_._certificate import tls_server
@@ -56,7 +56,7 @@ from seqgc.backends.lambda_._places import Place, Stay, task_key
 from seqgc.backends.lambda_._starts import Starts
 from seqgc.backends.lambda_._switchboard import Heard, Switchboard
 from seqgc.backends.lambda_._transport import Reply, Transport
-from seqgc.errors import ParameterError, SkewError, StoreError, WireError, WorkerError
+from seqgc.errors import SkewError, StoreError, WireError, WorkerError
 from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
 from seqgc.wire import (
     MAX_FRAME_BYTES,
@@ -137,9 +137,7 @@ class ResidentBackend(EventBackend):
         self._stays: dict[int, Stay] = {}
         self._places: Final = [Place() for _ in range(self.n)]
         self._latest = -math.inf  # event's time
-        if not allow_files(files := _FILES + _FILES_EACH * self.n):
-            rule = f"needs {files} open files, more than this system allows"
-            raise ParameterError("n", rule, self.n, "raise `ulimit -Hn`")
+        require_files(self.n, each=_FILES_EACH, beside=_FILES)
         address = self._staying.address
         tls, certificate = (None, "") if address.plain else tls_server()
         self._switchboard = Switchboard(
