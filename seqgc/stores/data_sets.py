@@ -223,7 +223,8 @@ def find_data(
 ) -> StoredData | None:
     """Return the data set of a name in the first of ``places`` that has it; None: none has it.
 
-    It is the latest there, or the one of a ``digest``.
+    It is the latest there, or the one of a ``digest``. A place that does not exist, or may not be
+    read, is passed over.
 
     Raises
     ------
@@ -257,11 +258,7 @@ def find_data(
 
 def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -> bytes | None:
     if not place.startswith("s3:"):
-        try:
-            with folder_below(Path(place), name) as folder:
-                return read_bounded(Path(place, name, file), most_bytes=_MOST_BYTES, folder=folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return _text_of_file(Path(place), name, file)
     bucket, prefix = split_s3(place)
     try:
         answer = client().get_object(Bucket=bucket, Key=f"{prefix}/{name}/{file}")
@@ -271,3 +268,17 @@ def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -
         raise StoreError(f"{place}/{name} cannot be read: {one_line(error)}") from error
     with answer["Body"] as body:
         return cast("bytes", body.read(_MOST_BYTES))
+
+
+def _text_of_file(place: Path, name: str, file: str) -> bytes | None:
+    """Return what a file says; None if it is absent, or its place is, or cannot be looked into."""
+    try:
+        with folder_below(place):
+            pass
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    try:
+        with folder_below(place, name) as folder:
+            return read_bounded(place / name / file, most_bytes=_MOST_BYTES, folder=folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

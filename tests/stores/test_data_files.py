@@ -55,6 +55,22 @@ def test_numbers_are_read_from_a_bucket() -> None:
     assert read_from(Bucket(npy(), data_json(npy()))).tolist() == ROWS.tolist()
 
 
+def test_a_place_that_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o000)
+    is_root = os.geteuid() == 0  # who may read everything
+    if is_root:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(PermissionError):
+            next(home.iterdir())
+        assert find_data("digits", [str(home), str(home / "seqgc" / "data")]) is None
+    finally:
+        if is_root:
+            os.seteuid(0)
+        home.chmod(0o700)
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [("|O", (4,)), ("<f16", (2,)), ("<U2", (4,)), ("no type", (4,)), ("<f8", (-4,)), ("<f8", ())],
