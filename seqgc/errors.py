@@ -194,7 +194,10 @@ class StoreError(SeqgcError):
 
 
 class DamageError(StoreError):
-    """A run whose files are damaged, so that it cannot be resumed; nothing has been started."""
+    """A run that cannot be resumed, since its journal or all of its checkpoints are of no use.
+
+    Nothing has been started when it is raised.
+    """
 
 
 def _shown(value: object) -> str:

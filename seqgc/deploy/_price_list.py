@@ -156,9 +156,7 @@ def _read(url: str, until: float) -> bytes:
     # not before: it takes longer than most of what is imported
     from urllib.request import ProxyHandler, build_opener
 
-    proxies: dict[str, str] | None = (
-        {} if is_on_this_machine(url) else None
-    )  # None: those of the environment
+    proxies = dict[str, str]() if is_on_this_machine(url) else None  # None: the environment's
     parts: list[bytes] = []
     try:
         with build_opener(ProxyHandler(proxies)).open(url, timeout=_TIMEOUT_S) as answer:

@@ -100,10 +100,9 @@ def _endpoint(region: str) -> str:
     from botocore.exceptions import BotoCoreError
 
     nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}  # else it looks for somebody
+    session = open_session(region=region)
     try:
-        client = open_session(region=region).client("lambda", **nobody)
-    except ParameterError:
-        raise
+        client = session.client("lambda", **nobody)
     except (BotoCoreError, ValueError) as error:  # ValueError: what is configured is no URL
         rule = f"must be given where botocore finds none for {region!r} ({error})"
         raise ParameterError("endpoint_url", rule, None) from None
