@@ -10,7 +10,7 @@ from seqgc.backends import LocalBackend
 from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Action, Dispatched, Event
-from seqgc.rounds import ClosingRule, RoundPolicy
+from seqgc.rounds import TIME_LIMITS, ClosingRule, RoundPolicy
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.testing import ChunkWorkload
 from tests.backends.mortal import Failing
@@ -29,7 +29,7 @@ WAYS = {
 
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=1"] if SOAK else ["gc:s=1"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_ends_within_two_limits_with_a_cause(way: str, spec: str) -> None:
+def test_a_run_ends_within_its_time_limits_with_a_cause(way: str, spec: str) -> None:
     at_some_pace(lambda limit_s: assert_ends(way, parse_scheme(spec, n=N), limit_s), 1.0, 5.0, 25.0)
 
 
@@ -47,6 +47,6 @@ def assert_ends(way: str, scheme: Scheme, limit_s: float) -> None:
             run(policy, backend, workload, observe=watch)
     (text,) = str(caught.value).splitlines()
     (took_s,) = re.findall(r"within ([0-9.]+) s", text)
-    assert float(took_s) <= 2.0 * limit_s
+    assert float(took_s) <= TIME_LIMITS * limit_s
     assert N <= len(sent) <= 20 * N
     assert not workload.errors
