@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from seqgc.training.model import Model, Objective
 
-__all__ = ["form_of", "one_of_each", "with_shared_modules"]
+__all__ = ["form_of", "has_hooks", "one_of_each", "with_shared_modules"]
 
 Contents = dict[int, tuple[Tensor, str]]  # by identity, with the tensor, so that it stays alive
 
@@ -69,6 +69,11 @@ def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...
     return tuple(replace(each, module=modules[id(each.module)]) for each in all_)
 
 
+def has_hooks(tensor: Tensor) -> bool:
+    """Say whether something is called with the tensor's gradient; copies and pickles have none."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
 class _FormPickler(pickle.Pickler):
     """Writes what a tensor is in place of the tensor."""
 
@@ -80,8 +85,8 @@ class _FormPickler(pickle.Pickler):
     def persistent_id(self, obj: object) -> object:
         if not isinstance(obj, Tensor):
             return None
-        if obj.__dict__:
-            raise ValueError("a tensor with attributes of its own")
+        if obj.__dict__ or has_hooks(obj):
+            raise ValueError("a tensor with attributes or hooks of its own")
         at = obj.untyped_storage().data_ptr()
         self._seen.setdefault(at, obj)
         about = (type(obj), obj.dtype, tuple(obj.shape), obj.stride(), obj.requires_grad)

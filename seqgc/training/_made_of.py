@@ -319,8 +319,24 @@ def _data(dataset: PointDataset) -> str:
     if tensors is None:
         some = np.unique(np.linspace(0, size - 1, min(size, _POINTS)).astype(int))
         with refusing("dataset", "must have points that can be read ({})", type(dataset).__name__):
-            tensors = [torch.as_tensor(part) for i in some for part in dataset[int(i)]]
+            tensors = [each for i in some for part in dataset[int(i)] for each in _numbers(part)]
     return f"{size} points {digest_tensors(tensors, most_bytes=_MOST_BYTES)} {code(dataset)}"
+
+
+def _numbers(part: object) -> Iterable[object]:
+    """Return the tensors of a data point's part, the names that they have, and what is neither."""
+    try:
+        yield torch.as_tensor(part)
+    except (TypeError, ValueError, RuntimeError):  # not all of one shape, or no numbers
+        if isinstance(part, Mapping):
+            for key, each in part.items():
+                yield key
+                yield from _numbers(each)
+        elif isinstance(part, tuple | list):
+            for each in part:
+                yield from _numbers(each)
+        else:
+            yield part
 
 
 def digest_tensors(tensors: Iterable[object], *, most_bytes: float = math.inf) -> str:

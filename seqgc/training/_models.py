@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -90,7 +91,7 @@ class ModelsWorkload(ABC):
         torch_dtype(precision)
         self._plan: Final = plan
         for model in one_of_each(plan.models):
-            try_first(model, require_sound)
+            try_first(model, partial(require_sound, precision=precision))
         require_valid(plan.models)
         self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in plan.models]

@@ -14,8 +14,10 @@ from seqgc.ports import Capability, Payload, Task, WeightStore, payload_format
 from seqgc.rounds import PolicyDefence, Setting, needs_of
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training._autocast import require_autocast
+from seqgc.training._forms import one_of_each
 from seqgc.training._jobs import JobPlan
 from seqgc.training._models import ModelsWorkload
+from seqgc.training._narrowing import narrowing
 from seqgc.training._soundness import frozen_statistics
 from seqgc.training._stepper import Stepper
 from seqgc.training._work import (
@@ -205,6 +207,8 @@ class TrainingPlan:
     def shortcomings(self, setting: Setting) -> list[str]:
         """Return what is worth a warning before the run begins."""
         warnings = [each for model in self.models for each in frozen_statistics(model)]
+        for model in one_of_each(self.models):
+            warnings += narrowing(model, self.precision)
         replicas = replicas_of(setting.scheme) if self.audit else ()
         if (alone := replicas.count(1)) == 0:
             return warnings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Sized
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,12 +22,14 @@ __all__ = [
     "PointLoss",
     "PointLosses",
     "collate",
+    "leaves_of",
     "loss_in",
     "map_tensors",
     "per_point_loss",
     "point_losses",
     "require_mean",
     "require_points",
+    "stacked",
 ]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
@@ -66,7 +68,11 @@ _MEANS: Final = frozenset(
 
 
 class PointDataset(Protocol):
-    """A map-style dataset: item ``i`` is ``(x, y)``, the same on every read."""
+    """A map-style dataset: item ``i`` is ``(x, y)``, the same on every read.
+
+    ``x`` and ``y`` are tensors, arrays or numbers, or nests of these in dictionaries, lists and
+    tuples. The module is called with ``x``, the loss with the module's output and ``y``.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[object, object]: ...
@@ -87,31 +93,78 @@ def require_points(argument: str, dataset: PointDataset) -> None:
         raise ParameterError(argument, "must hold at least one data point", length)
 
 
-def collate(
-    dataset: PointDataset, points: IntArray, *, dtype: torch.dtype
-) -> tuple[object, Tensor]:
-    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis; floats become ``dtype``."""
-    if isinstance(dataset, TensorDataset):  # the same tensors, without m Python calls
-        index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
-        x, y = (column.index_select(0, index) for column in dataset.tensors)
-    else:
-        x, y = default_collate([dataset[int(point)] for point in points])
+def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis; floats become ``dtype``.
+
+    Each of the two is a tensor, or tensors in dictionaries, lists and tuples, as the items have it.
+    """
+    x, y = stacked(dataset, points)
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    return map_tensors(x, cast), cast(y)
+    return map_tensors(x, cast), map_tensors(y, cast)
+
+
+def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
+    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, in the items' own dtypes.
+
+    Raises
+    ------
+    ParameterError
+        If the items are no pairs.
+    """
+    batch: object
+    # The same tensors without m Python calls, unless a subclass has items of its own.
+    if getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__:
+        index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
+        batch = [column.index_select(0, index) for column in cast("TensorDataset", dataset).tensors]
+    else:
+        batch = default_collate([dataset[int(point)] for point in points])
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        item: object = dataset[int(points[0])]
+        length = f" of length {len(item)}" if isinstance(item, Sized) else ""
+        raise ParameterError(
+            "dataset",
+            "must give pairs (x, y), each a tensor or tensors in dictionaries, lists and tuples",
+            f"items of type {type(item).__name__}{length} in {type(dataset).__name__}",
+            "nest several inputs or targets, e.g. ((x1, x2), y) or (x, {'a': y1, 'b': y2})",
+        )
+    return batch[0], batch[1]
 
 
 def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
-    """Apply ``function`` to every tensor of a collated value (tensor, sequence or mapping)."""
+    """Apply ``function`` to every tensor of a value (tensor, sequence or mapping).
+
+    Mappings and named tuples keep their types, other sequences become lists.
+    """
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
+        parts = {key: map_tensors(item, function) for key, item in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return parts
+        same = copy.copy(value)
+        same.update(parts)
+        return same
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        named = cast("Callable[..., object]", type(value))
+        return named(*(map_tensors(item, function) for item in value))
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [map_tensors(item, function) for item in value]
     return value
+
+
+def leaves_of(value: object) -> list[Tensor]:
+    """Return every tensor of a value (tensor, sequence or mapping)."""
+    leaves: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        leaves.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return leaves
 
 
 def per_point_loss(loss: Loss) -> Loss:
@@ -222,7 +275,7 @@ class PointLosses(NamedTuple):
         return float((coefficients * self.weights.numpy()).sum())
 
 
-def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> PointLosses:
+def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLosses:
     """Return the losses of ``count`` points, averaged over any further axes."""
     returned = loss(output, target)
     if not isinstance(returned, tuple):
@@ -244,7 +297,7 @@ def point_losses(loss: Loss, output: Tensor, target: Tensor, *, count: int) -> P
     )
 
 
-def require_mean(loss: Loss, losses: PointLosses, output: Tensor, target: Tensor) -> None:
+def require_mean(loss: Loss, losses: PointLosses, output: Any, target: Any) -> None:
     """Refuse a `PointLoss` whose losses, of this output and target, do not have its mean.
 
     A subclass of a torch loss may divide in a way that ``reduction="none"`` leaves out.

@@ -1,69 +1,93 @@
-"""What must hold for a sum over chunks to be the batch's gradient, tested by behaviour.
+"""Trial of each model before a run, of what must hold for several workers to compute its gradient.
 
-A coded gradient is right only if every worker that repeats a chunk computes the same thing, and if
-a point's loss does not depend on which points it is computed with. Neither shows in a shape, and a
-breach would train silently wrong; so each model is tried out once, on a copy, before a run starts.
+A coded gradient is right if the gradient of a batch is the sum of its points' gradients, and if
+every worker that computes a point gets the same numbers. Neither shows in a shape, and a breach
+would train silently wrong. So a copy of each model computes a few results before a run, by the code
+that workers use (`seqgc.training._trial`) and in the run's precision, and the results are compared.
+
+Tolerance
+---------
+A comparison must tell a real difference from rounding, which depends on the network: up to 1e-6 of
+a gradient in float32, all of it where the gradient is 0 but for rounding (a bias before a
+normalisation), more in bfloat16. So rounding is measured: the same result is computed again after
+each weight was changed by one rounding error (``eps``) of the coarsest dtype that the forward pass
+computes in. Two values of a tensor may differ by ``_MARGIN`` times the sum of this change, of
+``eps`` times the tensor's largest number, and of ``_SHARE`` times that of all tensors. In 23 sound
+networks (convolutions, attention, recurrent and physics-informed ones, float32, float64 and
+bfloat16) differences were at most 2.4 times this sum. In unsound ones they were at least 1e5 times
+it, and 110 times for a term of weight 1e-4 in the loss that mixes points, but as little as 2 times
+in bfloat16: a model with autocast is tried without it as well.
 """
 
 from __future__ import annotations
 
-import copy
 import pickle
 import random
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import replace
+from typing import Final, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
-from seqgc.ports import IntArray
-from seqgc.training._autocast import autocasting
-from seqgc.training._points import collate, loss_in, map_tensors, point_losses, require_mean
-from seqgc.training.dropout import dropout_masks
-from seqgc.training.model import Model
+from seqgc.ports import FloatArray, IntArray
+from seqgc.training._forms import has_hooks
+from seqgc.training._narrowing import require_distinct
+from seqgc.training._points import PointDataset, collate, leaves_of
+from seqgc.training._trial import ModelTrial, TrialSum
+from seqgc.training.metrics import evaluate
+from seqgc.training.model import Model, Precision, torch_dtype
 
 __all__ = ["frozen_statistics", "require_sound"]
 
 _READS, _READ_POINTS = 3, 16
 _TRIES = 5
 _Seen = TypeVar("_Seen")
-_DTYPE = torch.float64  # so that rounding is far below any effect worth refusing
-_NOISE = 0.05
+_NOISE: Final = 0.05
+_TRIAL_POINTS: Final = 3
+
+_MARGIN: Final = 20.0
+_SHARE: Final = 0.3
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 _DRAWING = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
 _NORMALISING = (*_MIXING, nn.modules.instancenorm._InstanceNorm)
+_EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
+
+_CHUNKS: Final = "a worker sees some chunks of a batch only"
 
 
-def require_sound(model: Model) -> None:
+def require_sound(model: Model, *, precision: Precision) -> None:
     """Try ``model`` out on a few of its data points; neither it nor any random state changes.
 
-    Refused is a model whose data points differ from read to read; whose module or loss draws random
-    numbers, remembers earlier calls, or makes a point's result depend on others of its batch.
+    Raises
+    ------
+    ParameterError
+        If its data points differ from read to read; if its module or loss raises, draws random
+        numbers, remembers earlier calls, gives no gradient to any parameter, or makes a point's
+        loss or gradient depend on the other points of its batch.
     """
+    _require_plain_parameters(model)
+    dtype = torch_dtype(precision)
     with torch.random.fork_rng(devices=[]), ExitStack() as states:
         states.callback(random.setstate, random.getstate())
         states.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (others use it)
-        _require_repeatable_reads(model)
+        states.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # workers show them, if they come again
+        _require_repeatable_reads(model, dtype)
+        require_distinct(model, precision)
         _require_statistics(model)
-        trial = _Trial(model=model, module=copy.deepcopy(model.module).to(_DTYPE))
-        trial.run()
-        # Weights that start at zero hide what they multiply (a zero last layer, a zero gamma).
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for p in trial.module.parameters():
-                p.add_(torch.randn(p.shape, generator=generator, dtype=_DTYPE), alpha=_NOISE)
-        trial.run()
-        _require_test_points(model, trial.module)
-        if model.autocast != "off":  # which leaves what is as wide as in the trials as it is
-            narrow = copy.deepcopy(model.module).to(torch.float32)
-            points, _ = _overlapping_batches(len(model.dataset))
-            _Trial(model=model, module=narrow, dtype=torch.float32).call(points)
+        trial = ModelTrial(model, precision)
+        _try(trial)
+        if model.autocast != "off":  # whose coarse rounding hides small effects
+            _try_wide(model, precision)
+        _require_evaluable(model, trial.module)
 
 
 def _watched(call: Callable[[], _Seen]) -> tuple[_Seen, bool]:
@@ -80,13 +104,39 @@ def _watched(call: Callable[[], _Seen]) -> tuple[_Seen, bool]:
     return seen, drew
 
 
-def _require_repeatable_reads(model: Model) -> None:
+def _require_plain_parameters(model: Model) -> None:
+    """Refuse what changes parameters or their gradients by the way, even if not yet."""
+    for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
+        if has_hooks(tensor):
+            raise ParameterError(
+                "module",
+                "must have no hooks on its parameters: torch drops them when a module is copied to "
+                "a worker, so they would have no effect",
+                f"{name} of model {model.name!r}",
+                "change the gradient in forward, by a hook on a tensor computed there or a "
+                "torch.autograd.Function, or use gradient_clip_val",
+            )
+    for name, part in model.module.named_modules():
+        if isinstance(part, _EMBEDDING) and part.max_norm is not None:
+            got = f"{type(part).__name__} {name!r} of model {model.name!r}"
+            raise _changing(f"{got} with max_norm={part.max_norm:g}")
+
+
+def _require_repeatable_reads(model: Model, dtype: torch.dtype) -> None:
     points = np.unique(np.linspace(0, len(model.dataset) - 1, _READ_POINTS).astype(np.intp))
-    with refusing("dataset", "must give points (x, y) that stack to a batch ({})", model.name):
+    try:
         reads, drew = _watched(
-            lambda: [_leaves(collate(model.dataset, points, dtype=_DTYPE)) for _ in range(_READS)]
+            lambda: [leaves_of(collate(model.dataset, points, dtype=dtype)) for _ in range(_READS)]
         )
-    if drew or not all(_equal(reads[0], read) for read in reads[1:]):
+    except ParameterError:
+        raise
+    except BaseException as error:
+        reraise_stop(error)
+        rule = f"must give points (x, y) that stack to a batch ({fault_of(error)})"
+        ragged = "pad items of different lengths to one, e.g. by pad_sequence, and mask the padding"
+        remedy = ragged if "equal size" in str(error) else ""
+        raise ParameterError("dataset", rule, model.name, remedy) from error
+    if drew or not all(_same(reads[0], read) for read in reads[1:]):
         raise ParameterError(
             "dataset",
             "must give the same item on every read: the workers that repeat a chunk must see the "
@@ -96,15 +146,15 @@ def _require_repeatable_reads(model: Model) -> None:
         )
 
 
-def _require_test_points(model: Model, module: nn.Module) -> None:
+def _require_evaluable(model: Model, module: nn.Module) -> None:
     """Refuse data to test on that would fail a run when all is trained."""
-    if model.test_dataset is None:
-        return
-    points, _ = _overlapping_batches(len(model.test_dataset))
+    argument = "dataset" if model.test_dataset is None else "test_dataset"
+    dataset = model.dataset if model.test_dataset is None else model.test_dataset
     rule = "must have points that the module and the loss take ({})"
-    with refusing("test_dataset", rule, model.name), torch.no_grad():
-        x, y = collate(model.test_dataset, points, dtype=_DTYPE)
-        point_losses(loss_in(model.loss, _DTYPE), module(x), y, count=len(points))
+    with refusing(argument, rule, model.name):
+        some = _some(len(dataset)).tolist()
+        points: PointDataset = Subset(cast("Dataset[tuple[object, object]]", dataset), some)
+        evaluate(module, loss=model.loss, dataset=points, autocast=model.autocast)
 
 
 def _require_statistics(model: Model) -> None:
@@ -146,119 +196,265 @@ def _is_untouched(part: nn.modules.batchnorm._NormBase) -> bool:
     return not bool(mean.any()) and bool((variance == 1).all())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """One module, called a few times at one set of weights."""
+# ---- the trial -----------------------------------------------------------------------------------
 
-    model: Model
-    module: nn.Module
-    dtype: torch.dtype = _DTYPE
 
-    def run(self) -> None:
-        """Refuse what is unsound, the most telling reason first."""
-        buffers = {name: b.clone() for name, b in self.module.named_buffers()}
-        first, second = _overlapping_batches(len(self.model.dataset))
-        original, drew = _watched(lambda: self.call(first))
-        if drew:
-            raise self._unsound(
-                _DRAWING,
-                "must not draw random numbers in forward: the workers that repeat a chunk would "
-                "draw others, and the decoded gradient would be wrong",
-                "use seqgc.training.Dropout in place of torch's dropout layers; attention and "
-                "recurrent layers need dropout=0",
-            )
-        remembers = self._unsound(
-            _NORMALISING,
-            "must not change from call to call: what a worker's copy remembers (buffers, running "
-            "statistics) is lost, and differs from worker to worker",
-            "use GroupNorm or LayerNorm, or fixed statistics: docs/training.md, Normalisation",
+def _try(trial: ModelTrial) -> None:
+    """Refuse what is unsound, at a model's weights and at others.
+
+    Weights that start at zero hide what they multiply (a zero last layer, a zero gamma).
+    """
+    _require_sums(trial)
+    trial.shake(_NOISE)
+    _require_sums(trial)
+
+
+def _try_wide(model: Model, precision: Precision) -> None:
+    """Try a model without its autocast, unless it cannot be computed like that."""
+    trial = ModelTrial(replace(model, autocast="off"), precision)
+    points = _some(len(model.dataset))
+    try:
+        trial.sum_of(points, np.ones(len(points)))
+    except ParameterError:
+        return
+    _try(trial)
+
+
+def _require_sums(trial: ModelTrial) -> None:
+    """Refuse what is unsound at the present weights, the most telling reason first."""
+    points = _some(len(trial.model.dataset))
+    # Each point is there twice, so that points have what they look up or count in common.
+    twice = np.concatenate([points, points])
+    coefficients = 1.0 + np.arange(len(twice)) / 8
+    parameters = _copies(trial.module.parameters())
+    buffers = _copies(trial.module.buffers())
+    together, drew = _watched(lambda: trial.sum_of(twice, coefficients))
+    if drew:
+        raise _unsound(
+            trial,
+            _DRAWING,
+            "must not draw random numbers in forward: the workers that repeat a chunk would "
+            "draw others, and the decoded gradient would be wrong",
+            "use seqgc.training.Dropout in place of torch's dropout layers; attention and "
+            "recurrent layers need dropout=0",
         )
-        if not _equal(original, self.call(first)):
-            raise remembers
-        self._require_separate(original, self.call(second))
-        if any(not _close(b, buffers[name]) for name, b in self.module.named_buffers()):
-            raise remembers
-
-    def call(self, points: IntArray) -> tuple[Tensor, ...]:
-        """Return the points' losses (m,), then the module's output if it is one tensor."""
-        x, y = collate(self.model.dataset, points, dtype=self.dtype)
-        try:
-            masks = dropout_masks(self.module, points, seed=self.model.seed)
-            with torch.no_grad(), autocasting(self.model.autocast), masks:
-                output = self.module(x)
-                loss = loss_in(self.model.loss, self.dtype)
-                losses = point_losses(loss, output, y, count=len(points))
-                require_mean(loss, losses, output, y)
-        except ParameterError:
-            raise
-        except BaseException as error:  # the user's own code: whatever it raises
-            reraise_stop(error)
-            rule = "must take the dataset's points, and the loss its outputs"
-            raise ParameterError("module", rule, self._blame(()), fault_of(error)) from error
-        return (losses.values, output) if isinstance(output, Tensor) else (losses.values,)
-
-    def _require_separate(self, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
-        """Compare the one point that two batches share; refuse if the others matter to it."""
-        same = [_close(mine[0], theirs[0]) for mine, theirs in zip(one, other, strict=False)]
-        if len(same) > 1 and same[-1] and not same[0]:  # the output is the same, the loss is not
-            raise ParameterError(
-                "loss",
-                "must not compare the points of a batch: a worker sees some chunks of it only",
-                f"a loss that mixes points in model {self.model.name!r}",
-                "use a loss that is a sum over data points",
-            )
-        if not all(same):
-            raise self._unsound(
-                _MIXING,
-                "must compute each point on its own: a worker sees some chunks of a batch only, so "
-                "statistics over a batch would differ from worker to worker",
-                "use GroupNorm or fixed statistics instead of BatchNorm (docs/training.md, "
-                "Normalisation); check that the batch is the first axis (batch_first=True)",
-            )
-
-    def _unsound(
-        self, kinds: tuple[type[nn.Module], ...], rule: str, remedy: str
-    ) -> ParameterError:
-        return ParameterError("module", rule, self._blame(kinds), remedy)
-
-    def _blame(self, kinds: tuple[type[nn.Module], ...]) -> str:
-        """Name the part of one of these kinds, or the whole module."""
-        for name, module in self.module.named_modules():
-            # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
-            rate = getattr(module, "p", getattr(module, "dropout", 1.0))
-            if module.training and isinstance(module, kinds) and rate > 0:
-                return f"{type(module).__name__} {name!r} of model {self.model.name!r}"
-        return f"{type(self.module).__name__} of model {self.model.name!r}"
+    _require_kept(trial, parameters)
+    _require_gradient(trial, together)
+    trial.require_mean(points)
+    remembers = _unsound(
+        trial,
+        _NORMALISING,
+        "must not change from call to call: what a worker's copy remembers (buffers, running "
+        "statistics) is lost, and differs from worker to worker",
+        "use GroupNorm or LayerNorm, or fixed statistics: docs/training.md, Normalisation; .eval() "
+        "keeps the vectors of spectral_norm",
+    )
+    again = trial.sum_of(twice, coefficients)
+    sizes = _all_largest(together.numbers)
+    if not all(_Rounding(together, together).allows(again.numbers, together.numbers, sizes)):
+        raise remembers
+    del again  # which is as long as the weights
+    rounding = _Rounding(together, trial.moved(twice, coefficients, by=together.eps))
+    _require_separate(trial, together, rounding, points=points, coefficients=coefficients)
+    if not _same(list(trial.module.buffers()), buffers):
+        raise remembers
 
 
-def _overlapping_batches(size: int) -> tuple[IntArray, IntArray]:
-    """Return two batches of one length that have nothing but their first point in common."""
-    points = np.unique(np.linspace(0, size - 1, 7).astype(np.intp))
-    rest = points[1:] if size > 1 else points
-    half = max(len(rest) // 2, 1)
-    others = rest[-half:] if len(rest) > 1 else points[:1]
-    return np.append(points[:1], rest[:half]), np.append(points[:1], others)
+def _alone(trial: ModelTrial, point: int) -> TrialSum:
+    """Return the result of one point, a batch of its own."""
+    try:
+        return trial.sum_of(np.array([point]), np.ones(1))
+    except ParameterError as error:
+        fault = fault_of(error.__cause__ or error)
+        raise _unsound(
+            trial,
+            _MIXING,
+            f"must take a batch of one point: a worker may have a chunk of one ({fault})",
+            "use GroupNorm or LayerNorm instead of BatchNorm; keep the batch axis, which "
+            "squeeze() without a number drops",
+        ) from error
 
 
-def _leaves(value: object) -> list[Tensor]:
-    """Return every tensor of a collated value."""
-    leaves: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        leaves.append(tensor)
-        return tensor
-
-    map_tensors(value, note)
-    return leaves
+def _require_kept(trial: ModelTrial, parameters: Sequence[Tensor]) -> None:
+    """Refuse a forward pass that changes weights."""
+    for (name, now), before in zip(trial.module.named_parameters(), parameters, strict=True):
+        if not _same([now], [before]):
+            raise _changing(f"{name} of model {trial.model.name!r}")
 
 
-def _equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return len(one) == len(other) and all(map(_close, one, other))
+def _changing(got: str) -> ParameterError:
+    return ParameterError(
+        "module",
+        "must not change its parameters in forward: each worker would change its own copy only",
+        got,
+        "compute with a changed copy, e.g. torch.renorm(weight, 2, 0, 1.0) in place of "
+        "Embedding(max_norm=1.0)",
+    )
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(
-        one.to(_DTYPE), other.to(_DTYPE), rtol=1e-7, atol=1e-10, equal_nan=True
+def _require_gradient(trial: ModelTrial, result: TrialSum) -> None:
+    """Refuse a model that cannot learn: torch raises in backward then."""
+    if trial.receives_gradient:
+        return
+    name = trial.model.name
+    if result.differentiable:
+        raise ParameterError(
+            "loss",
+            "must be differentiable: no gradient reaches the module's output",
+            f"the loss of model {name!r}",
+            "compute it by torch's functions, without argmax, rounding, detach() or numpy",
+        )
+    raise ParameterError(
+        "module",
+        "must return what depends on its trainable parameters: no gradient reaches any of them",
+        f"{type(trial.module).__name__} of model {name!r}",
+        "call it without torch.no_grad(), detach() or numpy, and let it use its parameters",
+    )
+
+
+def _require_separate(
+    trial: ModelTrial,
+    together: TrialSum,
+    rounding: _Rounding,
+    *,
+    points: IntArray,
+    coefficients: FloatArray,
+) -> None:
+    """Refuse a result of points, each of them twice, that is not the sum of each point's result."""
+    weights = coefficients[: len(points)] + coefficients[len(points) :]
+    sums, outputs = [np.zeros_like(each) for each in together.numbers], []
+    sizes = [np.zeros_like(each) for each in together.numbers]
+    for point, weight in zip(points, weights.tolist(), strict=True):
+        alone = _alone(trial, point)
+        outputs.append(alone.outputs)
+        for total, size, numbers in zip(sums, sizes, alone.numbers, strict=True):
+            np.add(total, weight * numbers, out=total)
+            np.add(size, weight * np.abs(numbers), out=size)
+    same = rounding.allows(together.numbers, sums, _all_largest(sizes))
+    if all(same):
+        return
+    if not together.outputs or not _same_outputs(together.outputs, outputs, rounding):
+        raise _unsound(
+            trial,
+            _MIXING,
+            f"must compute each point on its own: {_CHUNKS}, so statistics over a batch would "
+            "differ from worker to worker",
+            "use GroupNorm or fixed statistics instead of BatchNorm (docs/training.md, "
+            "Normalisation); check that the batch is the first axis (batch_first=True)",
+        )
+    if not all(same[-2:]):
+        raise ParameterError(
+            "loss",
+            f"must not compare the points of a batch: {_CHUNKS}",
+            f"a loss that mixes points in model {trial.model.name!r}",
+            "use a loss that is a sum over data points",
+        )
+    raise _unsound(
+        trial,
+        _EMBEDDING,
+        "must have a gradient that is the sum of its points' gradients: the backward pass of the "
+        "module or of the loss mixes or scales the points of a batch",
+        "use Embedding without scale_grad_by_freq, and no autograd.Function whose backward "
+        "normalises",
+    )
+
+
+def _same_outputs(
+    together: Sequence[FloatArray], alone: Sequence[Sequence[FloatArray]], rounding: _Rounding
+) -> bool:
+    """Say whether the module returns for each point what it returns for the point alone."""
+    if any(len(each) != len(together) for each in alone):
+        return False
+    for index, output in enumerate(together):
+        if output.ndim == 0 or len(output) != 2 * len(alone):
+            continue  # it has no axis of points
+        rows = [each[index] for each in alone]
+        if any(row.shape != output[:1].shape for row in rows):
+            return False
+        distance = _distance(output[: len(alone)], np.concatenate(rows))
+        if distance > rounding.of_outputs[index]:
+            return False
+    return True
+
+
+class _Rounding:
+    """The differences between results of a trial that may come from rounding, see "Tolerance".
+
+    ``moved`` is the ``result`` after a change of all weights by one rounding error.
+    """
+
+    def __init__(self, result: TrialSum, moved: TrialSum) -> None:
+        self._eps: Final = result.eps
+        self._changes: Final = list(map(_distance, result.numbers, moved.numbers))
+        outputs = zip(result.outputs, moved.outputs, strict=False)
+        self.of_outputs: Final = [self._limit(_distance(*two), _largest(two[0])) for two in outputs]
+        """The largest difference of the numbers of each output."""
+
+    def allows(
+        self, ones: Sequence[FloatArray], others: Sequence[FloatArray], sizes: Sequence[float]
+    ) -> list[bool]:
+        """Say of each number of a `TrialSum` whether two values of it may be the same.
+
+        ``sizes`` are the largest of their numbers, before any cancel each other out.
+        """
+        share = _SHARE * max(sizes[:-2])
+        return [
+            _distance(one, other) <= self._limit(change, size + share)
+            for one, other, size, change in zip(ones, others, sizes, self._changes, strict=True)
+        ]
+
+    def _limit(self, change: float, size: float) -> float:
+        return _MARGIN * (change + self._eps * size)
+
+
+def _all_largest(arrays: Iterable[FloatArray]) -> list[float]:
+    return [_largest(each) for each in arrays]
+
+
+def _largest(array: FloatArray) -> float:
+    """Return the largest absolute value that is finite."""
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _distance(one: FloatArray, other: FloatArray) -> float:
+    """Return the largest difference of two arrays; infinite if one is finite where other is not."""
+    finite = np.isfinite(one)
+    if one.shape != other.shape or not np.array_equal(finite, np.isfinite(other)):
+        return np.inf
+    return _largest(one[finite] - other[finite])
+
+
+def _unsound(
+    trial: ModelTrial, kinds: tuple[type[nn.Module], ...], rule: str, remedy: str
+) -> ParameterError:
+    return ParameterError("module", rule, _blame(trial, kinds), remedy)
+
+
+def _blame(trial: ModelTrial, kinds: tuple[type[nn.Module], ...]) -> str:
+    """Name the part of one of these kinds, or the whole module."""
+    for name, part in trial.module.named_modules():
+        # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
+        rate = getattr(part, "p", getattr(part, "dropout", 1.0))
+        if part.training and isinstance(part, kinds) and rate > 0:
+            return f"{type(part).__name__} {name!r} of model {trial.model.name!r}"
+    return f"{type(trial.module).__name__} of model {trial.model.name!r}"
+
+
+def _some(size: int) -> IntArray:
+    """Return a few data points of so many, from the first to the last."""
+    return np.unique(np.linspace(0, size - 1, _TRIAL_POINTS).astype(np.intp))
+
+
+def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [each.detach().clone() for each in tensors]
+
+
+def _same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Say whether tensors have the same shapes and numbers; NaN is NaN."""
+    return len(ones) == len(others) and all(
+        one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+        for one, other in zip(ones, others, strict=True)
     )
 
 

@@ -159,6 +159,10 @@ def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
         remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
         raise ParameterError("optimizer", rule, optimizer, remedy)
     _require_given(optimizer, parameters, model)
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        rule = "must take dense gradients, since workers' results are combined as dense vectors"
+        remedy = "use torch.optim.Adam, which also moves rows that a batch does not use"
+        raise ParameterError("optimizer", rule, "SparseAdam", remedy)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ParameterError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, Protocol, cast
 
@@ -18,12 +19,19 @@ from seqgc.errors import ParameterError, reraise_stop
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.training._autocast import autocasting, require_autocast
 from seqgc.training._forms import with_shared_modules
+from seqgc.training._parametrized import picklable, restore
 from seqgc.training._points import collate, loss_in, point_losses
 from seqgc.training.dropout import dropout_layers, items_of, masks_of
 from seqgc.training.model import Model, Objective, ParameterVector, Precision, torch_dtype
 from seqgc.worker import PROGRESS
 
-__all__ = ["FetchingStore", "TorchCompute", "TorchComputeFactory"]
+__all__ = [
+    "FetchingStore",
+    "LocalModule",
+    "LocalObjective",
+    "TorchCompute",
+    "TorchComputeFactory",
+]
 
 DEFAULT_CACHED_WEIGHTS = 8
 
@@ -79,8 +87,8 @@ class TorchCompute:
     ) -> None:
         self._precision: Final = precision
         dtype = torch_dtype(precision)
-        local = cache(lambda module: _LocalModule(module, dtype))  # by identity
-        self._local: Final = {o.name: _LocalObjective(o, local(o.module)) for o in objectives}
+        local = cache(lambda module: LocalModule(module, dtype))  # by identity
+        self._local: Final = {o.name: LocalObjective(o, local(o.module)) for o in objectives}
         # A reference names immutable weights, and is hashable: the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
 
@@ -119,8 +127,8 @@ class TorchCompute:
         return result
 
 
-class _LocalModule:
-    """A module of this worker's own, and whose weights are in it."""
+class LocalModule:
+    """A worker's copy of a module, and the version of the weights that is in it."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self.dtype: Final = dtype
@@ -137,10 +145,10 @@ class _LocalModule:
             self._loaded = ref
 
 
-class _LocalObjective:
-    """An objective, and the module of its form."""
+class LocalObjective:
+    """An objective on a worker, and the module of its form."""
 
-    def __init__(self, objective: Objective, module: _LocalModule) -> None:
+    def __init__(self, objective: Objective, module: LocalModule) -> None:
         require_autocast(objective.autocast)  # what this machine can do
         self._objective, self.module = objective, module
         self._loss: Final = loss_in(objective.loss, module.dtype)
@@ -200,6 +208,8 @@ class TorchComputeFactory:
     ) -> None:
         torch_dtype(precision)
         objectives = with_shared_modules(model.objective for model in models)
+        modules = {id(o.module): picklable(o.module) for o in objectives}
+        objectives = tuple(replace(o, module=modules[id(o.module)]) for o in objectives)
         content = (objectives, store, precision, cached_weights)
         try:
             # In one piece, so that models that share a dataset share it in the worker as well.
@@ -215,6 +225,8 @@ class TorchComputeFactory:
             "tuple[Sequence[Objective], WeightStore, Precision, int]", loads(self._payload)
         )
         objectives, store, precision, cached = content
+        for module in {id(o.module): o.module for o in objectives}.values():
+            restore(module)
         return TorchCompute(objectives, store=store, precision=precision, cached_weights=cached)
 
 

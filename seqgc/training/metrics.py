@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from seqgc.training._points import (
     Loss,
     PointDataset,
     collate,
+    leaves_of,
     loss_in,
+    map_tensors,
     per_point_loss,
     point_losses,
 )
@@ -96,8 +98,8 @@ def evaluate(
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     loss = loss_in(per_point_loss(loss), dtype)
     total, weight, hits, counted = 0.0, 0.0, 0.0, 0.0
-    outputs: list[Tensor] = []
-    targets: list[Tensor] = []
+    outputs: list[object] = []
+    targets: list[object] = []
     with ExitStack() as modes, torch.no_grad():
         for part in module.modules():  # a module in training may hold parts frozen in eval mode
             modes.callback(setattr, part, "training", part.training)
@@ -106,12 +108,12 @@ def evaluate(
             points = np.arange(start, min(start + _EVALUATION_BATCH, size))
             x, y = collate(dataset, points, dtype=dtype)
             with autocasting(autocast):
-                output = module(x)
+                output = _output(module, x)
                 losses = point_losses(loss, output, y, count=len(points))
             of_batch = [*losses.sums, *_hits(output, y, losses.of_targets)]
             total, weight, hits, counted = np.add([total, weight, hits, counted], of_batch)
             if metrics:
-                outputs.append(output.to(dtype) if autocast != "off" else output)
+                outputs.append(_in_dtype(output, dtype) if autocast != "off" else output)
                 targets.append(y)
         own = {name: _measured(name, metrics[name], outputs, targets) for name in metrics}
     mean = float(total / weight) if weight else math.nan
@@ -119,21 +121,43 @@ def evaluate(
     return Evaluation(loss=mean, accuracy=None if math.isnan(hits) else accuracy, metrics=own)
 
 
-def _measured(name: str, metric: Metric, outputs: list[Tensor], targets: list[Tensor]) -> float:
+def _output(module: nn.Module, x: object) -> Any:
+    """Return the module's output, without a graph."""
+    try:
+        return module(x)
+    except RuntimeError:
+        # A module that takes gradients in its own forward pass cannot do so under no_grad.
+        with torch.enable_grad():
+            return map_tensors(module(x), Tensor.detach)
+
+
+def _in_dtype(output: object, dtype: torch.dtype) -> object:
+    return map_tensors(output, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
+
+
+def _joined(values: Sequence[object]) -> Any:
+    """Return the values of several batches as those of one, each tensor along its first axis."""
+    columns = iter([torch.cat(column) for column in zip(*map(leaves_of, values), strict=True)])
+    return map_tensors(values[0], lambda _: next(columns))
+
+
+def _measured(name: str, metric: Metric, outputs: list[object], targets: list[object]) -> float:
     """Return a metric of all points, a float."""
     with refusing("metrics", "must return a number of (output, target) ({})", name):
-        value: object = metric(torch.cat(outputs), torch.cat(targets))
+        value: object = metric(_joined(outputs), _joined(targets))
         if isinstance(value, str):  # which float would read
             raise TypeError("it returned text")
         return float(cast("float", value))
 
 
-def _hits(output: object, target: Tensor, weights: Tensor | None) -> tuple[float, float]:
+def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float, float]:
     """Return how many targets are classified right, and how many there are; NaN: no classes.
 
     A target whose weight is 0 is none: a loss ignores it.
     """
-    if not isinstance(output, Tensor) or output.ndim != target.ndim + 1:
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        return math.nan, math.nan
+    if output.ndim != target.ndim + 1:
         return math.nan, math.nan
     if target.is_floating_point():
         return math.nan, math.nan

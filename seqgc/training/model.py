@@ -131,8 +131,10 @@ class Model:
     ``(values, weights)`` for a mean of ``sum(values) / sum(weights)``; further axes are averaged. A
     loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`), and so
     may the name of a loss (``"cross-entropy"``, ``"mse"``) or a path, as `registered_model` takes
-    it. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read; the trained
-    model is evaluated on ``test_dataset`` (``dataset`` unless given). ``optimizer`` is
+    it. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs,
+    outputs and targets are tensors, or dictionaries, lists and tuples of tensors; ``module`` is
+    called with ``x``, as one argument. The trained model is evaluated on ``test_dataset``
+    (``dataset`` unless given). ``optimizer`` is
     ``parameters -> torch.optim.Optimizer``; if it has an argument ``named_parameters``, that is a
     list of pairs (name, parameter) instead. It may leave parameters out, which then keep their
     values. ``scheduler``, if there is one, is
@@ -230,6 +232,7 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 def _check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise ParameterError("module", "must be a torch.nn.Module", module)
+    _check_kind(module)
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ParameterError(
@@ -243,6 +246,35 @@ def _check_module(module: nn.Module) -> None:
             raise ParameterError("module", rule, f"{name}: {parameter.dtype}")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ParameterError("module", "must have a parameter that requires grad", repr(module))
+
+
+def _check_kind(module: nn.Module) -> None:
+    """Refuse modules that cannot be copied to a worker as they are."""
+    for name, part in module.named_modules():
+        where = f"{name}: {type(part).__name__}" if name else type(part).__name__
+        if isinstance(part, torch.jit.ScriptModule):
+            rule = "must not be scripted or traced: such a module cannot be sent to a worker"
+            remedy = "give the module that was scripted or traced; export the trained one"
+            raise ParameterError("module", rule, where, remedy)
+        for attribute, value in vars(part).items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                raise ParameterError(
+                    "module",
+                    "must not have a tensor as an attribute that was computed from its parameters: "
+                    "torch cannot copy it",
+                    f"{where}, attribute {attribute!r}",
+                    "compute it in forward; in place of torch.nn.utils.weight_norm use "
+                    "torch.nn.utils.parametrizations.weight_norm",
+                )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            rule = "must have numbers in its parameters and buffers, and those on `meta` have none"
+            remedy = "make it without device='meta', or call module.to_empty(device='cpu') and "
+            raise ParameterError("module", rule, name, f"{remedy}initialise it")
+        if tensor.is_complex():
+            rule = "must have real parameters and buffers: precision float32 and float64 are real"
+            remedy = "keep torch.view_as_real of it, and call torch.view_as_complex in forward"
+            raise ParameterError("module", rule, f"{name}: {tensor.dtype}", remedy)
 
 
 class ParameterVector:

@@ -101,6 +101,12 @@ def test_what_cannot_be_told_has_no_form() -> None:
     net = Net()
     net.weight.note = "read by whoever likes"
     assert form_of(net) is None
+    net = Net()
+    net.weight.register_hook(lambda gradient: gradient)
+    assert form_of(net) is None
+    net = Net()
+    net.weight.register_post_accumulate_grad_hook(print)
+    assert form_of(net) is None
 
 
 def workload(models: list[Model]) -> TorchWorkload:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from seqgc.errors import ModelError, ParameterError
 from seqgc.rounds import Setting
@@ -34,20 +34,24 @@ from tests.training.test_diverged import N, crew, others
 STEPS, POINTS, SEED = 3, 1000, 3
 
 
+TORN = int(batch_indices(POINTS, batch_size=16, seed=SEED, step=1)[5])
+"""A data point of the second step, which no trial before a run looks at."""
+
+
+def marked() -> TensorDataset:
+    """Data of which one point, of the second step, is out of the ordinary."""
+    data = blobs(POINTS)
+    data.tensors[0][TORN] = 1e6
+    return data
+
+
 class Moody(nn.Linear):
-    """A layer whose forward raises in a worker once a step has been taken."""
+    """A layer whose forward raises where it is trained on the marked point."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() and bool(self.bias.detach().any()):
+        if torch.is_grad_enabled() and bool((x == 1e6).any()):
             raise RuntimeError("had enough")
         return super().forward(x.flatten(1))
-
-
-def moody() -> nn.Module:
-    torch.manual_seed(0)
-    layer = Moody(64, 10)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class Torn(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -55,40 +59,31 @@ class Torn(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __init__(self, error: BaseException) -> None:
         self._data, self._error = blobs(POINTS), error
-        self._torn = int(batch_indices(POINTS, batch_size=16, seed=SEED, step=1)[5])
 
     def __len__(self) -> int:
         return POINTS
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if index == self._torn:
+        if index == TORN:
             raise self._error
         return self._data[index]
 
 
 class Picky(nn.CrossEntropyLoss):
-    """A loss that raises in a worker where weights have moved."""
+    """A loss that raises where a model is trained on the marked point."""
 
     def __init__(self) -> None:
         super().__init__(reduction="none")
 
     def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        if output.requires_grad and output.detach().abs().max() > 1e-3:
+        if output.requires_grad and output.detach().abs().max() > 1e3:
             raise ValueError("no such label")
         return super().forward(output, target)
 
 
-def still() -> nn.Module:
-    """A network whose outputs are 0 until a step has been taken."""
-    layer = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    for parameter in layer.parameters():
-        nn.init.zeros_(parameter)
-    return layer
-
-
 BROKEN: dict[str, tuple[Callable[[], Model], str, str]] = {
     "forward": (
-        lambda: make_model("m3", seed=SEED, module=moody()),
+        lambda: make_model("m3", seed=SEED, module=Moody(64, 10), dataset=marked()),
         "RuntimeError: had enough",
         "forward",
     ),
@@ -103,7 +98,7 @@ BROKEN: dict[str, tuple[Callable[[], Model], str, str]] = {
         "__getitem__",
     ),
     "loss": (
-        lambda: make_model("m3", seed=SEED, module=still(), loss=Picky()),
+        lambda: make_model("m3", seed=SEED, dataset=marked(), loss=Picky()),
         "ValueError: no such label",
         "forward",
     ),
@@ -196,16 +191,16 @@ def test_who_interrupts_the_end_hears_where_the_results_are(tmp_path: Path) -> N
 
 
 class Flaky(nn.CrossEntropyLoss):
-    """A loss that raises in the first worker that computes it, and never again."""
+    """A loss that raises in one worker, once a step has been taken, and never again."""
 
-    has_raised = False
+    raises = False
 
     def __init__(self) -> None:
         super().__init__(reduction="none")
 
     def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        if output.requires_grad and not Flaky.has_raised:
-            Flaky.has_raised = True
+        if Flaky.raises:
+            Flaky.raises = False
             raise OSError("the network is away")
         return super().forward(output, target)
 
@@ -214,9 +209,14 @@ class Flaky(nn.CrossEntropyLoss):
 def test_what_one_worker_raises_once_is_its_own_failure(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Arming(Callback):
+        def on_step(self, model: str, step: int, loss: float, metrics: object) -> None:  # noqa: ARG002
+            if (model, step) == ("m3", 1):
+                monkeypatch.setattr(Flaky, "raises", True)
+
     fine = train(plan(make_model("m3", seed=SEED), spec), crew(), run=tmp_path / "fine")
-    monkeypatch.setattr(Flaky, "has_raised", False)
-    bad = train(plan(make_model("m3", seed=SEED, loss=Flaky()), spec), crew(), run=tmp_path / "bad")
+    flaky = plan(make_model("m3", seed=SEED, loss=Flaky()), spec)
+    bad = train(flaky, crew(), run=tmp_path / "bad", callbacks=[Arming()])
     assert bad.parked == {}
     assert bad.counts.failures == 1
     assert others(bad, "none") == others(fine, "none")

@@ -62,7 +62,7 @@ class Hidden(Callback):
 CASES: dict[str, tuple[Callable[[], object], str]] = {
     "points that are none": (
         lambda: start(of(dataset=Points(lambda _: torch.zeros(1)))),
-        r"`dataset` must give points \(x, y\) .*ValueError.*; got 'net'",
+        r"`dataset` must give pairs \(x, y\).*got 'items of type Tensor of length 1 in Points'",
     ),
     "a point that ends the process": (
         lambda: start(of(dataset=Points(leave))),

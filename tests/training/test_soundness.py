@@ -66,6 +66,16 @@ class Drifting(Counting):
         return super().forward(x) + self.calls
 
 
+class Tiring(nn.Module):
+    """Gives less from call to call, which no buffer says."""
+
+    strength = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.strength *= 0.99
+        return self.strength * x
+
+
 def pretrained(layer: nn.Module) -> nn.Module:
     """A layer in eval mode, with statistics of data that it has seen."""
     layer(torch.randn(8, 4, 6, 6, generator=torch.Generator().manual_seed(0)) + 1)
@@ -85,6 +95,7 @@ def pretrained(layer: nn.Module) -> nn.Module:
         (PythonDropout(), "Sequential", "must not draw random numbers"),
         (Drifting(), "Sequential", "must not change from call to call"),
         (Counting(), "Sequential", "must not change from call to call"),
+        (Tiring(), "Sequential", "must not change from call to call"),
         (nn.BatchNorm2d(4).eval(), "BatchNorm2d '1'", "statistics that no data were seen for"),
         (nn.InstanceNorm2d(4, track_running_stats=True), "InstanceNorm2d '1'", "from call to call"),
         (nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)), "Sequential", "call to call"),
@@ -222,6 +233,41 @@ def test_a_loss_that_compares_the_points_of_a_batch_is_refused() -> None:
 
     with pytest.raises(ParameterError, match="must not compare the points of a batch"):
         start(make_model(loss=contrastive))
+
+
+def weakly_mixing(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(output, target, reduction="none") + 1e-3 * output.mean(0).pow(2).sum()
+
+
+@pytest.mark.parametrize("autocast", ["off", "bfloat16"])
+def test_a_small_effect_of_other_points_is_found_whatever_the_rounding(autocast: str) -> None:
+    with pytest.raises(ParameterError, match="must not compare the points of a batch"):
+        start(make_model(loss=weakly_mixing, autocast=autocast))
+
+
+class Coarse(nn.Module):
+    """Computes a part of its forward pass in a dtype that is coarser than the run's."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.last, self.dtype = nn.Linear(64, 64), nn.Linear(64, 10), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+            h = self.inner(x).to(self.dtype)
+        return self.last(h.softmax(1).to(x.dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [(torch.bfloat16, "float32"), (torch.float32, "float64")]
+)
+def test_the_rounding_of_a_coarser_dtype_is_not_taken_for_an_effect_of_other_points(
+    dtype: torch.dtype, precision: str
+) -> None:
+    model = make_model(module=Coarse(dtype))
+    TorchWorkload([model], scheme=Chunks(), store=MemoryStore(), precision=precision)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
