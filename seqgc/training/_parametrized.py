@@ -23,10 +23,11 @@ def picklable(module: nn.Module) -> nn.Module:
 
     Examples
     --------
-    >>> import pickle, torch
+    >>> import torch
+    >>> from seqgc._by_value import dumps, loads
     >>> from torch.nn.utils.parametrizations import weight_norm
     >>> module = weight_norm(nn.Linear(3, 2))
-    >>> arrived = pickle.loads(pickle.dumps(picklable(module)))
+    >>> arrived = loads(dumps(picklable(module)))
     >>> restore(arrived)
     >>> bool((arrived(torch.ones(1, 3)) == module(torch.ones(1, 3))).all())
     True
