@@ -28,12 +28,14 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from seqgc.errors import ParameterError
 from seqgc.stores import DirectoryStore, MemoryStore
 from seqgc.training import (
+    Dropout,
     Model,
     TorchCompute,
     TorchComputeFactory,
     TorchWorkload,
     TrainingPlan,
     batch_indices,
+    dropout_masks,
     evaluate,
 )
 from tests.training.inside import without_compiler
@@ -112,16 +114,21 @@ class Exact(Case):
         with without_compiler():
             optimizer = self.optimizer([p for p in module.parameters() if p.requires_grad])
             for step in range(STEPS):
-                points = batch_indices(POINTS, batch_size=BATCH, seed=0, step=step)
+                items = batch_indices(POINTS, batch_size=BATCH, seed=0, step=step)
+                epochs = np.arange(step * BATCH, (step + 1) * BATCH) // POINTS
                 for p in module.parameters():
                     p.grad = None
-                self.mean(module, points, dtype).backward()
+                with dropout_masks(module, epochs * POINTS + items, seed=0):
+                    self.mean(module, items, dtype).backward()
                 optimizer.step()
         return module
 
     def mean(self, module: nn.Module, points: Sequence[int], dtype: torch.dtype) -> Tensor:
         x, y = self.batch(points, dtype)
-        return self.loss(module(x), y).mean()
+        loss = self.loss
+        if isinstance(loss, nn.Module):  # which may have class weights
+            loss = copy.deepcopy(loss).to(dtype)
+        return loss(module(x), y).mean()
 
     def batch(self, points: Sequence[int], dtype: torch.dtype) -> tuple[Any, Any]:
         items = [self.dataset()[int(point)] for point in points]
@@ -289,6 +296,12 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
         return X[index] + torch.randn(4), Y[index]
 
 
+def other_parameters() -> Callable[..., torch.optim.Optimizer]:
+    """Return a factory of optimizers for a module of its own."""
+    own = nn.Linear(4, 2)
+    return lambda _: torch.optim.SGD(own.parameters(), lr=0.1)
+
+
 class Waves(nn.Linear):
     """A layer with a complex buffer."""
 
@@ -365,6 +378,26 @@ CASES: dict[str, Case] = {
         module=net(),
         loss=lambda o, y: ((o - o.mean(0) - y) ** 2).mean(1),
         says="compare the points",
+    ),
+    "`CrossEntropyLoss` with `ignore_index`, `weight`, `label_smoothing`": Exact(
+        module=net(),
+        data=TensorDataset(X, torch.where(LABELS == 3, -100, LABELS % 2)),
+        loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]), label_smoothing=0.1),
+        precisions=BOTH,
+    ),
+    'a loss that adds up its points, `reduction="sum"`': Refused(
+        module=net(), loss=nn.MSELoss(reduction="sum"), says="must be a mean over the data points"
+    ),
+    "parameters that some batches, or all, do not use": Exact(
+        module=net(unused=lambda: nn.Linear(3, 3)),
+        optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+        precisions=BOTH,
+    ),
+    "an optimizer of other parameters than the model's": Refused(
+        module=net(), optimizer=other_parameters(), says="must hold no other parameters"
+    ),
+    "`seqgc.training.Dropout`": Exact(
+        module=net(lambda m, x: m.last(m.drop(x)), drop=lambda: Dropout(0.4)), precisions=BOTH
     ),
     "`torch.nn.Dropout` in training mode, other random numbers in forward": Refused(
         module=net(lambda m, x: m.last(m.drop(x)), drop=lambda: nn.Dropout(0.1)),
