@@ -28,6 +28,7 @@ _POINTS: Final = 16
 _MOST_LOST: Final = 1e-3
 _FLAT: Final = 1e-12
 _EXACT: Final = 2**24  # float32 holds all integers up to this one
+_LONG: Final = (torch.int32, torch.int64)
 _REMEDY: Final = "subtract an offset from them in the dataset, or take precision='float64'"
 
 
@@ -93,7 +94,7 @@ def _integers(model: Model, precision: Precision) -> list[str]:
     with torch.random.fork_rng(devices=[]), torch.no_grad(), _CastWatch() as watch:
         try:
             module(x)
-        except BaseException as error:  # it is refused by who tries it
+        except BaseException as error:  # the trial refuses it
             reraise_stop(error)
     if watch.lost <= _MOST_LOST:
         return []
@@ -103,9 +104,6 @@ def _integers(model: Model, precision: Precision) -> list[str]:
         "them in the dataset, or cast them to self.weight.dtype and take precision='float64'"
     )
     return [warning]
-
-
-_LONG: Final = (torch.int32, torch.int64)
 
 
 def _some(model: Model) -> np.ndarray[tuple[int], np.dtype[np.intp]]:

@@ -32,7 +32,7 @@ __all__ = [
     "stacked",
 ]
 
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
+Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
 """``(output, target) -> values``, or ``(values, weights)`` for a mean of ``sum v / sum w``."""
 
 LOSSES: Mapping[str, Callable[[], nn.Module]]

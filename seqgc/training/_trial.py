@@ -118,7 +118,8 @@ class ModelTrial:
                 self.module.register_forward_hook(lambda *args: outputs.append(args[-1])),
             ):
                 hooks.callback(handle.remove)
-            hooks.enter_context(self._objective.masks(part))
+            # Opened without Dropout layers as well: it refuses one that is no submodule.
+            hooks.enter_context(dropout_masks(self.module, points, seed=self.model.seed))
             self._objective.compute(part, out=result)
         ends = np.cumsum([p.numel() for p in self._parameters.tensors])
         gradients = np.split(result[: ends[-1]], ends[:-1])

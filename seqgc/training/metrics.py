@@ -30,7 +30,7 @@ __all__ = ["Evaluation", "JobMetrics", "Metric", "evaluate"]
 
 _EVALUATION_BATCH = 1024
 
-Metric: TypeAlias = Callable[[Tensor, Tensor], float]
+Metric: TypeAlias = Callable[[Any, Any], float]
 """``(output, target) -> float``, of all points of a data set at once."""
 
 _NONE: Final[Mapping[str, Metric]] = MappingProxyType({})
