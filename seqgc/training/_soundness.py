@@ -16,8 +16,8 @@ computes in. Two values of a tensor may differ by ``_MARGIN`` times the sum of t
 networks (convolutions, attention, recurrent and physics-informed ones, float32, float64 and
 bfloat16) differences were at most 2.4 times this sum. In networks with batch statistics, attention
 over the batch or such a backward pass they were at least 1e5 times it in float32 and float64, and
-110 times for a term of weight 1e-4 in the loss that mixes points. In bfloat16 they were as little as
-2 and 0.2 times: so a model with autocast is tried without it as well.
+110 times for a term of weight 1e-4 in the loss that mixes points. In bfloat16 they were as little
+as 2 and 0.2 times: so a model with autocast is tried without it as well.
 """
 
 from __future__ import annotations
