@@ -74,7 +74,8 @@ def evaluate(
     Points have classes if targets are integers and outputs have one more axis: then the class is
     the argmax over axis 1, and each target counts whose weight in the loss is not 0. ``metrics``
     are given the outputs and targets of all points, each stacked along its first axis. ``autocast``
-    is that of a `Model`; metrics are given outputs in the weights' dtype all the same.
+    is that of a `Model`; metrics are given outputs in the weights' dtype all the same. No graph is
+    recorded, unless the module takes gradients in its own forward pass.
 
     Raises
     ------
