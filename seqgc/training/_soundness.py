@@ -18,6 +18,12 @@ bfloat16) differences were at most 2.4 times this sum. In networks with batch st
 over the batch or such a backward pass they were at least 1e5 times it in float32 and float64, and
 110 times for a term of weight 1e-4 in the loss that mixes points. In bfloat16 they were as little
 as 2 and 0.2 times: so a model with autocast is tried without it as well.
+
+A rounding error can also move an activation across a kink, such as that of a ReLU at 0, and change
+a gradient by far more than rounding. In a transformer of 5 million parameters this happened in 8 of
+104 comparisons, 4 of which exceeded the tolerance. It happens at some weights and not at others. So
+a difference counts only if it is there at `_TRIES` sets of weights, each of which differs from the
+one before by ``_NUDGE`` times every weight.
 """
 
 from __future__ import annotations
@@ -55,10 +61,10 @@ _TRIAL_POINTS: Final = 3
 
 _MARGIN: Final = 20.0
 _SHARE: Final = 0.3
+_NUDGE: Final = 1e-3
 
-_MIXING = (nn.modules.batchnorm._BatchNorm,)
 _DRAWING = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.RNNBase)
-_NORMALISING = (*_MIXING, nn.modules.instancenorm._InstanceNorm)
+_NORMALISING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
 
 _CHUNKS: Final = "a worker sees some chunks of a batch only"
@@ -233,7 +239,7 @@ def _require_sums(trial: ModelTrial) -> None:
     if drew:
         raise _unsound(
             trial,
-            _DRAWING,
+            _is_drawing,
             "must not draw random numbers in forward: the workers that repeat a chunk would "
             "draw others, and the decoded gradient would be wrong",
             "use seqgc.training.Dropout in place of torch's dropout layers; attention and "
@@ -244,7 +250,7 @@ def _require_sums(trial: ModelTrial) -> None:
     trial.require_mean(points)
     remembers = _unsound(
         trial,
-        _NORMALISING,
+        _is_normalising,
         "must not change from call to call: what a worker's copy remembers (buffers, running "
         "statistics) is lost, and differs from worker to worker",
         "use GroupNorm or LayerNorm, or fixed statistics: docs/training.md, Normalisation; .eval() "
@@ -255,8 +261,13 @@ def _require_sums(trial: ModelTrial) -> None:
     if not all(_Rounding(together, together).allows(again.numbers, together.numbers, sizes)):
         raise remembers
     del again  # which is as long as the weights
-    rounding = _Rounding(together, trial.moved(twice, coefficients, by=together.eps))
-    _require_separate(trial, together, rounding, points=points, coefficients=coefficients)
+    for tries_left in reversed(range(_TRIES)):
+        if (mixed := _mixed(trial, together, points, coefficients)) is None:
+            break
+        if tries_left == 0:
+            raise mixed
+        trial.nudge(_NUDGE)  # the activations at a kink are others then
+        together = trial.sum_of(twice, coefficients)
     if not _same(list(trial.module.buffers()), buffers):
         raise remembers
 
@@ -269,7 +280,7 @@ def _alone(trial: ModelTrial, point: int) -> TrialSum:
         fault = fault_of(error.__cause__ or error)
         raise _unsound(
             trial,
-            _MIXING,
+            _is_mixing,
             f"must take a batch of one point: a worker may have a chunk of one ({fault})",
             "use GroupNorm or LayerNorm instead of BatchNorm; keep the batch axis, which "
             "squeeze() without a number drops",
@@ -313,15 +324,13 @@ def _require_gradient(trial: ModelTrial, result: TrialSum) -> None:
     )
 
 
-def _require_separate(
-    trial: ModelTrial,
-    together: TrialSum,
-    rounding: _Rounding,
-    *,
-    points: IntArray,
-    coefficients: FloatArray,
-) -> None:
-    """Refuse a result of points, each of them twice, that is not the sum of each point's result."""
+def _mixed(
+    trial: ModelTrial, together: TrialSum, points: IntArray, coefficients: FloatArray
+) -> ParameterError | None:
+    """Return what is wrong if a result of points, each twice, is not the sum of their results."""
+    moved = trial.moved(np.concatenate([points, points]), coefficients, by=together.eps)
+    rounding = _Rounding(together, moved)
+    del moved  # which is as long as the weights
     weights = coefficients[: len(points)] + coefficients[len(points) :]
     sums, outputs = [np.zeros_like(each) for each in together.numbers], []
     sizes = [np.zeros_like(each) for each in together.numbers]
@@ -333,26 +342,26 @@ def _require_separate(
             np.add(size, weight * np.abs(numbers), out=size)
     same = rounding.allows(together.numbers, sums, _all_largest(sizes))
     if all(same):
-        return
+        return None
     if not together.outputs or not _same_outputs(together.outputs, outputs, rounding):
-        raise _unsound(
+        return _unsound(
             trial,
-            _MIXING,
+            _is_mixing,
             f"must compute each point on its own: {_CHUNKS}, so statistics over a batch would "
             "differ from worker to worker",
             "use GroupNorm or fixed statistics instead of BatchNorm (docs/training.md, "
             "Normalisation); check that the batch is the first axis (batch_first=True)",
         )
     if not all(same[-2:]):
-        raise ParameterError(
+        return ParameterError(
             "loss",
             f"must not compare the points of a batch: {_CHUNKS}",
             f"a loss that mixes points in model {trial.model.name!r}",
             "use a loss that is a sum over data points",
         )
-    raise _unsound(
+    return _unsound(
         trial,
-        _EMBEDDING,
+        lambda part: isinstance(part, _EMBEDDING) and part.scale_grad_by_freq,
         "must have a gradient that is the sum of its points' gradients: the backward pass of the "
         "module or of the loss mixes or scales the points of a batch",
         "use Embedding without scale_grad_by_freq, and no autograd.Function whose backward "
@@ -427,19 +436,28 @@ def _distance(one: FloatArray, other: FloatArray) -> float:
 
 
 def _unsound(
-    trial: ModelTrial, kinds: tuple[type[nn.Module], ...], rule: str, remedy: str
+    trial: ModelTrial, is_cause: Callable[[nn.Module], bool], rule: str, remedy: str
 ) -> ParameterError:
-    return ParameterError("module", rule, _blame(trial, kinds), remedy)
-
-
-def _blame(trial: ModelTrial, kinds: tuple[type[nn.Module], ...]) -> str:
-    """Name the part of one of these kinds, or the whole module."""
+    """Return the refusal of the first part that may be the cause, or else of the whole module."""
+    of = f"of model {trial.model.name!r}"
     for name, part in trial.module.named_modules():
-        # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
-        rate = getattr(part, "p", getattr(part, "dropout", 1.0))
-        if part.training and isinstance(part, kinds) and rate > 0:
-            return f"{type(part).__name__} {name!r} of model {trial.model.name!r}"
-    return f"{type(trial.module).__name__} of model {trial.model.name!r}"
+        if is_cause(part):
+            return ParameterError("module", rule, f"{type(part).__name__} {name!r} {of}", remedy)
+    return ParameterError("module", rule, f"{type(trial.module).__name__} {of}", remedy)
+
+
+def _is_mixing(part: nn.Module) -> bool:
+    return part.training and isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
+def _is_normalising(part: nn.Module) -> bool:
+    return part.training and isinstance(part, _NORMALISING)
+
+
+def _is_drawing(part: nn.Module) -> bool:
+    # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
+    rate = getattr(part, "p", getattr(part, "dropout", 1.0))
+    return part.training and isinstance(part, _DRAWING) and rate > 0
 
 
 def _some(size: int) -> IntArray:

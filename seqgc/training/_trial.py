@@ -154,12 +154,17 @@ class ModelTrial:
         The weights are put back.
         """
         weights = self._parameters.read()
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=weights.size)
-        self._parameters.write((weights * (1 + by * signs)).astype(weights.dtype))
+        self.nudge(by)
         try:
             return self.sum_of(points, coefficients)
         finally:
             self._parameters.write(weights)
+
+    def nudge(self, by: float) -> None:
+        """Change each trainable weight by a fraction ``by`` of itself, up or down."""
+        weights = self._parameters.read()
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=weights.size)
+        self._parameters.write((weights * (1 + by * signs)).astype(weights.dtype))
 
     def shake(self, scale: float) -> None:
         """Add normal noise of that standard deviation to all parameters."""

@@ -270,6 +270,26 @@ def test_the_rounding_of_a_coarser_dtype_is_not_taken_for_an_effect_of_other_poi
     TorchWorkload([model], scheme=Chunks(), store=MemoryStore(), precision=precision)
 
 
+class Kinked(nn.Module):
+    """Gives a point another result when it is alone, a few times, as a ReLU does at its kink."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 1 or self.times == 0:
+            return x
+        self.times -= 1
+        return 1.001 * x
+
+
+def test_a_difference_counts_only_if_it_is_there_at_other_weights_too() -> None:
+    start(make_model(module=net(Kinked(4))))
+    with pytest.raises(ParameterError, match="each point on its own"):
+        start(make_model(module=net(Kinked(40))))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_smallest_datasets_can_be_tried_out(size: int) -> None:
     start(make_model(dataset=blobs(size)))
