@@ -179,7 +179,7 @@ def test_a_worker_that_fails_is_recorded_with_the_time_at_which_that_was_known()
     assert profile.status.tolist() == [[0, FAILED, 0]] * 2
     assert profile.times[:, 1] == pytest.approx([7.0, 7.0])
     assert profile.meta.alpha == pytest.approx(ALPHA, rel=1e-2)
-    assert [f.rule for f in lint(profile)] == ["silent-worker"]
+    assert [f.rule for f in lint(profile)] == ["often-failed", "silent-worker"]
 
 
 def test_a_worker_that_is_too_late_is_cancelled_and_its_answer_belongs_to_no_other_round() -> None:
