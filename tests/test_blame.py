@@ -210,3 +210,24 @@ def test_what_happens_to_most_models_ends_the_run(names: str) -> None:
             RoundPolicy(scheme.start(JOBS), RULE), Mortal(workload, first_of(names)), workload
         )
     assert len(workload.parked) <= len(names) // 2
+
+
+class Deaf(Mortal):
+    """Workers that nobody can replace, as functions are: the backend cannot restart them."""
+
+    restart = None  # type: ignore[assignment]
+
+
+def test_if_silent_workers_end_a_run_the_model_that_they_are_at_is_named() -> None:
+    class Alone(Trio):
+        def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+            return super().resolve(mini_task)[mini_task.job : mini_task.job + 1]
+
+    scheme = parse_scheme("uncoded", n=N)
+    workload = Alone(scheme)
+    backend = Deaf(workload, first_of("b"), hang=True)
+    with pytest.raises(
+        WorkerError, match=r"silent.*; all tasks under way are of model 'b'"
+    ) as caught:
+        master.run(RoundPolicy(scheme.start(JOBS), RULE), backend, workload)
+    assert caught.value.round == 1

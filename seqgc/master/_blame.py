@@ -52,8 +52,7 @@ class _Sent:
     @property
     def only_model(self) -> str:
         """The model that all of the task is of; empty if there are several, or none."""
-        several = {model for models in self.models.values() for model in models}
-        return several.pop() if len(several) == 1 else ""
+        return _only(model for models in self.models.values() for model in models)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -70,6 +69,14 @@ class Blame:
     _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
     _reasons: dict[str, str] = field(default_factory=dict)  # by model, of the latest loss
     _blamed: set[str] = field(default_factory=set)  # since any model was computed
+
+    @property
+    def only_model(self) -> str:
+        """The one of several models that all tasks under way are of; empty if there is none."""
+        if len(self.names) < 2:
+            return ""
+        out = (sent for attempts in self._sent.values() for sent in attempts.values())
+        return _only(model for sent in out for models in sent.models.values() for model in models)
 
     def send(
         self, address: _Address, questions: Sequence[Question], items: Sequence[WorkItem]
@@ -170,6 +177,11 @@ class Blame:
             return {model: flaw for model, flaw in left_out.items() if model in self._blamed}
         self._blamed |= left_out.keys()
         return left_out or tried
+
+
+def _only(models: Iterable[str]) -> str:
+    several = set(models)
+    return several.pop() if len(several) == 1 else ""
 
 
 def _without(item: WorkItem, models: Collection[str]) -> WorkItem:

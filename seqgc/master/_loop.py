@@ -11,7 +11,7 @@ from typing import TypeAlias, overload
 import numpy as np
 
 from seqgc import ports
-from seqgc.errors import ModelError, NotDecodableError, ScheduleError
+from seqgc.errors import ModelError, NotDecodableError, ScheduleError, WorkerError
 from seqgc.master._blame import Blame
 from seqgc.master._debts import Debts, TasksOut
 from seqgc.master._gathering import Gatherer, HeldJob, question_of
@@ -141,6 +141,9 @@ class _Loop:
             rest(self._hold)
         except BaseException as error:
             self._salvage(error)
+            if type(error) is WorkerError and (model := self._blame.only_model):
+                message = f"{error}; all tasks under way are of model {model!r}"
+                raise WorkerError(message, round=error.round, worker=error.worker) from error
             raise
 
     def restore(self, held: Held) -> None:
