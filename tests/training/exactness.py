@@ -128,7 +128,10 @@ class Exact(Case):
         loss = self.loss
         if isinstance(loss, nn.Module):  # which may have class weights
             loss = copy.deepcopy(loss).to(dtype)
-        return loss(module(x), y).mean()
+        returned = loss(module(x), y)
+        if isinstance(returned, tuple):  # values and weights
+            return returned[0].sum() / returned[1].sum()
+        return returned.mean()
 
     def batch(self, points: Sequence[int], dtype: torch.dtype) -> tuple[Any, Any]:
         items = [self.dataset()[int(point)] for point in points]
@@ -347,6 +350,26 @@ def scripted() -> nn.Module:
     return torch.jit.script(nn.Linear(4, 2))
 
 
+def weighted_by_hand(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    values = nn.functional.cross_entropy(output, target % 2, reduction="none")
+    weights = (target % 5).to(values.dtype)
+    return values * weights, weights
+
+
+class Hardest(nn.CrossEntropyLoss):
+    """A mean over the harder half of the points."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        values = nn.functional.cross_entropy(output, target, reduction="none")
+        return values if self.reduction == "none" else values.topk(len(values) // 2).values.mean()
+
+
+class Scaled(nn.MSELoss):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+
 # ---- the cases -----------------------------------------------------------------------------------
 
 CASES: dict[str, Case] = {
@@ -384,6 +407,27 @@ CASES: dict[str, Case] = {
         data=TensorDataset(X, torch.where(LABELS == 3, -100, LABELS % 2)),
         loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]), label_smoothing=0.1),
         precisions=BOTH,
+    ),
+    "the other losses of `torch.nn` with a mean over points": Exact(
+        module=net(lambda m, x: m.last(x).log_softmax(1)),
+        data=TensorDataset(X, LABELS[:, None].expand(-1, 2) / 10),
+        loss=nn.KLDivLoss(reduction="batchmean"),
+        precisions=BOTH,
+    ),
+    "a function that returns `(values, weights)`": Exact(
+        module=net(),
+        data=TensorDataset(X, LABELS),
+        loss=weighted_by_hand,
+        precisions=BOTH,
+    ),
+    "a subclass of a torch loss with another mean": Refused(
+        module=net(), data=TensorDataset(X, LABELS % 2), loss=Hardest(), says="from Hardest"
+    ),
+    "`CTCLoss`": Refused(
+        module=net(), loss=nn.CTCLoss(), says="must be a mean over the data points"
+    ),
+    "a loss with trainable parameters": Refused(
+        module=net(), loss=Scaled(), says="must have no trainable parameters"
     ),
     'a loss that adds up its points, `reduction="sum"`': Refused(
         module=net(), loss=nn.MSELoss(reduction="sum"), says="must be a mean over the data points"
