@@ -10,9 +10,9 @@ from seqgc.ports._records import Flaw, FloatArray, WorkItem
 
 
 def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
-    """Return the lengths of the pieces of a result of this length, by part.
+    """Return the lengths of the pieces of each part of a result that has this length.
 
-    If its parts have other lengths together, it is one piece of all the parts.
+    If the lengths of the parts do not add up to it, the result is one part of one piece.
     """
     parts = [part.pieces or (part.weights.size,) for part in item.parts]
     return parts if parts and sum(map(sum, parts)) == length else [(length,)]
@@ -23,9 +23,9 @@ def without_diverged(
 ) -> tuple[FloatArray, dict[str, Flaw]]:
     """Return a result (p,) with zeros for what has diverged, and the flaws by model.
 
-    That is each part which is not finite, or whose gradient and loss have a 2-norm above
-    ``max_norm``: its model has diverged, or a loss of it is undefined, and the other models' parts
-    are as good as ever.
+    A part has diverged if it is not finite, or if the 2-norm of its gradient and loss is above
+    ``max_norm``: either its model has diverged, or the model's loss is undefined. The parts of the
+    other models remain valid.
     """
     if result.ndim != 1 or result.dtype.kind != "f" or norm(result) <= max_norm or not item.parts:
         return result, {}

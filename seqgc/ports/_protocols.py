@@ -75,9 +75,9 @@ class Arrival:
 class Failure:
     """A worker's task will not be answered; ``reason`` is one line.
 
-    ``final``: nor will any other one of this worker's, in the whole run. ``model`` is None unless
-    the process that computed the task has died: then it is the model whose part it was computing,
-    or empty if the backend does not know.
+    ``final`` says that this worker will answer no other task either, for the rest of the run.
+    ``model`` is None unless the process that computed the task has died. Then it is the name of the
+    model whose part the process was computing, or empty if the backend does not know that.
     """
 
     round: int
@@ -91,10 +91,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """The task (``round``, ``attempt``) that a worker is computing, and how far it has come.
+    """The task (``round``, ``attempt``) that a worker is computing, and the model it is at.
 
-    ``model`` is the model whose part it is computing, empty if the backend does not know;
-    ``is_stuck`` says that this part has taken at least half of the task's time so far.
+    ``model`` is the name of the model whose part the worker is computing, empty if the backend does
+    not know it. ``is_stuck`` says that this part has taken at least half of the task's time so far.
     """
 
     round: int
@@ -134,7 +134,7 @@ class Dispatch:
     ``begins_segment``: what ran before has ended, and the workload must have every gradient of it
     before these tasks are made or anyone hears of them. ``loads`` (n,), all workers', say what
     share of a job's batch each has in the round: what a replay charges. Where work is dealt, they
-    are the shares of these tasks, and 0 of all other workers.
+    are the shares of the tasks of this dispatch, and 0 for workers that have none.
     """
 
     round: int
@@ -177,11 +177,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Replace this worker by a fresh one; whatever it still owes is a `Failure`.
+    """Replace this worker by a fresh one; each task that it still owes becomes a `Failure`.
 
-    Without a ``reason``, a few words, it was silent beyond the time limit. If the backend cannot
-    replace workers, nothing happens; where there is a reason a `Notice` says so, once a run. A
-    policy that is nothing without says so before: `DemandingPolicy`.
+    ``reason`` is a few words. It is empty if the worker was silent beyond the time limit. A backend
+    that cannot replace workers does nothing; if there is a reason, a `Notice` says so once in a
+    run. A policy that cannot work without restarts is a `DemandingPolicy`, which says so before.
     """
 
     worker: int
@@ -333,7 +333,8 @@ class RestartingBackend(Backend, Protocol):
     def restart(self, worker: int) -> Computing | None:
         """Replace a worker by a fresh one; each task that the old one still owes is a `Failure`.
 
-        Returns what the old one was computing; None if it was idle, or the backend does not know.
+        Returns what the old worker was computing. None means that it was idle, or that the backend
+        does not know.
         """
 
 
@@ -359,7 +360,10 @@ class Workload(Protocol):
         """Job ``job`` starts: fix the weights and the batch that it uses."""
 
     def result_form(self, job: int) -> ResultForm | None:
-        """Return the form of the results of a job that has begun; None: as the first one's."""
+        """Return the form of the results of a job that has begun.
+
+        None means that all results have the form of the job's first one.
+        """
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         """Turn a mini-task's chunks into data points."""

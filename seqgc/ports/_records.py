@@ -22,8 +22,8 @@ LateAnswer: TypeAlias = tuple[int, int]
 FlawKind: TypeAlias = Literal["diverged", "raised", "crashed", "hung"]
 """What is wrong with a model's part of a result.
 
-Its values are of no use (``diverged``); or computing it ``raised`` an error, ended the processes of
-workers (``crashed``), or kept workers busy beyond the time limit (``hung``).
+Its values cannot be used (``diverged``); or computing it ``raised`` an error, ended the processes
+of workers (``crashed``), or kept workers busy beyond the time limit (``hung``).
 """
 
 
@@ -120,8 +120,9 @@ class Decoding:
 class ResultForm(NamedTuple):
     """The form of a job's results, and so of its gradient: vectors (``size``,) of ``dtype``.
 
-    Numbers in the slices ``marks`` are at least 0, and their sum matters only as far as it is above
-    0: they are combined with the magnitudes of a decoding's weights, so that they never cancel.
+    The numbers in the slices ``marks`` are never negative, and all that matters of their sum is
+    whether it is above 0. They are combined with the absolute values of a decoding's weights, so
+    that they never cancel.
     """
 
     dtype: np.dtype[np.floating]
@@ -148,9 +149,9 @@ class WeightedPoints:
     """``sum_p coefficients[p] * grad loss(points[p])`` of one model at one version of its weights.
 
     ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
-    division by the batch size. ``pieces`` are the lengths of what the part's result consists of:
-    the gradient, the loss, then whatever else training needs. Each piece is rounded at a scale of
-    its own where results travel in 16 bits. Empty: the gradient is all that there is.
+    division by the batch size. ``pieces`` are the lengths of the pieces of the part's result: the
+    gradient, the loss, then whatever else training needs. Where results travel in 16 bits, each
+    piece is rounded at a scale of its own. If ``pieces`` is empty, the result is a gradient alone.
     """
 
     model: str

@@ -68,8 +68,9 @@ class Learner:
     def apply(self, result: ModelResult) -> dict[str, float]:
         """Take one step along the gradient of ``result``, in the run's precision and writable.
 
-        Returns what `Stepper.end` says of it. Whatever the model's optimizer or scheduler raises
-        is raised, and the weights are those before; so it is if no checkpoint can hold its state.
+        Returns what `Stepper.end` says of the step. Whatever the model's optimizer or scheduler
+        raises is raised, and the weights are those before; so it is if no checkpoint can hold its
+        state.
         """
         before = self._kept()
         try:
@@ -84,7 +85,9 @@ class Learner:
         return about
 
     def apply_part(self, result: ModelResult) -> None:
-        """Go a part of a step, along a part's gradient; its end is `end_step`. Raises as `apply`.
+        """Take a part of a step, along the gradient of a part of the batch. Raises as `apply` does.
+
+        `end_step` ends the step.
 
         Nothing is clipped: a part's norm is not the gradient's.
         """

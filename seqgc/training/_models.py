@@ -173,7 +173,7 @@ class ModelsWorkload(ABC):
             learner.stepper.require_steps(steps)
 
     def result_form(self, job: int) -> ResultForm:
-        """Return the form of a job's results, whatever they travel in: its models' one by one."""
+        """Return the form of a job's results: one model after the other, in the run's precision."""
         layouts = [each.layout for each in self._bundle(job)]
         starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
         marks = [
@@ -233,7 +233,7 @@ class ModelsWorkload(ABC):
     # ---- what has come of a job -----------------------------------------------------------------
 
     def _vector(self, job: int, gradient: FloatArray) -> FloatArray:
-        """Return a decoded gradient as the run's precision has it; refuse one of another size."""
+        """Return a decoded gradient in the run's precision; refuse one of another size."""
         dtype, size, _ = self.result_form(job)
         if gradient.shape != (size,):
             rule = f"of job {job} must have shape ({size},)"
@@ -241,7 +241,7 @@ class ModelsWorkload(ABC):
         return np.array(gradient, dtype=dtype)
 
     def _results(self, job: int, gradient: FloatArray) -> list[tuple[Learner, ModelResult]]:
-        """Return what a job's gradient says of each of its models, with views where it can."""
+        """Return each model of a job with its result; gradients are views where possible."""
         bundle = self._bundle(job)
         ends = np.cumsum([learner.layout.size for learner in bundle])
         vectors = np.split(gradient, ends[:-1])

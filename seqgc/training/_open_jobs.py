@@ -59,7 +59,7 @@ class OpenJob:
         return is_next and self.total.of in (0, part.of)
 
     def take(self, part: Part, losses: list[LossSums]) -> None:
-        """Take note of a part that has come, and of what each model's loss has of it."""
+        """Record a part that has arrived, and the sums of each model's loss over it."""
         self.total.of = part.of
         self.losses[part.index] = losses
 

@@ -40,8 +40,8 @@ LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
 """Losses by name."""
 
 _REMEDY = (
-    "use a loss such as torch.nn.CrossEntropyLoss(), or a function that returns one value a point, "
-    "or (values, weights) for a mean of sum(values) / sum(weights)"
+    "use a loss such as torch.nn.CrossEntropyLoss(), or a function that returns one value for each "
+    "point, or a pair (values, weights) for the mean sum(values) / sum(weights)"
 )
 
 _WEIGHTED: Final = (nn.CrossEntropyLoss, nn.NLLLoss)
@@ -64,7 +64,7 @@ _MEANS: Final = frozenset(
         nn.SoftMarginLoss,
     }
 )
-"""torch's losses whose mean is one over points, of what ``reduction='none'`` returns."""
+"""The losses of torch whose mean is that of the values which ``reduction='none'`` returns."""
 
 
 class PointDataset(Protocol):
@@ -168,10 +168,10 @@ def leaves_of(value: object) -> list[Tensor]:
 
 
 def per_point_loss(loss: Loss) -> Loss:
-    """Return ``loss``, or what returns its points' losses, if it is a torch loss with a mean.
+    """Return a loss that returns one value for each point, made of a torch loss if it has a mean.
 
-    Refused are sums, losses whose mean is not known to be one over points, and losses with
-    trainable parameters of their own.
+    Sums are refused, as are losses whose mean is not known to be one over points, and losses with
+    trainable parameters of their own. A ``loss`` that is no torch loss is returned as it is.
     """
     if not callable(loss):
         raise ParameterError(
@@ -196,12 +196,12 @@ def per_point_loss(loss: Loss) -> Loss:
 
 
 class PointLoss(nn.Module):
-    """The losses of data points, and their weights, of which a torch loss is the mean.
+    """The values and weights of single data points, made of a torch loss that is their mean.
 
-    ``mean`` is the torch loss. Its mean is ``sum(values) / sum(weights)``, where ``forward``
-    returns ``values`` alone if all weights are 1. `torch.nn.CrossEntropyLoss` and
-    `torch.nn.NLLLoss` weigh a target by its class (``weight``), and by 0 if it is
-    ``ignore_index``; label smoothing and targets that are probabilities change no weight.
+    ``mean`` is the torch loss: it equals ``sum(values) / sum(weights)``. ``forward`` returns
+    ``values`` alone if all weights are 1. `torch.nn.CrossEntropyLoss` and `torch.nn.NLLLoss` give a
+    target the weight of its class (``weight``), or 0 if it is ``ignore_index``. Label smoothing
+    changes no weight; targets that are probabilities have the weight 1.
 
     Examples
     --------
@@ -222,7 +222,7 @@ class PointLoss(nn.Module):
         self._each: Final = _unreduced(mean)
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the values (m, ...), and their weights (m, ...) if these can differ from 1."""
+        """Return the values (m, ...), with their weights (m, ...) if these may differ from 1."""
         values: Tensor = self._each(output, target)
         if self.mean.reduction == "batchmean":
             return values.flatten(1).sum(1) if values.ndim > 1 else values
@@ -252,7 +252,8 @@ def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
 class PointLosses(NamedTuple):
     """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
 
-    ``of_targets`` are the weights of the single targets, (m, ...). Both are None if all are 1.
+    ``of_targets`` are the weights of the single targets, (m, ...). ``weights`` and ``of_targets``
+    are None if all weights are 1.
     """
 
     values: Tensor
@@ -268,7 +269,7 @@ class PointLosses(NamedTuple):
     def weight(self, coefficients: FloatArray, total: float) -> float:
         """Return the sum of the weights times ``coefficients`` (m,), whose own sum is ``total``.
 
-        Where all weights are 1, it is ``total`` to the last bit.
+        If all weights are 1, it is exactly ``total``.
         """
         if self.weights is None:
             return total
@@ -298,9 +299,9 @@ def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLo
 
 
 def require_mean(loss: Loss, losses: PointLosses, output: Any, target: Any) -> None:
-    """Refuse a `PointLoss` whose losses, of this output and target, do not have its mean.
+    """Refuse a `PointLoss` if, for this output and target, its values do not lead to its mean.
 
-    A subclass of a torch loss may divide in a way that ``reduction="none"`` leaves out.
+    A subclass of a torch loss may divide by a number that ``reduction="none"`` does not show.
     """
     if not isinstance(loss, PointLoss):
         return
@@ -308,9 +309,9 @@ def require_mean(loss: Loss, losses: PointLosses, output: Any, target: Any) -> N
     got = total / weight if weight else math.nan
     if not np.isclose(got, due, rtol=1e-4, equal_nan=True):
         kind = type(loss.mean).__name__
-        rule = f"must be a mean over points that its reduction='none' leads to, {due:.6g}"
+        rule = f"must have the mean of the values that reduction='none' returns, which is {got:.6g}"
         remedy = "return (values, weights), whose mean is sum(values) / sum(weights)"
-        raise ParameterError("loss", rule, f"{got:.6g} from {kind}", remedy)
+        raise ParameterError("loss", rule, f"{due:.6g} from {kind}", remedy)
 
 
 def _of_points(returned: object, *, count: int) -> Tensor:

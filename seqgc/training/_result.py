@@ -1,28 +1,29 @@
 """Layout of a model's result: a gradient, and the few numbers that training needs next to it.
 
-A result is a sum over data points, and so is each of its numbers: a code combines results without
-knowing what they mean. In order, for a model of P parameters in K tensors:
+A result is a sum over data points, and so is each of its numbers, so that a code can combine
+results without knowing what they mean. For a model of P parameters in K tensors a result holds, in
+order:
 
 ====================  =====================================================================
 gradient (P)          ``sum_p c[p] * grad v[p]``, ``v[p]`` being the loss of point p
 loss (1)              ``sum_p c[p] * v[p]``
 weight (3)            ``sum_p c[p] * w[p]``, ``w[p]`` being the weight of point p in the mean
-points (3)            ``sum_p c[p]``: the same if every weight is 1
+points (3)            ``sum_p c[p]``, which is the weight if every ``w[p]`` is 1
 tensors (K)           1 if the tensor received a gradient, else 0
 ====================  =====================================================================
 
 The coefficients ``c`` contain the division by the batch size, so gradient and loss are means over
 the batch. A loss with weights has the mean ``sum v / sum w`` instead, as torch's cross-entropy
-does: training divides both by ``weight / points``. The quotient is exactly 1 where all weights are
-1, because both numbers then have the same bits through every sum.
+does: training divides gradient and loss by ``weight / points``. If all weights are 1, this quotient
+is exactly 1, because its two numbers then have the same bits through every sum.
 
 Weight and points are stored as three numbers each, of which the first two have 8 significant bits.
 A 16 bit payload rounds such numbers to themselves, so that the quotient is as exact as in 32 bits.
 
-The last K numbers are marks, not sums: they are never negative, and whoever gathers results adds
-them with weights that are not negative either (`seqgc.ports.ResultForm`). A mark is above 0 if any
-chunk of the job gave its tensor a gradient. PyTorch leaves ``p.grad = None`` for any other tensor,
-and an optimizer then skips it.
+The last K numbers are marks, not sums: they are never negative, and the master adds them with
+weights that are not negative either (`seqgc.ports.ResultForm`). A mark is above 0 if any chunk of
+the job gave its tensor a gradient. PyTorch leaves ``p.grad = None`` for any other tensor, and an
+optimizer then skips it.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ class ResultLayout:
         points: float,
         received: Sequence[bool],
     ) -> None:
-        """Fill a ``result`` (size,), whose gradient is there, with the numbers behind it."""
+        """Write the numbers behind the gradient into a ``result`` (size,) that has its gradient."""
         number = _digits(points)
         of_weights = number if weight == points else _digits(weight)
         result[self.parameters : self.marks.start] = loss, *of_weights, *number
         result[self.marks] = 1 if all(received) else received
 
     def read(self, result: FloatArray) -> ModelResult:
-        """Return what a decoded ``result`` (size,) says; its gradient may be a view of it."""
+        """Return the content of a decoded ``result`` (size,); the gradient may be a view of it."""
         first = self.parameters
         numbers = result[first : self.marks.start].astype(np.float64)
         loss, weight, points = numbers[0], numbers[1 : 1 + _DIGITS], numbers[1 + _DIGITS :]
@@ -100,7 +101,7 @@ class ResultLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSums:
-    """The sums over data points of which a mean loss is made."""
+    """The sums over data points from which a mean loss is computed."""
 
     loss: float
     weight: float
@@ -117,7 +118,7 @@ class LossSums:
         return self.loss / self.divisor if self.divisor else math.nan
 
     def times(self, factor: float) -> LossSums:
-        """Return the sums of as many times the points."""
+        """Return all sums multiplied by ``factor``."""
         return LossSums(
             loss=self.loss * factor, weight=self.weight * factor, points=self.points * factor
         )
@@ -136,7 +137,8 @@ class LossSums:
 class ModelResult:
     """A decoded result of one model.
 
-    ``gradient`` (P,) is that of the mean loss, ``received`` (K,) the tensors that it has.
+    ``gradient`` (P,) is that of the mean loss. ``received`` (K,) says which tensors have a
+    gradient.
     """
 
     gradient: FloatArray
@@ -145,14 +147,17 @@ class ModelResult:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all of its sums are finite; the mean of a loss over no weight is not."""
+        """True if the gradient and the summed loss are finite.
+
+        The mean of the loss may be NaN all the same, if no point has a weight.
+        """
         return bool(np.isfinite(self.gradient).all()) and math.isfinite(self.sums.loss)
 
 
 def _digits(value: float) -> tuple[float, float, float]:
-    """Return three numbers that add up to ``value``, of which all but the last are short.
+    """Return three numbers that add up to ``value``; the first two have 8 significant bits.
 
-    Multiplying by a power of two plus 1, and subtracting, rounds off the lower bits of a float
+    Multiplication by a power of two plus 1, and subtraction, round off the lower bits of a float
     (Dekker 1971, section 5).
     """
     shifted = value * _SPLITTER

@@ -56,13 +56,13 @@ class Stepper:
             raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
 
     def set(self, result: ModelResult) -> None:
-        """Make the gradient of ``result``, which must be writable, the one that `move` follows."""
+        """Set the gradient that `move` follows to that of ``result``, which must be writable."""
         self._parameters.set_gradient(result.gradient, result.received)
 
     def clip(self, result: ModelResult) -> dict[str, float]:
         """Clip the gradient of ``result``, and `set` it.
 
-        Where that is by its norm, the ``gradient_norm`` that it had is returned.
+        If it is clipped by its norm, the ``gradient_norm`` from before is returned.
         """
         self.set(result)
         limit = self._model.gradient_clip_val
@@ -134,10 +134,10 @@ def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
 def call_optimizer_factory(
     factory: OptimizerFactory, parameters: Sequence[tuple[str, nn.Parameter]]
 ) -> object:
-    """Return what ``factory`` makes of the parameters, which are given with their names.
+    """Call an optimizer factory, and return what it makes.
 
-    A factory that has an argument ``named_parameters`` is called with that one alone, a list of
-    pairs (name, parameter); any other factory is called with a list of parameters.
+    ``parameters`` are pairs (name, parameter). A factory that has an argument ``named_parameters``
+    is called with a list of these pairs, and any other factory with a list of the parameters.
     """
     try:
         takes_names = _NAMED in inspect.signature(factory).parameters
@@ -177,7 +177,7 @@ def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
 
 
 def _require_given(optimizer: Optimizer, parameters: ParameterVector, model: Model) -> None:
-    """Refuse an optimizer of parameters that are not trained; it may leave some of them out."""
+    """Refuse an optimizer that holds other parameters than the given ones; it may hold fewer."""
     given = set(map(id, parameters.tensors))
     held = [each for group in optimizer.param_groups for each in group["params"]]
     foreign = [each for each in held if id(each) not in given]
@@ -186,7 +186,7 @@ def _require_given(optimizer: Optimizer, parameters: ParameterVector, model: Mod
         names = [name for name, each in named if any(each is other for other in foreign)]
         raise ParameterError(
             "optimizer",
-            "must hold no other parameters than those that its factory is given: the run trains a "
+            "must hold only the parameters that its factory is given, because the run trains a "
             "copy of the module",
             f"{type(optimizer).__name__} with {len(foreign)} others"
             + (f", such as {names[0]!r} of the original module" if names else ""),

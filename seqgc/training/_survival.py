@@ -1,13 +1,13 @@
-"""A first trial of users' own code in a child process, which may die of it instead of the master.
+"""A first trial of users' own code in a child process, so that it cannot end the master.
 
-The trials that a model goes through before a run starts call its module, loss and data set in the
-master. Code that calls ``os._exit`` there, or breaks off with a segmentation fault, would end the
-master without a word. So the trial is made in a child first, a fork of the master: it needs no
-pickling and takes a few hundredths of a second. If the child has found nothing to say, the trial is
-over; if it has (an error, a warning, or nothing within a time limit), the master makes the trial
-itself, so that errors and warnings are the master's.
+Before a run starts, each model is tried: the master calls its module, loss and data set. Code that
+calls ``os._exit`` there, or ends with a segmentation fault, would end the master without a message.
+So the trial is made in a child process first. The child is a fork of the master, which needs no
+pickling and takes a few hundredths of a second. If the child reports nothing, the trial is over. If
+there is an error or a warning, or if the child is not done within a time limit, the master makes
+the trial itself, so that errors and warnings are raised in the master.
 
-Only Linux has such children: elsewhere system libraries may not be used after a fork.
+Children are used on Linux only: elsewhere system libraries may not be used after a fork.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from seqgc.training.model import Model
 
 __all__ = ["try_first"]
 
-_LIMIT_S: Final = 20.0  # the trial may be long: then the master makes it, which can be interrupted
+_LIMIT_S: Final = 20.0  # a longer trial is made by the master, which can be interrupted
 _SILENT, _TO_REPEAT, _INTERRUPTED = b"s", b"r", b"i"
 _TRUSTED: Final = frozenset({"builtins", "functools", "numpy", "seqgc", "torch", "torchvision"})
 
 
 def try_first(model: Model, trial: Callable[[Model], None]) -> None:
-    """Call ``trial(model)``; if the model has code of its user's own, in a child process first.
+    """Call ``trial(model)``; if the model has code of the user's own, in a child process first.
+
+    Warns if the child is not done within a time limit. Errors of the trial are passed on.
 
     Raises
     ------
     ParameterError
-        If the child dies of it, or code of the model's raises a `KeyboardInterrupt` there; and
-        whatever the trial raises.
+        If the trial ends the child, or the model's code raises a `KeyboardInterrupt` there.
     """
     if sys.platform == "linux" and _has_own_code(model):
         said, status = _in_child(lambda: trial(model))
@@ -51,12 +52,15 @@ def try_first(model: Model, trial: Callable[[Model], None]) -> None:
             raise _deadly(model, _end_of(status))
         if not said:
             text = f"model {model.name!r} is still being tried after {_LIMIT_S:g} s"
-            warnings.warn(f"{text}; if this does not end, its code may hang", stacklevel=2)
+            warnings.warn(
+                f"{text}; it is now tried in this process: if this does not end, its code hangs",
+                stacklevel=2,
+            )
     trial(model)
 
 
 def _has_own_code(model: Model) -> bool:
-    """Say whether any of the model's parts is defined in a module that is not known here."""
+    """Return True if any part of the model is defined outside the trusted packages."""
     return any(_package(part) not in _TRUSTED for part in _parts_of(model))
 
 
@@ -93,7 +97,11 @@ def _end_of(status: int) -> str:
 
 
 def _in_child(call: Callable[[], None]) -> tuple[bytes, int | None]:
-    """Call this in a child; return what it said of it, and how it ended, None if it was killed."""
+    """Call a function in a child process; return the child's report and its wait status.
+
+    The report is empty if the child ended without one, or was not done in time. In the latter case
+    the child is killed, and the status is None.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()  # or the child's copy might be written as well
@@ -118,7 +126,7 @@ def _in_child(call: Callable[[], None]) -> tuple[bytes, int | None]:
 
 
 def _answer(call: Callable[[], None], writer: int) -> None:
-    """Be the child: say how the call went, and end without cleaning up what is the master's."""
+    """Act as the child: report how the call went, and exit without the master's clean-up."""
     said = _TO_REPEAT
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -93,7 +93,7 @@ class TorchCompute:
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
 
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        """Return the parts' results, concatenated, as a new array.
+        """Return the results of the parts, one after the other, as a new array.
 
         ParameterError if a part names an unknown model, or weights of another size; StoreError if
         the store no longer has the weights; `FlawedResult` where a model's own code raises.
@@ -155,7 +155,7 @@ class LocalObjective:
         self.parameters: Final = module.parameters
 
     def masks(self, part: WeightedPoints) -> AbstractContextManager[None]:
-        """Let `Dropout` layers draw the masks of the part's points in this block."""
+        """Return a context in which `Dropout` layers draw the masks of the part's points."""
         layers = self.module.dropouts
         return masks_of(layers, part.points, seed=self._objective.seed) if layers else nullcontext()
 

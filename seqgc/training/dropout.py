@@ -1,15 +1,16 @@
 """Dropout that is exact under every code: its mask follows from the seed, the epoch and the item.
 
-A coded gradient needs all workers that repeat a chunk to drop the same elements, and an element's
-fate must not depend on which data points are computed together. `torch.nn.Dropout` draws from a
-state that each process has for itself. The mask of a `Dropout` layer is instead a function of the
-model's seed, the data point's place in training (item ``i`` in epoch ``e`` of a data set of ``n``
-is point ``e * n + i``), the layer, and how often the layer has been called before in the forward
-pass. Whoever computes the point drops the same elements.
+A coded gradient is right only if all workers that compute a chunk drop the same elements, whichever
+data points they compute together. `torch.nn.Dropout` draws from a state that each process has for
+itself. The mask of a `Dropout` layer is instead a function of the model's seed, the data point's
+place in training (item ``i`` in epoch ``e`` of a data set of ``n`` is point ``e * n + i``), the
+layer, and how often the layer has been called before in the forward pass. So every worker drops the
+same elements of a point.
 
-The points reach the layers by a context, `dropout_masks`, which a worker opens around forward and
-backward pass. Bits are drawn by hashing: a counter is added to the point's key and mixed, as in
-G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+The context `dropout_masks` tells the layers which points they compute. A worker opens it around the
+forward and the backward pass. Bits are drawn by hashing: a counter is added to the point's key and
+mixed, as in G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA
+2014.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class Dropout(nn.Module):
     """A layer like `torch.nn.Dropout`, whose gradient is exact under every code.
 
     In training mode each element is set to 0 with probability ``p``, and the others are multiplied
-    by ``1 / (1 - p)``. In eval mode the input is returned. The first axis of the input must be that
-    of the batch's data points; a point may have several rows there, one after the other.
+    by ``1 / (1 - p)``. In eval mode the input is returned. The data points of the batch must lie
+    along the first axis of the input; a point may have several rows there, one after the other.
 
-    With ``axes`` one decision is made for all elements that agree in their indices along the first
-    ``axes`` axes: 2 drops whole channels, as `torch.nn.Dropout2d`; 1 drops whole rows.
+    With ``axes``, elements that have the same indices along the first ``axes`` axes are dropped
+    together: 2 drops whole channels, as `torch.nn.Dropout2d` does, and 1 drops whole rows.
 
     A run draws masks by the model's seed, the epoch and the item. Every layer draws its own mask,
-    and a layer that is called several times in a forward pass draws a new one each time. Outside of
-    a run, and of `dropout_masks`, masks are drawn from torch's global generator.
+    and a layer that is called several times in a forward pass draws a new one each time. Outside a
+    run and outside `dropout_masks`, masks are drawn from torch's global generator.
 
     Raises
     ------
@@ -106,14 +107,14 @@ class _Draws:
         self._calls = Counter[Dropout]()
 
     def kept(self, layer: Dropout, shape: Sequence[int]) -> Tensor:
-        """Return which elements the layer keeps, bool of a shape."""
+        """Return a mask of this shape that is True for the elements that the layer keeps."""
         if layer not in self._layers:
             rule = "must have each Dropout layer as a submodule, so that it can be numbered"
             raise ParameterError("module", rule, repr(layer), "assign it in __init__")
         count = len(self._points)
         if not shape or shape[0] % count:
-            rule = f"must have the {count} data points along the first axis, where it has a Dropout"
-            remedy = "batch_first=True, or drop out before the axes are exchanged"
+            rule = f"must give a Dropout layer its {count} data points along the first axis"
+            remedy = "use batch_first=True, or apply the layer before the axes are exchanged"
             raise ParameterError("module", rule, tuple(shape), remedy)
         seed = np.random.SeedSequence([self._seed, self._layers[layer], self._call(layer)])
         keys = _mixed(seed.generate_state(1, np.uint64) + self._points * _GOLDEN)
@@ -122,14 +123,19 @@ class _Draws:
         return torch.from_numpy(kept).reshape(tuple(shape))
 
     def _call(self, layer: Dropout) -> int:
-        """Return how often the layer was called before, as often in a recomputation of the call."""
+        """Return how often the layer has been called before in this forward pass.
+
+        A call that is recomputed in the backward pass has the number of the original call.
+        """
         if torch._C._current_graph_task_id() < 0:
             self._calls[layer] += 1
             return self._calls[layer] - 1
         # A backward pass recomputes activations that were not kept (torch.utils.checkpoint).
         if self._calls[layer] > 1:
             rule = "must not call a Dropout layer several times where activations are recomputed"
-            raise ParameterError("module", rule, repr(layer), "have a layer for each call")
+            raise ParameterError(
+                "module", rule, repr(layer), "use a layer of its own for each call"
+            )
         return 0
 
 
@@ -148,9 +154,9 @@ def dropout_masks(
 ) -> Iterator[None]:
     """Let the `Dropout` layers of ``module`` draw the masks of ``points`` (m,) in this block.
 
-    A run does so by itself; in a loop without workers these are the masks that the run draws, as
-    long as forward and backward pass are both in the block. Point ``e * n + i`` is item ``i`` of a
-    data set of ``n`` in epoch ``e``. ``seed`` is the model's.
+    A run opens this context by itself. A loop without workers has the masks of a run if its forward
+    and its backward pass are both in the block. Point ``e * n + i`` is item ``i`` of a data set of
+    ``n`` in epoch ``e``. ``seed`` is that of the model.
 
     Examples
     --------
@@ -179,7 +185,7 @@ def masks_of(layers: Layers, points: IntArray | Sequence[int], *, seed: int) -> 
 
 
 def items_of(dataset: PointDataset, points: IntArray) -> IntArray:
-    """Return the indices at which a data set has the points of any epoch."""
+    """Return the indices into a data set of points, which count on from epoch to epoch."""
     if isinstance(dataset, AugmentedDataset):
         return points
     return points % len(dataset)

@@ -7,13 +7,13 @@ are functions of a module of yours, named by their paths, ``mine.nets:resnet18``
 
     def cifar100(): ...       # -> (training data, test data), the same on every call
 
-    def focal(output, target): ...  # -> a value for each point; a class makes such a loss
+    def focal(output, target): ...  # -> a value for each point; or a class that makes such a loss
 
 They may have arguments, which a model gives them by name: ``module_args``, ``data_args`` and
-``loss_args``. On this machine any module is looked into, in a function those alone that its image
-lists (``SEQGC_FACTORIES``; `seqgc deploy --include … --factories mine.nets`). Or such a module
-registers networks and data under plain names, which whoever imports it has then: `register_module`,
-`register_data`.
+``loss_args``. On this machine functions of any module may be named, in a function on Lambda only
+those of the modules that its image lists (``SEQGC_FACTORIES``; `seqgc deploy --include …
+--factories mine.nets`). Or a module registers networks and data under plain names, which are known
+wherever the module is imported: `register_module`, `register_data`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
 def register_data(name: str) -> Callable[[DataFactory], DataFactory]:
     """Return a decorator that registers data: ``(**data_args) -> (train, test)``.
 
-    It returns the same on every call. Names are refused as by `register_module`.
+    The decorated function must return the same on every call. Names are refused as by
+    `register_module`.
     """
     return _registering(_DATA, name)
 
@@ -149,13 +150,13 @@ def data_names() -> tuple[str, ...]:
 def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn.Module:
     """Return a new network, its weights drawn by ``seed`` alone.
 
-    ``name`` is one of `MODULES`, a registered one, or a function's ``package.module:function``,
-    which is given ``args``.
+    ``name`` is one of `MODULES`, a registered name, or the path ``package.module:function`` of a
+    function. ``args`` are the arguments of the network's function, by name.
 
     Raises
     ------
     ParameterError
-        If there is none of that name, or it has no such arguments, or raises.
+        If there is no network of that name, or its function has no such arguments, or raises.
 
     Examples
     --------
@@ -169,14 +170,15 @@ def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn
 def named_data(name: str, args: Mapping[str, Json] = _NONE) -> tuple[PointDataset, PointDataset]:
     """Return the data to train on and to test on.
 
-    ``name`` is ``digits``, a registered one, a function's ``package.module:function``, which are
-    given ``args``, or that of a data set of `seqgc data put`, whose points are read when they are
-    needed.
+    ``name`` is ``digits``, a registered name, the path ``package.module:function`` of a function,
+    or the name of a data set of `seqgc data put`, whose points are read when they are needed.
+    ``args`` are the arguments of the function that returns the data, by name.
 
     Raises
     ------
     ParameterError
-        If there is none of that name, or it has no such arguments, or raises or returns no pair.
+        If there are no data of that name, or their function has no such arguments, raises, or does
+        not return a pair.
     """
     make, loaded = _data_factory(name), _loaded.get()
     if loaded is None:
@@ -217,20 +219,22 @@ def registered_model(
 ) -> Model:
     """Return a model of named parts, which all workers can train, functions too.
 
-    ``module``, ``data`` and ``loss`` are names or paths of functions, ``package.module:function``;
-    ``module_args``, ``data_args`` and ``loss_args`` are given to these. ``loss`` is one of
-    ``"cross-entropy"`` and ``"mse"``, whose arguments are those of torch's class, a list being a
-    tensor; or a path, of a class that makes the loss of its arguments, or of a function that is the
-    loss and is given the arguments with every batch. What has such a name may be given itself. The
-    model of any other loss is for workers that are not functions.
+    ``module``, ``data`` and ``loss`` are names, or paths ``package.module:function``. Their
+    arguments are ``module_args``, ``data_args`` and ``loss_args``.
 
-    ``seed`` draws its weights and the order of its data points; the rest is `Model`'s. It is
-    evaluated on the test data.
+    ``loss`` is ``"cross-entropy"`` or ``"mse"``, with the arguments of torch's class, in which a
+    list becomes a tensor; or the path of a class that is called with the arguments and makes the
+    loss; or the path of a function that is the loss, and is given the arguments with every batch.
+    It may also be the object that has such a name or path. With any other loss the model cannot be
+    trained by functions, only by other workers.
+
+    ``seed`` draws the model's weights and the order of its data points. The model is evaluated on
+    the test data. All other arguments are those of `Model`.
 
     Raises
     ------
     ParameterError
-        If there is none of a name, or it does not take its arguments.
+        If a name is unknown, or does not take the arguments that are given for it.
 
     Examples
     --------
@@ -242,7 +246,8 @@ def registered_model(
     called = name_of(loss)
     if called is None and loss_args:
         rule = "must be left out with a loss that has no name of its own"
-        raise ParameterError("loss_args", rule, dict(loss_args), "functools.partial")
+        remedy = "give it the arguments with functools.partial"
+        raise ParameterError("loss_args", rule, dict(loss_args), remedy)
     loss_name, given = called or ("", {})
     recipe = Recipe(
         module=module,
@@ -290,7 +295,7 @@ def check_recipe(recipe: Recipe) -> None:
 
 
 def factories_of(recipe: Recipe) -> tuple[OwnFunction, ...]:
-    """Return what a recipe's names stand for: registered, or a function that is imported."""
+    """Return the registered or imported functions and classes that a recipe names."""
     found = (_MODULES.get(recipe.module), _DATA.get(recipe.data))
     paths = (path.partition(":") for path in (recipe.module, recipe.data, recipe.loss))
     own = (getattr(sys.modules.get(module), name, None) for module, _, name in paths if name)
@@ -319,7 +324,7 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     for model in models:
         if model.recipe is None:
             rule = "must each have a recipe where workers are functions, which are sent no code"
-            remedy = "make it with seqgc.training.registered_model, its loss a name or a function"
+            remedy = "make it with registered_model, and give it its loss as a name or a function"
             if any(in_script(each) for each in (model.module, model.loss, model.dataset)):
                 remedy = f"{_TO_A_MODULE}, and make it with seqgc.training.registered_model"
             raise ParameterError("models", rule, model.name, remedy)
@@ -403,7 +408,7 @@ class _Parts:
 
 
 def _key(name: str, args: Mapping[str, Json]) -> str:
-    """Return what tells the things of a name and its arguments apart."""
+    """Return a key of a name and its arguments."""
     return f"{name} {json.dumps(dict(args), sort_keys=True)}"
 
 
@@ -422,9 +427,9 @@ def _objective(model: Mapping[str, Json], parts: _Parts) -> Objective:
 
 
 def _recipe(model: Json) -> Recipe:
-    """Return the recipe in a model's settings, if they are such."""
+    """Return the recipe in a model's settings; refuse anything else."""
     if not isinstance(model, Mapping) or not set(_FIELDS) <= set(model) <= {*_FIELDS, *_ARGS}:
-        rule = f"must each have {', '.join(_FIELDS)}, and perhaps {', '.join(_ARGS)}"
+        rule = f"must each have {', '.join(_FIELDS)}, and may have {', '.join(_ARGS)}"
         raise ParameterError("models", rule, model)
     for field in _FIELDS[:-1]:
         if not isinstance(model[field], str):
@@ -434,7 +439,7 @@ def _recipe(model: Json) -> Recipe:
 
 
 def _drawer(name: str, listed: Collection[str] | None = None) -> _Drawer:
-    """Return what makes the network of a name or a path, ``listed`` as `own_function` has it."""
+    """Return a function that draws the network of a name or path; see `own_function`."""
     function = None
     if own_module(name) is not None:
         function = own_function(name, argument="module", listed=listed)

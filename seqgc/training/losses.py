@@ -1,7 +1,8 @@
-"""Losses by name: seqgc's own, and functions and classes of the user's modules, by their paths.
+"""Losses by name, and functions and classes of the user's modules by path.
 
-One rule says what a path means. A class is called with the ``loss_args`` and makes the loss. A
-function is the loss, and is given the ``loss_args`` as keywords with every batch.
+If the path leads to a class, the class is called with the ``loss_args`` and makes the loss. If it
+leads to a function, the function is the loss, and is given the ``loss_args`` as keywords with every
+batch.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _DEPRECATED: Final = {"size_average", "reduce"}
 def make_loss(
     name: str, args: Mapping[str, Json] | None = None, *, listed: Collection[str] | None = None
 ) -> Loss:
-    """Return the loss of a name, point by point.
+    """Return the loss of a name, which has one value for each point.
 
-    ``name`` is one of `LOSSES`, and ``args`` arguments of its class in torch, a list being a
-    tensor; or it is the path of a function or a class. ``listed`` are the only modules that a path
-    may lead into, as in `own_function`.
+    ``name`` is one of `LOSSES`, or the path of a function or a class. ``args`` are its arguments;
+    those of a torch class may have lists in place of tensors. ``listed`` are the only modules that
+    a path may lead into, as in `own_function`.
 
     Raises
     ------
@@ -72,7 +73,10 @@ def _require_loss(function: OwnFunction, name: str, args: Mapping[str, Json]) ->
     try:
         inspect.signature(function).bind(None, None, **args)
     except TypeError as error:
-        rule = f"must be a function (output, target) -> losses, or a class that makes one ({error})"
+        rule = (
+            "must be a function (output, target) -> losses, or a class that makes such a function"
+        )
+        rule += f" ({error})"
         raise ParameterError("loss", rule, name) from None
     except ValueError:  # a callable of C has no signature
         pass
@@ -81,7 +85,7 @@ def _require_loss(function: OwnFunction, name: str, args: Mapping[str, Json]) ->
 def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:
     """Return the name or path by which `make_loss` makes ``loss``, and the arguments.
 
-    None if there is none: a lambda, a `functools.partial`, an object of the user's class.
+    A lambda, a `functools.partial` or an object of the user's class has no name: None is returned.
 
     Examples
     --------

@@ -53,7 +53,7 @@ class JobMetrics:
 class Evaluation:
     """Mean loss over a dataset, and the fraction of targets classified right (None: no classes).
 
-    Both leave out the targets that the loss ignores; the mean has the loss's weights.
+    Neither counts the targets that the loss ignores. The mean is weighted as the loss says.
     """
 
     loss: float
@@ -72,7 +72,7 @@ def evaluate(
     """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
 
     Points have classes if targets are integers and outputs have one more axis: then the class is
-    the argmax over axis 1, and each target counts whose weight in the loss is not 0. ``metrics``
+    the argmax over axis 1. Targets whose weight in the loss is 0 do not count. ``metrics``
     are given the outputs and targets of all points, each stacked along its first axis. ``autocast``
     is that of a `Model`; metrics are given outputs in the weights' dtype all the same. No graph is
     recorded, unless the module takes gradients in its own forward pass.
@@ -152,9 +152,9 @@ def _measured(name: str, metric: Metric, outputs: list[object], targets: list[ob
 
 
 def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float, float]:
-    """Return how many targets are classified right, and how many there are; NaN: no classes.
+    """Return how many targets are classified right, and how many count; NaN without classes.
 
-    A target whose weight is 0 is none: a loss ignores it.
+    A target whose weight is 0 does not count, because the loss ignores it.
     """
     if not isinstance(output, Tensor) or not isinstance(target, Tensor):
         return math.nan, math.nan

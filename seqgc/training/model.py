@@ -64,14 +64,15 @@ class Objective:
 class Recipe:
     """The names from which functions, which are sent no code, rebuild a model.
 
-    ``module_args``, ``data_args`` and ``loss_args`` are given to what the names stand for. They are
-    sent as JSON: text, finite numbers, booleans, None, lists (which tuples become) and dicts.
-    See `seqgc.training.factories`, whose `registered_model` makes models that have a recipe.
+    ``module_args``, ``data_args`` and ``loss_args`` are the arguments of the functions or classes
+    that the names stand for. They are sent as JSON, and may hold text, finite numbers, booleans,
+    None, lists and dicts; tuples become lists. `seqgc.training.registered_model` makes models that
+    have a recipe, see `seqgc.training.factories`.
 
     Raises
     ------
     ParameterError
-        If an argument is no such value, or ``module_args`` has a ``seed``.
+        If an argument holds any other value, or ``module_args`` has a ``seed``.
 
     Examples
     --------
@@ -91,15 +92,15 @@ class Recipe:
         for name in _ARGS:
             given: object = getattr(self, name)
             if not isinstance(given, Mapping):
-                raise ParameterError(name, "must be arguments by name, a dict", given)
+                raise ParameterError(name, "must be arguments by name, in a dict", given)
             object.__setattr__(self, name, _as_json(name, given))
         if "seed" in self.module_args:
-            rule = "must leave seed out: a network is given the model's own"
+            rule = "must leave seed out: a network is given the seed of its model"
             raise ParameterError("module_args", rule, self.module_args["seed"])
 
     @property
     def settings(self) -> dict[str, Json]:
-        """The fields by name, without arguments that are empty."""
+        """The fields by name, without empty dicts of arguments."""
         found: dict[str, Json] = {"module": self.module, "data": self.data, "loss": self.loss}
         return found | {name: args for name in _ARGS if (args := getattr(self, name))}
 
@@ -109,7 +110,7 @@ class Recipe:
 
 
 def _as_json(argument: str, value: object) -> Json:
-    """Return a value as it is once it has been sent, or refuse it."""
+    """Return a value in the form that it has after it was sent as JSON, or refuse it."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _as_json(argument, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -118,7 +119,7 @@ def _as_json(argument: str, value: object) -> Json:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    rule = "must hold text, finite numbers, booleans, lists and tables by name, which can be sent"
+    rule = "must hold only text, finite numbers, booleans, None, lists and tables by name"
     raise ParameterError(argument, rule, value)
 
 
@@ -129,14 +130,14 @@ class Model:
     ``module`` has trainable floating-point parameters, in the mode (``train`` or ``eval``) in which
     it is to be trained. ``loss`` is ``(output, target) -> values``, one value per data point, or
     ``(values, weights)`` for a mean of ``sum(values) / sum(weights)``; further axes are averaged. A
-    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`), and so
-    may the name of a loss (``"cross-entropy"``, ``"mse"``) or a path, as `registered_model` takes
-    it. ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs,
-    outputs and targets are tensors, or dictionaries, lists and tuples of tensors; ``module`` is
-    called with ``x``, as one argument. The trained model is evaluated on ``test_dataset``
-    (``dataset`` unless given). ``optimizer`` is
-    ``parameters -> torch.optim.Optimizer``; if it has an argument ``named_parameters``, that is a
-    list of pairs (name, parameter) instead. It may leave parameters out, which then keep their
+    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`). It may
+    also be the name of a loss (``"cross-entropy"``, ``"mse"``) or a path, as in `registered_model`.
+    ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs, outputs
+    and targets are tensors, or dictionaries, lists and tuples of tensors; ``module`` is called with
+    ``x``, as one argument. The trained model is evaluated on ``test_dataset`` (``dataset`` unless
+    given). ``optimizer`` is ``parameters -> torch.optim.Optimizer``; if it has an argument
+    ``named_parameters``, it is given a list of pairs (name, parameter) instead. It may leave out
+    parameters, which then keep their
     values. ``scheduler``, if there is one, is
     ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
     the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
@@ -305,7 +306,7 @@ class ParameterVector:
     def set_gradient(self, vector: FloatArray, received: BoolArray) -> None:
         """Make ``vector`` (size,), which must be writable, the parameters' gradient, uncopied.
 
-        A tensor that is not ``received`` (K,) has no gradient: torch's optimizers skip it.
+        Tensors for which ``received`` (K,) is False get no gradient: torch's optimizers skip them.
         """
         for (p, piece), has_gradient in zip(self._pieces(vector), received, strict=True):
             p.grad = torch.from_numpy(piece).view(p.shape) if has_gradient else None
@@ -313,7 +314,7 @@ class ParameterVector:
     def read_gradient(self, out: FloatArray) -> list[bool]:
         """Write the parameters' gradient into ``out`` (size,), zeros where there is none.
 
-        Returns which of the K tensors have one.
+        Returns a list (K,) that is True for the tensors that have a gradient.
         """
         gradients = [p.grad for p in self.tensors]
         dense = map(_dense, self.tensors, gradients)

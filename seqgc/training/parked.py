@@ -12,7 +12,7 @@ Parking: TypeAlias = Literal["diverged", "raised", "crashed", "hung", "stopped e
 
 Its loss or gradient was not finite or too large (``diverged``); or computing them ``raised``, ended
 the processes of workers (``crashed``), or took longer than the time limit (``hung``); or it was
-``stopped early`` by whoever watches it.
+``stopped early`` by a validation or a callback.
 """
 
 FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed", "hung"})

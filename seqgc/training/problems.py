@@ -92,5 +92,6 @@ MODULES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
 )
 """Networks by name: ``digits-cnn`` and ``mlp`` take (1, 8, 8) inputs, ``paper-cnn`` (1, 28, 28).
 
-The first two have an argument ``width``: the hidden units, or channels of the first layer.
+``digits-cnn`` and ``mlp`` have an argument ``width``: the number of channels of the first layer, or
+of hidden units.
 """

@@ -323,10 +323,10 @@ def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:
 def _evaluated(
     workload: ModelsWorkload, models: Sequence[Model]
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
-    """Return what the models have come to, and why others could not be evaluated.
+    """Return the evaluations of models by name, and why other models could not be evaluated.
 
-    Those that have raised before are among neither if they raise now, and those are not tried that
-    have ended or kept busy the processes that computed them.
+    A model that raised during the run, and raises again now, is in neither. A model that crashed or
+    hung is not evaluated at all.
     """
     found, failed = dict[str, Evaluation](), dict[str, str]()
     for model in models:
