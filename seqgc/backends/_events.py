@@ -295,9 +295,10 @@ def failure_of(
     reason: str | BaseException,
     model: str | None = None,
 ) -> Failure:
-    """Return that a task (round, worker, attempt) failed, for a reason or error made one line.
+    """Return the failure of a task (round, worker, attempt), with its reason or error in one line.
 
-    If the process has died that computed it, ``model`` is the one it was computing, or empty.
+    If the process that computed the task has died, ``model`` is the model that it was computing, or
+    empty if that is not known.
     """
     round, worker, attempt = address
     text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"

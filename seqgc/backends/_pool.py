@@ -246,7 +246,7 @@ class WorkerPool:
     def _lose(
         self, worker: int, reason: str, *, at: float, died_at: Computing | None = None
     ) -> Iterator[Failure]:
-        """Yield all that a worker still owes as failures; it may have died of one of them."""
+        """Yield a failure for each task that a worker owes; it may have died of one of them."""
         place = self._places[worker]
         for round, attempt in place.owed.lose():
             is_cause = died_at is not None and (died_at.round, died_at.attempt) == (round, attempt)

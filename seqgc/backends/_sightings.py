@@ -1,4 +1,4 @@
-"""`Sightings`: what worker processes were last at, in memory that outlasts them."""
+"""`Sightings`: the task and model that each worker process was at, in memory that outlasts it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Sightings"]
 
 
 class Sightings:
-    """Memory shared with ``n`` worker processes, each of which writes its own part of it.
+    """Memory shared with ``n`` worker processes, each of which writes into its own part.
 
-    It is pickled as an argument of such a process only, and `watch`ed there.
+    It is pickled only as an argument of such a process, which then calls `watch`.
     """
 
     def __init__(self, n: int) -> None:
         size = n * Progress.BYTES
-        if hasattr(os, "memfd_create"):  # a full disk would end whoever writes
+        if hasattr(os, "memfd_create"):  # in a file, a full disk would end the writer
             self._file = os.memfd_create("seqgc-sightings")
         else:
             with tempfile.TemporaryFile() as file:
@@ -38,11 +38,11 @@ class Sightings:
         return _received, (reduction.DupFd(self._file), self._size)
 
     def watch(self, worker: int) -> None:
-        """Have this process write down what it does as this worker."""
+        """Make this process record its tasks, as this worker."""
         PROGRESS.attach(self._part(worker))
 
     def computing(self, worker: int) -> Computing | None:
-        """Return what a worker's process is at, or was when it ended; None: it is, or was, idle."""
+        """Return what a worker's process computes, or computed at its end; None if it is idle."""
         if self._size == 0 or (seen := Progress.read(self._part(worker))) is None:
             return None
         now = time.monotonic()
@@ -54,11 +54,11 @@ class Sightings:
         )
 
     def clear(self, worker: int) -> None:
-        """Forget what a worker's process was at: another one takes its place."""
+        """Forget what a worker's process was computing, before another process takes its place."""
         self._memory[worker * Progress.BYTES] = 0
 
     def close(self) -> None:
-        """Release the memory; harmless if done already."""
+        """Release the memory; a second call does nothing."""
         if self._size:
             self._size = 0
             self._memory.close()

@@ -1,26 +1,26 @@
-"""`Blame`: which model ends the processes that compute it, or keeps them busy for ever.
+"""`Blame`: finds a model that ends the processes that compute it, or keeps them busy for ever.
 
 Theory of operation
 -------------------
-A task may be of several models, and one of them may call ``os._exit``, break off with a
-segmentation fault, or hang. All that is seen of it is a `Failure` that says that a process died, or
-a worker that is replaced because it was silent beyond the time limit. Any worker may die of another
-cause at any time, so one such loss proves nothing. The task is sent again as it was.
+A task may be of several models, and one of them may call ``os._exit``, end with a segmentation
+fault, or hang. The master then sees only a `Failure` that says that a process died, or a worker
+that is replaced because it was silent beyond the time limit. Any worker may die of another cause at
+any time, so one such loss proves nothing. The task is sent again as it was.
 
-Losses are counted by question and model: a question is a mini-task, whichever worker it is sent to.
-An answer to the question forgets them. Where a question has been lost `_DEATHS` times at the same
-model, or `_TIME_OUTS` times because the model hung, the model is *left out* of the next task that
-asks this question: its parts are sent without data points, so that the worker computes nothing for
-it and answers zeros in its place. The answer is then given a `Flaw` of the model, and from here on
-all is as if the model's code had raised an error: the policy asks another worker, and parks the
-model once two workers say so.
+Losses are counted by question and model. A question is a mini-task, whichever worker it is sent to.
+When the question is answered, its losses are forgotten. If a question has been lost `_DEATHS` times
+at the same model, or `_TIME_OUTS` times because the model hung, the model is *left out* of the next
+task that asks this question: its parts are sent without data points, so that the worker computes
+nothing for the model, and answers zeros in its place. The master then gives the answer a `Flaw` of
+the model, and treats it as if the model's code had raised an error: the policy asks another worker,
+and parks the model once the answers of two workers have the flaw.
 
 If the backend does not know at which of several models a process died, one model after the other
-is left out; the one without which the task is answered is to blame.
+is left out. If the task is answered, the model that was left out is to blame.
 
-Not a model's fault is what happens to most models alike: no space, no memory. So nothing is left
-out if more than half of the models would be, as long as none has been computed meanwhile. The run
-then ends as it does whenever workers fail again and again.
+If the same happens to most models, no model is at fault: memory or disk space has run out. So no
+further model is left out if more than half of them would be, without any model computed meanwhile.
+The run then ends as it does whenever workers fail again and again.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _Loss: TypeAlias = Literal["crashed", "hung"]
 
 @dataclass(slots=True, kw_only=True)
 class _Sent:
-    """A task that is out: by question the models computed for it, and those left out."""
+    """An unanswered task: the models that are computed for each question, and those left out."""
 
     models: dict[Question, tuple[str, ...]]
     left_out: dict[str, Flaw]
 
     @property
     def only_model(self) -> str:
-        """The model that all of the task is of; empty if there are several, or none."""
+        """The only model of the task; empty if it has several, or none."""
         return _only(model for models in self.models.values() for model in models)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Blame:
-    """Counts the losses of each question; see this module's head.
+    """Counts the losses of each question; see the docstring of this module.
 
-    ``names`` are the models of the run, as far as they are known; those of tasks are added.
+    ``names`` are the models of the run that are known before any task; those of tasks are added.
     """
 
     names: set[str] = field(default_factory=set)
@@ -81,7 +81,7 @@ class Blame:
     def send(
         self, address: _Address, questions: Sequence[Question], items: Sequence[WorkItem]
     ) -> tuple[WorkItem, ...]:
-        """Note a task, an item for each question; return the items without what is left out."""
+        """Record a task, with an item for each question; return its items, some models left out."""
         models = {
             question: tuple(part.model for part in item.parts if len(part.points))
             for question, item in zip(questions, items, strict=True)
@@ -97,7 +97,7 @@ class Blame:
         return tuple(_without(item, without) for item in items) if without else tuple(items)
 
     def answered(self, address: _Address) -> Mapping[str, Flaw]:
-        """Forget the losses of what is answered; return the flaws of models that were left out."""
+        """Forget the losses of the answered questions; return the flaws of models left out."""
         if (sent := self._ended(address)) is None:
             return {}
         if any(sent.models.values()):
@@ -109,7 +109,7 @@ class Blame:
         return sent.left_out
 
     def failed(self, failure: Failure) -> None:
-        """Count a failure if the process died that computed the task."""
+        """Count a failure if the process that computed the task has died."""
         sent = self._ended((failure.round, failure.worker, failure.attempt))
         if sent is not None and failure.model is not None:
             self._lose(sent, failure.model or sent.only_model, "crashed", failure.reason)
@@ -133,11 +133,11 @@ class Blame:
             self._sent.pop((round, worker), None)
 
     def park(self, flaws: Mapping[str, Flaw]) -> None:
-        """Leave those of the failed models that end or keep workers out of all tasks to come."""
+        """Leave models that have crashed or hung out of all future tasks."""
         self._failed.update(m for m, flaw in flaws.items() if flaw.kind in ("crashed", "hung"))
         self.names.difference_update(flaws)
         for loss in [each for each in self._losses if not each[1]]:
-            del self._losses[loss]  # it may be explained
+            del self._losses[loss]  # a parked model may have caused it
 
     def _ended(self, address: _Address) -> _Sent | None:
         """Forget a task; return it unless it was forgotten before."""
@@ -155,7 +155,7 @@ class Blame:
                 self._losses[question, model, kind] += 1
 
     def _to_leave_out(self, models: Mapping[Question, Sequence[str]]) -> dict[str, Flaw]:
-        """Return why models are not to be computed in a task that asks for these."""
+        """Return the models to leave out of a task with these questions, and why."""
         left_out, tried = dict[str, Flaw](), dict[str, Flaw]()
         for question, those in models.items():
             able = [model for model in those if model not in self._failed]
@@ -170,7 +170,7 @@ class Blame:
                     left_out[model] = Flaw(kind="hung", why=why)
             unknown = self._losses[question, "", "crashed"]
             if len(able) > 1 and unknown >= _DEATHS:
-                why = f"workers die of tasks that it is part of: {self._reasons['']}"
+                why = f"the processes of workers end at tasks that contain it: {self._reasons['']}"
                 tried[able[(unknown - _DEATHS) % len(able)]] = Flaw(kind="crashed", why=why)
         at_fault = self._blamed | left_out.keys()
         if 2 * len(at_fault) > len(self.names | self._blamed):

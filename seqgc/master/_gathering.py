@@ -95,7 +95,7 @@ class Gatherer:
                 self._replicas(task.job).ask((task.cover, task.place), worker)
 
     def require(self, job: int, form: ResultForm) -> None:
-        """Have every result of a job be of a dtype and length, from the first one on."""
+        """Require that every result of a job has this dtype and length."""
         self._jobs[job].kind = (form.dtype, (form.size,))
 
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
@@ -349,7 +349,7 @@ class _Results:
 
 
 def question_of(task: _Address, mini_task: MiniTask) -> Question:
-    """Return what tasks have in common that ask for the same result, be it of several workers."""
+    """Return a key that all tasks share that ask for the same result, also of several workers."""
     round, worker, _ = task
     own = (round, worker, mini_task.slot)
     return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))

@@ -58,8 +58,9 @@ def run(
     A model's part of a result may be its worker's fault or the model's where its 2-norm is above
     ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
     sent again; should that give the like, or another worker asked for the same since, it is an
-    answer that names the model (`Arrival.flaws`). So is the answer to a task without a model that
-    has ended the processes of its workers, or kept them busy beyond the time limit (`Blame`).
+    answer that names the model (`Arrival.flaws`). If a model ends the processes of workers, or
+    keeps them busy beyond the time limit, it is left out of a task, whose answer counts in the same
+    way (`Blame`).
 
     Raises
     ------

@@ -60,7 +60,7 @@ class Rows:
         self._source.give([full])
 
     def weighted(self, weights: FloatArray, marks: Sequence[slice]) -> FloatArray:
-        """Return ``weights @ rows`` as one new vector, the ``marks`` by the weights' magnitudes."""
+        """Return ``weights @ rows`` as a new vector, with absolute weights in the ``marks``."""
         weights = weights.astype(self.array.dtype)
         product: FloatArray = weights @ self.array
         for each in marks:

@@ -9,9 +9,9 @@ and what a policy was told is what workers of this pace would have told it.
 Two kinds of workers differ in what a second task does to a first:
 
 - *function*: every task is an invocation of its own and begins as soon as it gets there. Tasks of
-  one worker do not wait for each other, and none can be stopped: one that is cancelled is no
-  longer answered, and is paid for to its end. What it computes after that is lost: of the worker's
-  work (`Pace`) it has done only what it had done by then.
+  one worker do not wait for each other, and none can be stopped: a task that is cancelled is no
+  longer answered, and is paid for to its end. Of a cancelled task only the part that was done
+  before the cancellation counts as work of its worker (`Pace`).
 - *resident*: a worker does one task at a time; of those that wait, the one of the least round comes
   first, and of those of a round the one that came first. What has begun is finished, cancelled or
   not; what has not, and is cancelled, is left out.
@@ -57,7 +57,7 @@ class _Errand:
     begins_at: float = math.inf
     ends_at: float = math.inf  # finite once it has begun
     done_before: float = 0.0  # load that its worker had done when it began
-    counted: float = 0.0  # load of its own that counts as done
+    counted: float = 0.0  # the part of its own load that counts as done
     over: bool = False
     dies: bool = False
     reason: str = ""  # why it fails, if it does
@@ -146,7 +146,7 @@ class VirtualBackend:
 
     @property
     def done(self) -> FloatArray:
-        """(n,) load of all tasks that each worker has begun, without what was cut off of them."""
+        """(n,) load that counts as done by each worker: all tasks begun, less what was cut off."""
         return np.array(self._done)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
@@ -189,7 +189,7 @@ class VirtualBackend:
             self._cut(errand, at=errand.off_at)
 
     def _cut(self, errand: _Errand, *, at: float) -> None:
-        """Count of a task that has begun only the load that it has done by then."""
+        """Count only the load that a task has done by the time ``at``; it must have begun."""
         if at >= errand.ends_at:
             return
         task, worker, pace = errand.task, errand.task.worker, self._pace

@@ -20,7 +20,7 @@ class Fault:
 
     Its worker ``dies`` of it, or lives: a worker that has died owes nothing any more but failures,
     and is replaced by a fresh one. A failure that is ``final`` says that no later task of the
-    worker will be answered (`seqgc.ports.Failure.final`); whoever makes faults has these fail too.
+    worker will be answered (`seqgc.ports.Failure.final`); the `Faults` must then fail these, too.
 
     Raises
     ------

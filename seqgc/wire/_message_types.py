@@ -149,9 +149,9 @@ class TaskMessage:
     ) -> ResultMessage:
         """Return the answer with these results, by slot, and their known ``flaws``, by model.
 
-        Where a result has the pieces that its parts say (`WeightedPoints.pieces`), each is rounded
-        at a scale of its own: a large loss would take a small gradient's bits, and one model
-        another's.
+        If a result has the pieces that its parts name (`WeightedPoints.pieces`), each piece is
+        rounded at a scale of its own. With one scale for all, a large loss would cost a small
+        gradient its bits, and one model would cost another.
 
         A part that is not finite is zeros in the message, and its model is named there: it has
         diverged, or a loss of it is undefined, and the other models' parts are as good as ever.

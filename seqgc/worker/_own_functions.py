@@ -110,14 +110,14 @@ def call_own(
     seed: int | None = None,
     args: Mapping[str, object] = _NONE,
 ) -> object:
-    """Return what a user's own function returns; it is given the seed if it has a ``seed``.
+    """Call a user's own function, with the seed if it has a parameter ``seed``; return its result.
 
     ``args`` are further arguments, by name; in messages they are called ``{argument}_args``.
 
     Raises
     ------
     ParameterError
-        If it has no such arguments, or raises, in its words.
+        If the function has no such arguments, or raises; then with the text of its error.
     """
     require_arguments(f"{argument}_args", args, of=function, name=path)
     if seed is not None and "seed" in (_parameters(function) or {}):
@@ -132,7 +132,7 @@ def call_own(
 
 
 def require_arguments(argument: str, given: Collection[str], *, of: OwnFunction, name: str) -> None:
-    """Refuse what is ``given``, if a function or class, whose ``name`` is said, has no such names.
+    """Refuse a ``given`` argument that the function or class ``of``, called ``name``, lacks.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def require_arguments(argument: str, given: Collection[str], *, of: OwnFunction,
 
 
 def _parameters(function: OwnFunction) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function; None if it cannot be told, as of one of C."""
+    """Return the parameters of a function; None if it has no signature, as some of C."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""`Progress`: the model that a process is computing, for whoever looks from outside.
+"""`Progress`: the task and model that a process is computing, to be read from outside.
 
-A process that dies, or hangs, can report nothing. So each worker process writes into memory that it
-shares with its master which task it has begun, and of which model the part is that it begins; after
-its end the master reads what it was at. Where nobody has attached such memory, as in a function,
-nothing is written.
+A process that dies, or hangs, can report nothing. So each worker process shares memory with its
+master. It writes there which task it has begun, and the model of each part before it computes the
+part. After the end of the process the master reads what it was computing. If no such memory is
+attached, as in a function, nothing is written.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Progress:
         self._memory = memory
 
     def begin(self, round: int, attempt: int) -> None:
-        """Note that a task begins."""
+        """Record that a task begins."""
         if self._memory is not None:
             self._task = round, attempt, time.monotonic()
             self.enter("")
 
     def enter(self, model: str) -> None:
-        """Note that a part of this model begins."""
+        """Record that a part of this model begins."""
         if self._memory is not None:
             round, attempt, began_at = self._task
             name = model.encode()
@@ -75,13 +75,13 @@ class Progress:
             )
 
     def end(self) -> None:
-        """Note that the task has ended."""
+        """Record that the task has ended."""
         if self._memory is not None:
             self._memory[0] = 0
 
     @staticmethod
     def read(memory: memoryview) -> Sighting | None:
-        """Return what a process was at when it last wrote into the memory; None between tasks."""
+        """Return what a process was computing when it last wrote; None if it was between tasks."""
         is_at_work, round, attempt, began_at, model_began_at, size, name = _LAYOUT.unpack_from(
             memory
         )
@@ -97,4 +97,4 @@ class Progress:
 
 
 PROGRESS: Final = Progress()
-"""That of this process."""
+"""The progress of this process."""

@@ -206,9 +206,10 @@ class DaskBackend(EventBackend):
         return max([*jobs, *(due for due, _, event in self._held if event.worker == worker)] or [0])
 
     def _restart(self, worker: int) -> Computing | None:
-        """Replace the process of a worker; all that it owes has failed at once.
+        """Replace the process of a worker; all tasks that it owes fail at once.
 
-        Its later tasks wait for the new process, not for this call. Returns the task that it had.
+        Its later tasks wait for the new process, not for this call. Returns the task that the
+        worker was computing.
         """
         self._check_workers([worker])
         self._look()

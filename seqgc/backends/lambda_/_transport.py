@@ -90,7 +90,7 @@ class Reply:
     the very same invocation can be submitted again, but not within ``retry_after_s`` seconds.
     ``ran`` says whether a function has: True, and it has ended; False, the service refused it;
     None, no answer says so, since a connection has broken, or a service in between: it may run on.
-    ``died``: its process has, in the middle of the invocation.
+    ``died`` says that the function's process ended in the middle of the invocation.
     """
 
     tag: int
