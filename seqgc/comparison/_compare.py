@@ -14,12 +14,12 @@ how long it takes until the models are good, and that has two factors:
   trained, in virtual time, with gradients of the weights that each worker would have had.
 
 Their product is read off the curve of the loss over time. Training is at one learning rate for all,
-the best for exact gradients; and at each defence's own best. Both are sought on a grid that is
-halved and doubled until the best lies inside.
+the best for exact gradients; and at each defence's own best. Both are found by halving and doubling
+a first rate until the best one lies inside the rates that were tried.
 
 If the defences are not named, the codes among them are chosen on the first half of the recording,
-and everything is judged on the second: else what was chosen would be judged on what it was chosen
-for, and nothing else would.
+and all defences are judged on the second half. Otherwise the chosen codes, and only these, would be
+judged on the rounds that they were chosen by.
 
 *Money*: functions are paid for until each invocation ends, used or not, and by request; residents
 for as long as the run lasts. What is asked of workers beyond one batch a clock is *wasted*.
@@ -51,10 +51,10 @@ from seqgc.virtual import WorkerKind
 __all__ = ["compare", "default_defences", "require_comparable"]
 
 Progress: TypeAlias = Callable[[str, float], None]
-"""Called with what is done next, in words, and the share of the whole that is done, 0 to 1."""
+"""Called with the next step, in words, and the share of all work that is done, 0 to 1."""
 
-_RATE: Final = 4.0  # from which the learning rate is sought
-_SEARCH_SHARE: Final = 0.1  # of the time, about, where codes are searched
+_RATE: Final = 4.0  # the learning rate that is tried first
+_SEARCH_SHARE: Final = 0.1  # of all time, roughly, if codes are searched
 _MANY_SEEDS: Final = 10
 _CHEAP: Final = 1000  # workers x models x trained defences: about a minute with that many seeds
 
@@ -72,8 +72,8 @@ def default_defences(
 
     The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run (work
     is dealt to workers that stay), each with the bundle that suits it best; no defence at all, and
-    the field's others at usual parameters, with the largest bundle that they can have. ``reading``
-    says what the recorded seconds are; None: as the rehearsal has it.
+    the field's other defences at usual parameters, with the largest bundle that they can have.
+    ``reading`` says what the recorded seconds are; None: as `Rehearsal.recorded` says.
     """
     n = rehearsal.profile.num_workers
     on = rehearsal if reading is None else replace(rehearsal, recorded=reading)
@@ -115,17 +115,17 @@ def compare(
     metering: Metering | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Say which defence is best on recorded delays: see the head of `seqgc.comparison._compare`.
+    """Find which defence is best on recorded delays: see `seqgc.comparison._compare`.
 
-    ``on`` is a profile, or a rehearsal on one, of which the slope and the way to deal work count,
-    too. ``defences`` are specifications or settings, which are judged on the whole profile. Without
-    any, `default_defences` are chosen on its first half and judged on its second. Of
+    ``on`` is a profile, or a rehearsal on one, whose slope and way to deal work are then used, too.
+    ``defences`` are specifications or settings, which are judged on the whole profile. Without any,
+    `default_defences` are chosen on the profile's first half and judged on its second. Of
     ``models`` (as many as the trial has, if it has a plan), as many as a defence's delay allows
     make a bundle, one job, unless its setting says how many; bundles take turns. ``clocks`` of data
-    are timed (None: as many as there are rounds to judge by). ``reading`` says what the recorded
-    seconds are (`seqgc.profiles.Pace`; None: as the rehearsal has it), and ``workers`` whether each
-    task is an invocation of its own. ``progress`` is called with what is done next, and how much
-    is done.
+    are timed (None: as many as there are rounds to judge on). ``reading`` says what the recorded
+    seconds are (`seqgc.profiles.Pace`; None: as `Rehearsal.recorded` says), and ``workers`` whether
+    each task is an invocation of its own. ``progress`` is called before each step with its name,
+    and the share of all work that is done, 0 to 1.
 
     Raises
     ------
@@ -205,7 +205,10 @@ def compare(
 
 
 def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
-    """Return what to choose by, and what to judge by: both the same, if there is but one round."""
+    """Return the half to choose on, and the half to judge on.
+
+    If the profile has only one round, it is used for both.
+    """
     profile = whole.rehearsal.profile
     if profile.num_rounds < 2:
         return whole.rehearsal, whole
@@ -214,7 +217,7 @@ def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
 
 
 def _usual_seeds(trial: Trial, settings: Sequence[Setting], models: int) -> int:
-    """Return how many seeds there are where nobody said: see `Trial`."""
+    """Return the default number of seeds: see `Trial`."""
     trained = [each.scheme.n for each in settings if each.scheme.kind != "exact"]
     is_cheap = trial.plan is None and models * sum(trained) <= _CHEAP
     return _MANY_SEEDS if is_cheap else FEW_SEEDS
@@ -290,9 +293,9 @@ def _can_be(setting: Setting, trainees: Trainees) -> bool:
 def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, list[float]]:
     """Return the best learning rate for exact gradients, and each seed's steps to the target at it.
 
-    The rate is chosen with the first seeds. A rate with which a model fails is one with which they
-    never get there, unless there is none without; `ParameterError`: they are there before they
-    begin.
+    The rate is chosen with the first seeds. If a model fails at a rate, the target is never reached
+    at that rate. `ModelError`: a model fails at every rate. `ParameterError`: the target is reached
+    before training begins.
     """
     if (loss := trainees[0].loss()) <= trial.target:
         rule = f"must be below the loss that training begins with, {loss:.4g}"

@@ -65,7 +65,7 @@ class Field:
         return self.rehearsal.profile.num_workers
 
     def on(self, profile: DelayProfile, *, clocks: int | None) -> Field:
-        """Return the same workers on another profile; None: as many clocks as it has rounds."""
+        """Return the same workers on another profile, for ``clocks``, or one for each round."""
         rehearsal = replace(self.rehearsal, profile=profile)
         return replace(self, rehearsal=rehearsal, clocks=clocks or profile.num_rounds)
 
@@ -99,7 +99,7 @@ class Field:
         require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
     def course(self, setting: Setting, *, clocks: int) -> Course:
-        """Run so many clocks of data, for the seconds alone.
+        """Time a run of so many clocks of data; nothing is trained.
 
         `ScheduleError`: the scheme is broken (`Rehearsal.require_possible`).
         """
@@ -111,7 +111,7 @@ class Field:
             return course
         reading = self.rehearsal.reading
         if self.rehearsal.recorded == "latency":
-            # Each task pays its latency, as those of all others do, of workers that stay as well.
+            # Each task pays its latency, as with all other defences, even where workers stay.
             reading = replace(reading, resident=False)
         run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle, reading=reading))
         closed_s: FloatArray = run.replay.jobs()["finished_s"]

@@ -56,8 +56,9 @@ class _Ends:
 class Judge:
     """Times and trains one defence after the other.
 
-    ``common`` is the learning rate of all, and ``exact`` are the steps to the target at it, of each
-    seed, of exact gradients. ``tell`` is called with what is done next, in words.
+    ``common`` is the learning rate that all defences share. ``exact`` are the steps to the target
+    with exact gradients at that rate, for each seed. ``tell`` is called with the next step, in
+    words.
     """
 
     field: Field
@@ -70,11 +71,11 @@ class Judge:
     tell: Callable[[str], None]
 
     def row(self, setting: Setting) -> Row:
-        """Return what a defence comes to."""
+        """Time and train a defence, and return its row."""
         spec, common = setting.scheme.spec, self.common
         self.tell(spec)
         course = self.field.course(setting, clocks=self.field.clocks)
-        if setting.scheme.kind == "exact":  # sooner at the target in fewer steps, whoever it is
+        if setting.scheme.kind == "exact":  # the best rate is the same for all of them
             seen = own = self._exactly(setting, self.exact)
             best = common
         else:
@@ -106,13 +107,13 @@ class Judge:
         )
 
     def _own_best(self, setting: Setting, seen: _Ends) -> tuple[BestRate, _Ends]:
-        """Return a defence's own best rate, found with the first seeds, and what all come to at it.
+        """Return a defence's own best rate, found with the first seeds, and the outcome at it.
 
-        ``seen`` is what it comes to at the common rate.
+        The outcome is that of all seeds. ``seen`` is the outcome at the common rate.
         """
         limit_s = math.inf
 
-        def cost(lr: float) -> float:  # infinite if it is no sooner than a rate before
+        def cost(lr: float) -> float:  # infinite if it is no faster than an earlier rate
             nonlocal limit_s
             ends = seen
             if lr != self.common.rate:
@@ -176,18 +177,19 @@ class Judge:
 
 
 def interval_words(seeds: int) -> str:
-    """Return what `interval_of_median` of so many seeds is, in words."""
+    """Return in words what `interval_of_median` gives for so many seeds."""
     if (1 - _CONFIDENCE) * 2**seeds >= 2:
         return "an interval that holds the median with 95 % confidence"
     return "from the best seed to the worst"
 
 
 def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
-    """Return which of the values enclose the median of what they are drawn from.
+    """Return an interval for the median of the distribution that the values are drawn from.
 
-    That is with 95 % confidence, if they are six or more; else their ends. A value lies below the
-    median with probability 1/2, so that those below it are binomial: of n values the k-th of each
-    end are left out if fewer than k lie beyond the median with a probability of at most 2.5 %.
+    With six values or more it holds the median with 95 % confidence; with fewer it is from the
+    least value to the greatest. A value lies below the median with probability 1/2, so that the
+    number of values below it is binomial. The k least and the k greatest values are left out if the
+    probability that at most k values lie below the median is at most 2.5 %.
 
     Examples
     --------

@@ -13,9 +13,9 @@ _MOST_STEPS: Final = 6  # from 1/64 of the first rate to 64 times it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestRate:
-    """The best learning rate of those that were ``tried``, which ascend.
+    """The best of the learning rates that were ``tried``, which are in ascending order.
 
-    ``is_edge``: it is the smallest or the largest of them, so that a better one may lie beyond.
+    ``is_edge`` says that it is the smallest or the largest of them: a better one may lie beyond.
     """
 
     rate: float
@@ -24,7 +24,7 @@ class BestRate:
 
 
 def best_of(cost: Callable[[float], float], rates: Sequence[float]) -> BestRate:
-    """Return which of these rates costs least.
+    """Return the one of these rates that costs least.
 
     Examples
     --------
@@ -37,10 +37,10 @@ def best_of(cost: Callable[[float], float], rates: Sequence[float]) -> BestRate:
 def best_near(
     cost: Callable[[float], float], start: float, *, most_steps: int = _MOST_STEPS
 ) -> BestRate:
-    """Return the rate that costs least, of ``start`` and its halves and doubles.
+    """Return the rate that costs least, of ``start`` times powers of two.
 
-    The grid grows as long as one of its ends costs no more than all others, by ``most_steps`` to
-    each side at most. Infinite costs are those of rates with which training does not succeed.
+    Rates are added as long as the smallest or the largest costs no more than all others, at most
+    ``most_steps`` on each side. The cost of a rate at which training does not succeed is infinite.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def best_near(
 
 
 def _chosen(costs: dict[float, float]) -> BestRate:
-    """Return the best rate; of several the first that is not an end."""
+    """Return the best rate; among equals, the smallest one that is not an end of the grid."""
     tried = tuple(sorted(costs))
     ends = {tried[0], tried[-1]}
     rate = min(tried, key=lambda each: (costs[each], each in ends))

@@ -25,13 +25,15 @@ class Trial:
     """What is trained to the ``target`` (mean loss): softmax regression on handwritten digits.
 
     At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times (1,000
-    at most), of which the medians count. Without ``lrs`` the rate is found: 4, halved and doubled
-    until the best one lies inside, by a factor of 64 at most. Without ``seeds`` there are ten where
-    that takes about a minute at most (workers, times models, times defences whose gradients are
-    not exact: 1,000 at most), and three elsewhere. Or the models of a ``plan``, as `seqgc.train`
-    would train them: then ``lrs`` are factors of their own learning rates, by default only 1, there
-    are three seeds by default, the target is of their test data
-    (what they are trained on, if there is none), and ``batch`` is of no account. Of the plan,
+    at most), of which the medians count. Without ``lrs`` the rate is searched: 4 is halved and
+    doubled until the best rate lies inside, by a factor of 64 at most. Without ``seeds`` there are
+    ten if that takes about a minute at most (the number of workers, times that of models, times
+    that of defences whose gradients are not exact, is at most 1,000); otherwise there are three.
+
+    With a ``plan`` its models are trained, as `seqgc.train` would train them. Then ``lrs`` are
+    factors of the models' own learning rates, by default only 1; there are three seeds by default;
+    the target is a loss on their test data, or on their training data if they have no test data;
+    and ``batch`` has no effect. Of the plan,
     models, precision and updates count: who runs them, and how long, is what is compared.
 
     Raises
@@ -80,13 +82,14 @@ class Row:
     by the usual rule. ``failed`` says which model failed in training, and why, if one did.
     ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
     model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate,
-    medians of the seeds. ``seconds_between`` is an interval of their seconds that holds the median
-    of all draws of the batches with 95 % confidence: of ten seeds, from the second to the ninth;
-    of fewer than six, from the best to the worst, which is less than that. Its end is infinite if
-    that seed was not there in time. ``best_lr`` and ``best_seconds`` are at the defence's own best
-    rate; ``best_is_edge`` says that it is the smallest or the largest that was tried, so that a
-    better one may lie beyond. ``staleness``: the clocks that the weights of a task lack, on average
-    and at most. ``wasted``: what was asked of workers beyond one batch a clock, in batches.
+    medians of the seeds. ``seconds_between`` is an interval that holds the median time over all
+    draws of the batches with 95 % confidence: with ten seeds it is from the second to the ninth.
+    With fewer than six seeds it is from the best to the worst, and the confidence is lower. Its end
+    is infinite if that seed did not reach the target in time. ``best_lr`` and ``best_seconds`` are
+    at the defence's own best rate. ``best_is_edge`` says that this rate is the smallest or the
+    largest that was tried: a better one may lie beyond. ``staleness``: the clocks that the weights
+    of a task lack, on average and at most. ``wasted``: what was asked of workers beyond one batch a
+    clock, in batches.
     """
 
     defence: str
@@ -115,13 +118,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The ``rows``, the soonest at the target first, and what they were made on.
+    """The ``rows``, the soonest at the target first, and the conditions of the comparison.
 
     ``lr`` is the common learning rate, the best for exact gradients, and ``lr_is_edge`` says that
     it is the smallest or the largest that was tried. ``trial`` is what was trained, with the rates
-    tried for exact gradients and the number of seeds. ``chosen_on``: if the defences were chosen,
-    on how many of the recording's first rounds; they were judged on the others. It is None if they
-    were named. ``alpha`` is None where delays are read as speeds.
+    tried for exact gradients and the number of seeds. ``chosen_on`` is the number of the
+    recording's first rounds on which the defences were chosen; they were judged on the other
+    rounds. It is 0 if the recording has only one round, and None if the defences were named.
+    ``alpha`` is None if delays are read as speeds.
     """
 
     rows: tuple[Row, ...]
@@ -154,7 +158,7 @@ class Comparison:
         if self.chosen_on is None:
             return ""
         if self.chosen_on == 0:
-            return " The code was chosen on the one round that it is judged on, too."
+            return " The code was chosen on the same single round on which it is judged."
         first = f" The code was chosen on the first {self.chosen_on} round(s)"
         return f"{first}; all are judged on the rest."
 
@@ -175,7 +179,7 @@ class Comparison:
         for row in others[:1]:
             words += f"; {row.label} in {row.seconds_to_target:.1f} s, {how[row.kind]}"
             if _overlap(best, row):
-                words += ": their intervals overlap, take neither for faster"
+                words += " (their intervals overlap, so neither is known to be faster)"
         return f"{words}."
 
 

@@ -37,8 +37,8 @@ class DealtRun:
 def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
     """Run a `Deal` on recorded delays, as the rehearsal's reading has it.
 
-    ``silent_s`` (rounds, n): so long after it was invoked a worker stops, and nobody is told. Of
-    delays that are read as speeds it is of no account: nobody is invoked.
+    ``silent_s`` (rounds, n): so many seconds after it was invoked a worker stops, and the master is
+    not told. It has no effect if delays are read as speeds, because no worker is invoked then.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
         sizes = scheme.cut(rehearsal.batch)
         shares, empty = sizes / rehearsal.batch, sizes == 0
     workers: VirtualBackend | VirtualWorkers
-    if rehearsal.recorded == "speed":  # whoever has come takes one piece after the other
+    if rehearsal.recorded == "speed":  # each worker takes one piece after the other
         pace = rehearsal.pace(jobs_per_round=setting.jobs_per_round)
         workers = VirtualBackend(scheme.n, pace, message_s=rehearsal.rtt_s / 2)
     else:

@@ -22,11 +22,11 @@ def paced_run(
 ) -> tuple[Replay, float]:
     """Run a defence by rounds, or with a policy of its own, on recorded delays.
 
-    Returns the replay, and the worker-seconds of all tasks to their end. Nothing is computed. A
-    task takes as long as the pace of its worker says (`Rehearsal.pace`). With delays read as
-    latencies that is as long as the worker took in the profile's row of the task's round, or of the
-    worker's own clock, charged with the task's load (`seqgc.profiles.DelayProfile.times_at`). Each
-    task is an invocation of its own, but where the reading has workers stay.
+    Returns the replay, and the worker-seconds of all tasks to their end. Nothing is computed. The
+    time of a task follows from the pace of its worker (`Rehearsal.pace`). If delays are read as
+    latencies, it is the worker's time in the profile's row of the task's round, or of the worker's
+    own clock, charged with the task's load (`seqgc.profiles.DelayProfile.times_at`). Each task is
+    an invocation of its own, unless the reading says that workers stay.
 
     Raises
     ------

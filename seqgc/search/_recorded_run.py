@@ -128,16 +128,16 @@ class _WholeRounds:
 def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     """Run a defence and a closing rule on recorded delays; nothing is computed.
 
-    The decodings of a few jobs are looked at, so that a scheme whose rounds close on too few
-    answers is not called fast.
+    The decodings of a few jobs are checked, so that a scheme whose rounds close on too few answers
+    does not look fast.
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule, or the profile is too short or has other workers.
     ScheduleError
-        If the scheme decodes with a result that has not arrived, or is faster than it can be
-        (`Rehearsal.require_possible`).
+        If the scheme decodes with a result that has not arrived, or is faster than any such scheme
+        can be (`Rehearsal.require_possible`).
 
     Examples
     --------
@@ -169,9 +169,9 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
 
 
 def decode_some(seen: Seen) -> None:
-    """Decode a few jobs, so that a scheme that uses what has not arrived is found out."""
+    """Decode a few jobs, so that a scheme that uses results which have not arrived is refused."""
     if isinstance(seen, Finish) and seen.job & (seen.job - 1) == 0:  # 0, 1, 2, 4, 8, ...
-        with suppress(IllConditionedError):  # a replay closes rounds by who is here alone
+        with suppress(IllConditionedError):  # a replay closes rounds by who has answered
             seen.decoding()
 
 

@@ -22,12 +22,12 @@ __all__ = ["Conformity", "ProfileReading", "Rehearsal"]
 Conformity: TypeAlias = Literal["scheme", "bursty"]
 
 ProfileReading: TypeAlias = Literal["latency", "speed"]
-"""What recorded seconds are: those of a request beside its work, or work at a worker's speed."""
+"""The meaning of recorded seconds: a request's latency next to its work, or a worker's speed."""
 
 _MOST_JOBS = 10**7
 _STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
 _MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
-_ROUNDING = 1e-9  # of run times, which are summed in another order than their bounds
+_ROUNDING = 1e-9  # relative error of run times, summed in another order than their bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,6 +45,7 @@ class Rehearsal:
     asked for what holds none. By default they are charged the nominal load. ``reading`` says how
     the delays are taken where work is dealt; ``models`` are what the jobs are
     of, in turns; None: as many as a scheme needs, and those of one bundle where work is dealt.
+    ``recorded`` says whether the profile's seconds are latencies or speeds (`ProfileReading`).
 
     Raises
     ------
@@ -96,7 +97,7 @@ class Rehearsal:
         return self.profile.slope(self.alpha)
 
     def pace(self, *, jobs_per_round: int = 1) -> Pace:
-        """Return the pace of the workers; a unit of load is a bundle of so many batches."""
+        """Return the pace of the workers; a unit of load is ``jobs_per_round`` batches."""
         if self.recorded == "speed":
             return speed_pace(self.profile, jobs_per_round=jobs_per_round)
         return latency_pace(self.profile, alpha=self.alpha, jobs_per_round=jobs_per_round)
@@ -283,8 +284,8 @@ class Rehearsal:
         """Return a bound for a setting where each task pays its latency, for so many gradients.
 
         That is `ideal_s`, or where nothing has rounds, for weights may lack what others have not
-        handed in, the time of workers who are never idle. Of speeds it is that of
-        `seqgc.stragglers.busy_seconds`, whatever the setting.
+        handed in, the time of workers who are never idle. If delays are read as speeds, it is
+        `seqgc.stragglers.busy_seconds` for every setting.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
         if self.recorded == "speed":
@@ -299,17 +300,18 @@ class Rehearsal:
         )
 
     def require_possible(self, setting: Setting, seconds: float, *, num_jobs: int) -> None:
-        """Refuse a run time that no exact scheme without a delay can have, for so many gradients.
+        """Refuse a run of ``num_jobs`` gradients that is faster than its scheme can be.
 
-        Such a scheme closes rounds on too few answers, or touches more than its loads say. Others
-        are let pass: gradients that are approximations, or a round late, may take less than
-        `ideal_s`.
+        The bound holds for exact schemes without a delay. A scheme that beats it closes rounds on
+        too few answers, or touches more than its loads say. Other schemes are not checked: their
+        gradients may be approximations, or late, and may take less than the bound.
 
         Raises
         ------
         ScheduleError
-            If the scheme claims exact gradients without a delay, and ``seconds`` are below
-            `ideal_s`, or of speeds below `least_s`.
+            If the scheme claims exact gradients without a delay, and ``seconds`` are below the
+            bound: `ideal_s` without the refusal of an alpha that is too large, or `least_s` if
+            delays are read as speeds.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
         if not isinstance(scheme, Scheme) or not scheme.exact or scheme.delay:

@@ -1,7 +1,7 @@
 """The search on delays that are read as speeds: each candidate runs in virtual time.
 
-What a round costs depends there on what its workers have done before, so that no kernel replays
-many candidates at once. A search looks at fewer of them: see `speeds_space`.
+The cost of a round then depends on what its workers have done before, so that candidates cannot be
+replayed many at a time. The search looks at fewer of them: see `speeds_space`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from seqgc.search._space import SearchSpace
 __all__ = ["MOST_AT_SPEED", "rank_speeds", "short_list", "speeds_space"]
 
 MOST_AT_SPEED: Final = 16
-"""Schemes of a name that a search on speeds looks at."""
+"""The largest number of schemes of one name that a search on speeds looks at."""
 
 
 def speeds_space(space: SearchSpace) -> SearchSpace:
     """Return the part of a space that is searched on speeds.
 
-    That is the first tolerance and the first closing rule, and at most 16 schemes of a name, spread
-    evenly over all of that name.
+    It has the first tolerance and the first wait-out rule, and at most 16 schemes of each name,
+    spread evenly over all schemes of that name.
     """
     most = MOST_AT_SPEED if space.most is None else min(space.most, MOST_AT_SPEED)
     return replace(space, mus=space.mus[:1], wait_outs=space.wait_outs[:1], most=most)
@@ -44,7 +44,7 @@ def rank_speeds(
     exact: bool,
     progress: Callable[[int, int], None],
 ) -> list[Ranked]:
-    """Run every candidate, exact or not, and return what each comes to, the fastest first.
+    """Run every exact, or every inexact, candidate; return the results, the fastest first.
 
     Of those that are not exact time and error count together (`Ranked.equivalent_s`).
 
@@ -72,7 +72,7 @@ def rank_speeds(
 
 
 def short_list(rows: list[Ranked], top: int) -> list[Ranked]:
-    """Return the ``top`` first rows, and the best row of every name."""
+    """Return the first ``top`` rows, and the best row of every other name of a scheme."""
     names = [entry_of(row.setting.scheme).name for row in rows]
     return [row for i, row in enumerate(rows) if i < top or names[i] not in names[:i]]
 
@@ -97,7 +97,7 @@ def _settings(seen: Rehearsal, space: SearchSpace, *, exact: bool) -> list[Setti
 
 
 def _run(setting: Setting, on: Rehearsal) -> tuple[float, float]:
-    """Return the seconds of a run, and its worker-seconds."""
+    """Return the run time and the billed worker-seconds of a setting."""
     if isinstance(setting.scheme, Deal):
         run = deal(setting, on)
         return run.replay.runtime_s, run.billed_worker_s

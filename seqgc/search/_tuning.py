@@ -104,10 +104,10 @@ def tune(
     not to be repeated (``repeat=False``), large bundles see a part of it only
     (`Tuning.rounds_seen`). Candidates are, by default, all that are exact and can run on the
     recorded workers. ``holdout`` is the share of the rounds that the choice does not see and is
-    judged by (`hold_out`); both parts are repeated as often as the jobs need. At least
-    ``top`` are ranked. On delays read as speeds each candidate takes a run of its own in virtual
-    time, and fewer are looked at: the first tolerance and closing rule of the space, and at most 16
-    schemes of a name. ``pareto`` also finds the whole trade between run time and bill, which
+    judged by (`hold_out`); both parts are repeated as often as the jobs need. At least ``top`` are
+    ranked. If delays are read as speeds, each candidate takes a run of its own in virtual time, and
+    fewer are tried: the first tolerance and the first wait-out rule of the space, and at most 16
+    schemes of each name. ``pareto`` also finds the whole trade between run time and bill, which
     prunes less; ``prune=False`` replays everything. ``seed`` is for the place of the held-out
     rounds and for the bootstrap; None: the last rounds, and 0. ``progress`` is called with the
     number of candidates settled so far, and of all.
