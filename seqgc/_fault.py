@@ -49,9 +49,10 @@ def fault_of(error: BaseException) -> str:
 
 
 def is_own_interrupt(error: BaseException) -> bool:
-    """Say whether somebody's own code has raised a `KeyboardInterrupt`: no Ctrl-C can have.
+    """Return True for a `KeyboardInterrupt` that code has raised itself, and not a Ctrl-C.
 
-    Python raises one in the main thread, unless the process ignores SIGINT, as worker processes do.
+    After a Ctrl-C, Python raises it in the main thread only, and not at all in a process that
+    ignores SIGINT, as worker processes do.
 
     Examples
     --------

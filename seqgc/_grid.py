@@ -31,8 +31,8 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
     """Return the points of a grid by their names.
 
     ``axes`` has the values of each axis, a list; ``seed`` may be their number instead: ``4`` is
-    ``[0, 1, 2, 3]``. Axes must be among those ``known`` (None: any). Points are named by the last
-    part of an axis ``table.key``, unless two axes end alike.
+    ``[0, 1, 2, 3]``. Axes must be among those ``known`` (None: any). The name of a point has only
+    the last part of an axis ``table.key``, unless two axes have the same last part.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _values(axis: object, given: object, known: Collection[str] | None) -> Seque
 
 
 def _named(axis: str, label: str, values: Sequence[object]) -> list[str]:
-    """Return the part of a name that each value makes; they differ, or the axis is refused."""
+    """Return the part of a point's name for each value; refuse an axis where two are the same."""
     texts = [f"{label}_{_UNNAMED.sub('_', _text(value, at))}" for at, value in enumerate(values)]
     if len(set(texts)) < len(texts):
         raise ParameterError(f"grid.{axis}", "must hold values of distinct names", list(values))

@@ -1,4 +1,4 @@
-"""The zero of a function that does not fall."""
+"""The zero of a function that never decreases."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 __all__ = ["zero_of_rising"]
 
-_ACCURACY = 1e-13  # of what is sought, relative to it
+_ACCURACY = 1e-13  # relative to the zero
 _MOST_STEPS = 200
 
 
 def zero_of_rising(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function that does not fall, <= 0 at ``low`` and >= 0 at ``high``, is 0.
+    """Return the zero of a function that never decreases, <= 0 at ``low`` and >= 0 at ``high``.
 
-    By false position, which is exact within a linear piece, and halving in every third step.
+    The method is false position, which is exact within a linear piece; every third step halves the
+    interval.
     """
     at_low, at_high = rising(low), rising(high)
     for step in range(_MOST_STEPS):

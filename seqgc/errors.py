@@ -72,7 +72,7 @@ class ProfileError(SeqgcError):
 
 
 class ProfileWarning(UserWarning):
-    """A delay profile that can be read, and may not mean what it says."""
+    """A warning about a delay profile that can be read, but whose times look wrong."""
 
 
 class NotDecodableError(SeqgcError):

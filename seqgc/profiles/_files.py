@@ -35,9 +35,9 @@ _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "rtt_s": (float, int, type(None)),
     "schema": (int,),
 }
-# What is larger is not unpacked: a bad file takes no more than 256 MB, and seconds, to be refused.
+# Larger files are not unpacked: to refuse a bad file takes a few seconds and 256 MB at most.
 MOST_TIMES: Final = 2**22
-_MOST_CSV_BYTES: Final = 2**27  # more than so many times take, at up to 25 characters each
+_MOST_CSV_BYTES: Final = 2**27  # more than `MOST_TIMES` times take, at up to 25 characters each
 _MOST_LINE: Final = 2**23
 _MOST_OTHER_LINES: Final = 2**17  # empty ones, and comments
 # A worker that did not answer, in lower case; numpy, pandas, R and spreadsheets write these.
@@ -62,9 +62,9 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
     ParameterError
         If ``path`` has another suffix.
     ProfileError
-        If the file could not be read again: it may hold `MOST_TIMES` times. A CSV says that a
-        worker did not answer, and not when, or why, that was known: it is written only if
-        `read_profile` makes the same profile of it.
+        If `read_profile` could not read the file again. A file may hold `MOST_TIMES` times. A CSV
+        can say that a worker did not answer, but not when this was known, or why: it is written
+        only if `read_profile` makes the same profile of it.
 
     Examples
     --------
@@ -86,13 +86,13 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
         return
     answers = np.where(profile.answered, profile.times, np.nan)
     if not _is_told_by(answers, profile):
-        rule = "a CSV has no place for when, and why, it was known that a worker did not answer"
+        rule = "a CSV can say that a worker did not answer, but not when this was known, or why"
         raise ProfileError(f"{path}: {rule}; write a .npz")
     rows = [",".join(map(repr, row)) + "\n" for row in answers.tolist()]
     if (longest := max(map(len, rows))) >= _MOST_LINE:
         rule = f"a line of a CSV has fewer than {_MOST_LINE} characters; got {longest}"
         raise ProfileError(f"{path}: {rule}; write a .npz")
-    if _column_counts(answers):  # what is read as numbers of rounds, unless it has a worker's name
+    if _column_counts(answers):  # else it would be read as numbers of rounds
         rows.insert(0, ",".join(f"w{column}" for column in range(profile.num_workers)) + "\n")
     with replacing(path) as file:
         file.write(f"{_META_COMMENT}{meta}\n{''.join(rows)}".encode())
@@ -102,10 +102,10 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
     """Read a delay profile; ``meta`` replaces what the file says of itself.
 
     A `.csv` file holds one round per line: the seconds of each worker, separated by commas. An
-    empty cell or NaN is a worker that did not answer, which costs as much as the round's slowest
-    answer. Lines that start with `#` are comments. The first line may hold names; a first column
-    that is named ``round``, ``index``, ``step`` or the like, or that counts from 0, is left out.
-    docs/profiles.md has the whole format.
+    empty cell or NaN means that the worker did not answer, which costs as much as the round's
+    slowest answer. Lines that start with `#` are comments. The first line may hold names. A first
+    column that is named ``round``, ``index``, ``step`` or the like, or that counts from 0, is left
+    out. docs/profiles.md describes the whole format.
 
     Raises
     ------
@@ -114,12 +114,13 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
     ProfileError
         If the file is absent, damaged, of another format, or holds anything but positive seconds;
         names the file, and the row and column where there is one. Also if the first column of a
-        `.csv` counts the rounds and has no name that says so: a worker's seconds do not.
+        `.csv` counts up from another integer than 0, such as 1, and has no name that says whether
+        it numbers the rounds or holds a worker's seconds.
 
     Warns
     -----
     ProfileWarning
-        If the median answer took more than 1,000 s: such times may be milliseconds.
+        If the median answer took more than 1,000 s: the times may be milliseconds.
     """
     path = _known_suffix(path)
     try:
@@ -215,7 +216,8 @@ def _read_csv(path: Path) -> DelayProfile:
 def _profile(seconds: FloatArray, meta: ProfileMeta) -> DelayProfile:
     """Return the profile of seconds (rounds, workers), NaN where a worker did not answer.
 
-    That costs as much as the slowest answer in its round, or in the recording if there is none.
+    A missing answer costs as much as the slowest answer in its round, or in the whole recording if
+    nobody answered in that round.
     """
     missing = np.isnan(seconds)
     if not missing.any():
@@ -229,7 +231,7 @@ def _profile(seconds: FloatArray, meta: ProfileMeta) -> DelayProfile:
 
 
 def _is_told_by(seconds: FloatArray, profile: DelayProfile) -> bool:
-    """Say whether seconds, NaN where a worker did not answer, are all that a profile holds."""
+    """Return True if seconds, with NaN where a worker did not answer, lose nothing of a profile."""
     if not profile.answered.any():
         return False
     read = _profile(seconds, profile.meta)
@@ -251,7 +253,7 @@ class _Table:
         self._all_end_in_comma = True
 
     def add(self, line: str, *, number: int) -> None:
-        """Take a line, whose number counts from 1; raise `ProfileError` if it is bad."""
+        """Add a line; lines are numbered from 1. Raise `ProfileError` if it cannot be read."""
         if line.startswith("#") or not line.strip():
             self._comment(line, number=number)
             return
@@ -291,10 +293,10 @@ class _Table:
             self.meta, self._described = _meta_from(line.removeprefix(_META_COMMENT)), True
 
     def _begin(self, cells: list[str], *, line: str, number: int) -> None:
-        """Find the columns, and their names if the first line with cells has some.
+        """Find the columns, and their names if the first line with cells holds names.
 
-        No answer takes 0 s, so a line that counts from 0 has names. One that counts from 1 may have
-        times, unless its first cell is a word.
+        No answer takes 0 s, so a line that counts from 0 holds names. A line that counts from 1 may
+        hold times, unless its first cell is a word.
         """
         for mark, named in ((";", "semicolons"), ("\t", "tabs")):
             if mark in line:
@@ -306,8 +308,11 @@ class _Table:
         from_0 = _counts(names, 0) or ((is_word or not first) and _counts(rest, 0))
         if is_text or from_0 or (is_word and _counts(rest, 1)):
             if answers := _WORKER_NAMES.intersection(name.lower() for name in names):
-                rule = f"names a column {min(answers)!r}: a line must hold a round, and a column "
-                raise ProfileError(f"line {number} {rule}a worker's seconds, not a line an answer")
+                rule = (
+                    f"names a column {min(answers)!r}: each line must hold a round, with a column "
+                )
+                rule += "of seconds for each worker, and not a single answer"
+                raise ProfileError(f"line {number} {rule}")
             self._names = names
             self._skipped = int(len(names) > 1 and first.lower() in _ROUND_NAMES)
         elif (len(names) > 2 and _counts(names, 1)) or (not first and _counts(rest, 1)):
@@ -318,7 +323,7 @@ class _Table:
         self._columns = len(cells) - self._skipped
 
     def _check_index(self, cell: str, *, number: int) -> None:
-        """Refuse a column without a name if it could be a worker's."""
+        """Refuse a first column without a name if it may hold a worker's seconds."""
         is_named = self._names is not None and self._names[0] != ""
         if not is_named and _is_number(cell) and not float(cell).is_integer():
             rule = "is no number of a round, and column 0 has no name: name it `round` or `w0`"
@@ -332,28 +337,28 @@ class _Table:
         if self._columns > 1 and self._all_end_in_comma:
             raise ProfileError(
                 f"column {self._columns - 1} is empty in every line: if the lines end in a comma, "
-                "remove it; if that worker never answered, write nan"
+                "remove the comma; if this worker never answered, write nan"
             )
         if self._skipped or not _column_counts(times) or self._are_workers():
             return times
         if times[0, 0] == 0:  # no worker answers in 0 s
             return times[:, 1:]
         raise ProfileError(
-            f"column 0 counts the rounds from {times[0, 0]:g}, and a worker's seconds do not: "
-            "remove it, or put a line of names above, `round,w0,w1` and so on (if it is a worker, "
-            "`w0,w1`)"
+            f"column 0 counts the rounds from {times[0, 0]:g}, as a worker's seconds hardly would: "
+            "remove the column, or put a line of names above, `round,w0,w1` and so on (`w0,w1` if "
+            "it is a worker)"
         )
 
     def _are_workers(self) -> bool:
-        """Say whether the first name is like the second but for its number."""
+        """Return True if the first two names are the same but for their numbers."""
         stems = {name.rstrip("0123456789") for name in (self._names or ["round", "w"])[:2]}
         return len(stems) == 1
 
 
 def _column_counts(times: FloatArray) -> bool:
-    """Say whether the first of several columns counts the rows, from any integer.
+    """Return True if the first of several columns counts the rows, from any integer.
 
-    Two rows do so by chance where all cells are integers, as they are in small examples.
+    Two rows of integers, as in small examples, may do so by chance: they do not count.
     """
     first, others = times[:, 0], times[:, 1:]
     if not others.size or len(first) < 2 or not float(first[0]).is_integer():
@@ -363,7 +368,7 @@ def _column_counts(times: FloatArray) -> bool:
 
 
 def _counts(names: list[str], start: int) -> bool:
-    """Say whether names, two or more, are the integers from ``start``."""
+    """Return True if the names, two or more, are the integers from ``start``."""
     return len(names) > 1 and names == [str(start + i) for i in range(len(names))]
 
 
@@ -376,7 +381,7 @@ def _is_number(text: str) -> bool:
 
 
 def _seconds(cell: str, *, row: int, column: int, line: int) -> float:
-    """Return a cell's seconds, NaN if it says that there was no answer."""
+    """Return the seconds in a cell, NaN if there was no answer."""
     text = cell.strip().strip('"')
     if text.lower() in _MISSING:
         return float("nan")

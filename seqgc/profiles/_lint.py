@@ -18,7 +18,7 @@ _LEAST_S = 1e-4  # to send a task to a process, compute anything, and read its a
 _COLD_RATIO = 1.5
 _STALL_RATIO = 10.0
 _CLUSTER_RATIO = 1.1
-_OFTEN_FAILED = 0.25  # of the calls
+_OFTEN_FAILED = 0.25  # of all calls
 _FIND_OUT = "find out why (`seqgc doctor`, the functions' logs), and record again"
 MOST_USUAL_S = 1000.0  # a larger median is more likely in milliseconds
 
@@ -90,7 +90,7 @@ def lint(profile: DelayProfile) -> list[Finding]:
 
 
 def are_milliseconds(usual_s: float) -> str:
-    """Return the question to ask of a recording whose median answer took so many seconds."""
+    """Return a warning for a recording whose median answer took ``usual_s`` seconds."""
     asked = f"the median answer took {usual_s:.6g} s: are these milliseconds? Times are in seconds"
     return f"{asked}; if so, divide them by 1000"
 

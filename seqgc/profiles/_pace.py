@@ -96,13 +96,13 @@ def task_seconds(
 def load_within(
     pace: Pace, worker: int, *, round: int, at: float, done: float, load: float, within_s: float
 ) -> float:
-    """Return how much of ``load`` a worker that begins ``at`` has done ``within_s`` seconds.
+    """Return how much of ``load`` a worker does in ``within_s`` seconds from the time ``at``.
 
-    That is the inverse of `Pace.seconds`: the latency of a task is over by ``at``.
+    This is the inverse of `Pace.seconds`: at ``at`` the latency of the task is already over.
 
     Examples
     --------
-    Row by row of 0.5 of load, the worker takes 4 and 20 seconds per unit of load:
+    The worker takes 4 seconds per unit of load for the first 0.5 of its load, then 20:
 
     >>> pace = ByWork(rates=[[4.0], [20.0]], width=0.5)
     >>> [

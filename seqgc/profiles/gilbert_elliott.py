@@ -22,8 +22,8 @@ __all__ = ["LAMBDA_CNN", "GilbertElliott", "fit"]
 _TAIL = 0.01  # the probability of either outer quantile
 _STALL_RATIO = 10.0  # an answer that took more than so many times the fastest is a stall
 _GROUP = 64  # neighbouring workers that stall in the same rounds, as in the recordings
-_SLOW_SHARE = 0.75  # of the rounds of either half: a worker that straggles in them is always slow
-_RATE_ERROR = 0.1  # by which the chain's rate of stragglers may miss the recorded one, relative
+_SLOW_SHARE = 0.75  # of the rounds in both halves: a worker that straggles so often is always slow
+_RATE_ERROR = 0.1  # the relative error of the chain's rate of stragglers that is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class GilbertElliott:
     state it answers after ``(1 + mu) * fastest * x``, where ``fastest`` is the round's fastest good
     worker and ``x`` is Pareto with index ``1 / tail``, or it stalls. So, wherever a worker is good,
     the bad ones are exactly those that the tolerance ``mu`` calls stragglers. Some answers
-    *stall* whatever the worker's state, and these gather: in few rounds, among neighbours.
+    *stall*, whatever the worker's state. Stalls come together: in few rounds, among neighbours.
 
     ``p_bad`` and ``stay_bad`` are P(good → bad) and P(bad → bad) from one round to the next; a
     worker's first state is drawn from the stationary distribution. ``base_s`` is the median of the
@@ -45,12 +45,12 @@ class GilbertElliott:
     unit of normalized load, is passed on to the profiles; times are those at load 0.
 
     In each round each group of 64 neighbouring workers (0 to 63 and so on) has stalls with
-    probability ``stalled_groups``. If it has, each of its workers stalls with probability
+    probability ``stalled_groups``. In a group with stalls, each worker stalls with probability
     ``stalled_workers``, for a time (seconds) uniform in the range ``stall_s``.
 
-    ``factors`` are for workers that are slow in every round: all that worker ``i`` answers takes
-    ``factors[i]`` times as long, but for stalls. Without them workers are alike. A profile then has
-    as many workers as there are factors, or a multiple of that.
+    ``factors`` are for workers that are slow in every round: each answer of worker ``i`` that is
+    not a stall takes ``factors[i]`` times as long. Without factors all workers are alike. With
+    factors, the number of workers of a profile must be a multiple of their number.
 
     Examples
     --------
@@ -93,9 +93,9 @@ class GilbertElliott:
 
     @property
     def straggler_rate(self) -> float:
-        """Long-run fraction of answers that are bad or stall, where no worker has a factor.
+        """Long-run fraction of answers that are bad or stall, if no worker has a factor.
 
-        Of bad states alone it is ``p_bad / (p_bad + 1 - stay_bad)``.
+        The long-run fraction of bad states alone is ``p_bad / (p_bad + 1 - stay_bad)``.
         """
         stalls = self.stalled_groups * self.stalled_workers
         return stalls + (1 - stalls) * self._bad_rate
@@ -162,22 +162,22 @@ def fit(
 ) -> GilbertElliott:
     """Fit a generator to a profile; stragglers are answers later than ``(1 + mu) * fastest``.
 
-    ``others`` are recordings of the same workers at other loads. They tell how often workers stall,
-    and nothing else: a stall is rare, and does not depend on the load.
+    ``others`` are recordings of the same workers at other loads. They are used only to find how
+    often workers stall, because stalls are rare and do not depend on the load.
 
     Estimators, one for each parameter:
 
-    - ``factors``: a worker that straggles in three quarters of the rounds of the first half and of
-      the second is always slow. Its factor is the median, over rounds, of its time divided by the
-      median time of the workers that are not. All that follows is found in the times divided by
-      the factors;
+    - ``factors``: a worker that straggles in three quarters of the rounds, both in the first half
+      and in the second, is always slow. Its factor is the median, over rounds, of its time divided
+      by the median time of the other workers. All further estimates use the times divided by the
+      factors;
     - ``stalled_groups``, ``stalled_workers``, ``stall_s``: an answer that took more than 10 times
-      the fastest is a stall. The two probabilities give as many groups with stalls and as many
-      stalls as were recorded; the times are the range of the stalls';
+      the fastest is a stall. The two probabilities give as many groups with stalls, and as many
+      stalls, as were recorded; ``stall_s`` is the range of the stalls' times;
     - ``p_bad``, ``stay_bad``: the fraction of good and of bad answers that a bad one follows in
       the same worker's next round. In the long run a worker turns bad as often as it turns good.
-      Where the recording is too short for that, so that the rate of stragglers would be off by a
-      tenth or more, both counts are replaced with their mean;
+      If the two counts of a short recording differ by more than a tenth, so that the rate of
+      stragglers would be wrong, both counts are replaced with their mean;
     - ``base_spread``: standard deviation of the logarithm of the rounds' fastest answers;
     - ``base_s``, ``excess``, ``excess_spread``: the shifted lognormal that has the 1, 50 and 99 %
       quantiles of ``time / fastest`` of the good answers (`_shifted_lognormal`), times the
@@ -243,7 +243,7 @@ def fit(
 
 
 def _factors(times: FloatArray, *, mu: float) -> FloatArray:
-    """Return how many times as long each worker takes (n,): 1 unless it is slow all the time."""
+    """Return the factor (n,) by which each worker is slower: 1 unless it is always slow."""
     bad = times > (1 + mu) * times.min(axis=1, keepdims=True)
     slow = np.all([half.mean(axis=0) >= _SLOW_SHARE for half in np.array_split(bad, 2)], axis=0)
     factors = np.ones(times.shape[1])
@@ -272,9 +272,10 @@ def _with_stalls(
 ) -> GilbertElliott:
     """Return the model with the stalls of recordings of the same workers.
 
-    Of a group of g workers that has stalls with probability ``p`` in a round, each worker then with
-    probability ``q``, some are recorded to stall in a share ``p * (1 - (1 - q)**g)`` of the rounds:
-    ``g * q / (1 - (1 - q)**g)`` of them on average, which determines q.
+    A group of g workers has stalls in a round with probability ``p``, and then each of its workers
+    stalls with probability ``q``. So at least one worker is recorded to stall in a share
+    ``p * (1 - (1 - q)**g)`` of the rounds. In these, ``g * q / (1 - (1 - q)**g)`` workers stall on
+    average, which determines q.
     """
     starts = np.arange(0, len(factors), _GROUP)
     sizes = np.diff([*starts, len(factors)])
@@ -297,7 +298,7 @@ def _with_stalls(
         else:
             share = middle
     often = with_stalls.sum() / (len(with_stalls) * (1 - (1 - share) ** sizes).sum())
-    if often >= 1:  # as many stalls as there would be if each came by itself
+    if often >= 1:  # the stalls are as spread as independent ones
         often, share = 1.0, stall_s.size / (len(with_stalls) * len(factors))
     return replace(
         model,
