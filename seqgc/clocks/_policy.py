@@ -20,8 +20,8 @@ its part by itself. Four rules decide all:
   many it was given, it can soon give them back.
 - *R4, silence.* What is out for the rule's time limit is a failure, and its worker is replaced
   (`Restart`) if the backend can; from then on it does one part a task, as two may take longer than
-  the limit. An answer that comes after all is dropped. If everybody who has parts is silent three
-  times, and nobody was heard meanwhile, the run ends.
+  the limit. An answer that comes after all is dropped. If all workers that have parts are silent
+  three times, and no worker was heard meanwhile, the run ends.
 
 So an update is applied once and never twice: only the answer to a task's newest attempt counts, and
 only one task of a part is out at a time. A task that begins clock t is made when all updates of

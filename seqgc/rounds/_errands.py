@@ -317,7 +317,7 @@ class Errands:
 
 
 def dispatches(tasks: Iterable[Sent], *, n: int) -> list[Dispatch]:
-    """Return what sends these tasks of ``n`` workers, those of one job and attempt together."""
+    """Return dispatches of these tasks to ``n`` workers, one for each job and attempt."""
     together: defaultdict[tuple[int, int], dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)
     loads: defaultdict[tuple[int, int], FloatArray] = defaultdict(partial(np.zeros, n))
     for errand, mini_tasks in tasks:

@@ -45,8 +45,9 @@ class RoundGate:
     schedule
         Judges patterns of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
     rule
-        Should the answers that are there at its ``timeout_s`` lose a job, those who are still to
-        answer are asked again (see `tick`), and have the same time again, and then once more.
+        If a job would be lost with the answers that are there after ``timeout_s``, the workers that
+        have not answered are asked again (see `tick`) and have the same time again. This happens
+        twice at most.
     round : int
         Number of the round, for the record and for errors.
     replicas
@@ -182,7 +183,7 @@ class RoundGate:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the time limit has passed."""
+        """True if the time limit has passed at least once."""
         return self._overdue > 0
 
     def asked(self, left_at: float, *, origin: float) -> None:
@@ -204,10 +205,10 @@ class RoundGate:
     def tick(self, elapsed: float) -> tuple[int, ...]:
         """Decide, everything that happened by ``elapsed`` seconds being registered.
 
-        Returns who is to be asked again: the time limit has passed without their answers, for the
-        first or second time, and the round cannot do without; or the round was closed on them
-        before, which happens once. If it has to `repeat_no_more`, and late answers are withheld,
-        the next tick decides.
+        Returns the workers to ask again. They are asked if the time limit has passed for the first
+        or second time and the round cannot close without their answers; or, once, if the round
+        closed without them before the master was stopped. If it has to `repeat_no_more`, and late
+        answers are withheld, the next tick decides.
 
         Raises
         ------

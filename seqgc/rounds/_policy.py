@@ -123,7 +123,7 @@ class RoundPolicy:
         self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
         self._barred: dict[int, Failure] = {}  # whose answers will never be of use, and why
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
-        # (n,) whose answers are used, by the schedule's round; those that a decoding may be made of
+        # (n,) workers whose answers decodings may use, by round of the schedule
         self._used: dict[int, BoolArray] = {}
         # When the round's tasks have left, and, seconds from then, the gate was asked last.
         self._origin, self._decided_s = math.nan, -math.inf
@@ -414,7 +414,7 @@ class RoundPolicy:
         return renumbered(decoding, self._first_job, self._first_round)
 
     def _note_used(self, record: RoundRecord) -> None:
-        """Remember whose answers the rounds of the jobs in flight have used."""
+        """Record the workers whose answers are used, for the rounds of the jobs in flight."""
         first, schedule = self._first_round, self._schedule
         self._used[record.round - first] = record.responded.copy()
         for round, worker in record.late:
@@ -425,7 +425,7 @@ class RoundPolicy:
     def _require_received(self, decoding: Decoding) -> None:
         """Raise `ScheduleError` if a decoding uses a result that has not arrived.
 
-        Rounds that were closed before the run was resumed are not known here.
+        Rounds that closed before the run was resumed are not checked.
         """
         for term in decoding.terms:
             used = self._used.get(term.round)

@@ -13,7 +13,8 @@ from seqgc.schemes import Defence, Scheme
 _ENDINGS = ".best", ".optimizer", ".queue"  # of a model's files in a checkpoint
 
 TIME_LIMITS: Final = 3
-"""For how many time limits a silent worker is waited for: it is asked again after each."""
+"""The number of time limits for which a silent worker is waited for. It is asked again after each
+of them but the last."""
 
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
@@ -24,9 +25,10 @@ class ClosingRule:
 
     A round stays open until ``(1 + mu)`` times its first answer's time, ``mu`` >= 0; then
     ``wait_out`` says what it waits for if its answers do not suffice. After ``timeout_s`` > 0
-    seconds whatever loses no job does; if nothing does, those who are silent are asked again, up to
-    three times in all, and after `longest_s` the run ends. The task of a worker that the round can
-    do without is sent ``max_attempts`` >= 1 times at most; of one that it cannot, 20 times.
+    seconds any answers suffice that lose no job. If a job would be lost, the silent workers are
+    asked again, up to three times in all, and after `longest_s` the run ends. The task of a worker
+    that the round can do without is sent ``max_attempts`` >= 1 times at most; of one that it
+    cannot, 20 times.
 
     Examples
     --------
@@ -51,7 +53,7 @@ class ClosingRule:
 
     @property
     def longest_s(self) -> float:
-        """The longest that a round can take, seconds, unless the master is stopped."""
+        """The longest time that a round can take, in seconds, unless the master is stopped."""
         return TIME_LIMITS * self.timeout_s
 
     @property

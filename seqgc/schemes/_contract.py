@@ -75,8 +75,8 @@ class Scheme(Defence):
     def load_lower_bound(self) -> float:
         """Lower bound on the largest load of any exact scheme with this promise and delay.
 
-        It holds for schemes whose runs may be of any length; a run of a few jobs may do with less
-        if there is a delay (docs/mathematics.md, section 4).
+        It holds for schemes whose runs may be of any length. With a delay, a run of only a few jobs
+        may need less (docs/mathematics.md, section 4).
         """
         return self.promise.load_lower_bound(self.n, delay=self.delay)
 

@@ -11,12 +11,14 @@ __all__ = ["Losses"]
 class Losses:
     """How often workers, parts and shards have failed in a row, of ``n`` workers and ``M`` parts.
 
-    A run in which every worker has failed 20 times in a row (see `Retries`) is hopeless, and so is
-    a part that has failed 20 times. A shard is if it is lost ``20 M`` times, and never done: where
-    it is begun anew with each loss, each of its parts may come now and then, and they never all do.
+    The run is hopeless if every worker has failed 20 times in a row (see `Retries`), if a part has
+    failed 20 times, or if a shard has been lost ``20 M`` times without being done. The last limit
+    is for shards that begin again after each loss: each of their parts may arrive now and then, but
+    never all of them.
 
-    A failure counts against the worker alone if the worker's last task has failed as well, while
-    others are well: it may be dead, and many dead workers may try the same part.
+    If the worker's last task has failed as well, and not all workers are failing, a failure counts
+    only against the worker, and not against the part: the worker may be dead, and many dead workers
+    may try the same part.
 
     Examples
     --------

@@ -12,12 +12,12 @@ slow does few, and the run ends when the data do, but for the last shards.
 - *Failure.* The shard goes to the end of its stretch, and whoever takes it goes on at its first
   part that has not been applied: another worker, as long as there is one that does not fail. The
   worker takes another shard, at once or after a wait (`Losses`), as its shard has if the same part
-  has failed before. The run ends when every worker has failed 20 times in a row, or a part has
-  failed 20 times at workers that were well (`Losses`). With ``resume="shard"``, the paper's rule,
-  the shard begins anew, and may be lost 20 M times in a row.
-- *Silence.* Who is silent for the rule's time limit has failed: its task is cancelled, and it is
-  replaced if the backend can (`Restart`). If all are silent three times, and nobody was heard, the
-  run ends.
+  has failed before. The run ends when every worker has failed 20 times in a row, or when a part has
+  failed 20 times, not counting workers that may be dead (`Losses`). With ``resume="shard"``, the
+  paper's rule, the shard begins anew, and may be lost 20 M times in a row.
+- *Silence.* A worker that is silent for the rule's time limit has failed: its task is cancelled,
+  and the worker is replaced if the backend can (`Restart`). If all workers are silent three times,
+  and none was heard meanwhile, the run ends.
 
 *Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all of its parts,
 and those of the jobs before, are in for good.

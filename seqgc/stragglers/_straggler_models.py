@@ -36,8 +36,8 @@ class StragglerModel(ABC):
         """Lower bound on the load of any exact scheme of ``n`` workers that keeps the promise.
 
         ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices. The load
-        is the largest of any worker in any round, and with a delay the number of jobs is not
-        limited: a run of a few jobs may do with less (docs/mathematics.md, section 4).
+        is the largest of any worker in any round. With a delay the bound is for runs of any number
+        of jobs: a run of only a few jobs may need less (docs/mathematics.md, section 4).
 
         Raises
         ------

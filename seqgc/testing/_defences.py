@@ -53,9 +53,9 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
     broken off and goes on from a snapshot, as JSON says it, applies all parts once as well; events
     that nobody waits for are dropped and change nothing, those of workers that there are not are
     refused, as is a state that is none; a run may end early, with whole jobs. If a worker's
-    failures are final (`seqgc.ports.Failure`), the others do all of the work, or the run ends with
-    a `WorkerError` that names it. Take few workers: each of the ``runs``, drawn from ``seed``, is
-    made five times.
+    failures are final (`seqgc.ports.Failure`), the other workers do all of the work, or the run
+    ends with a `WorkerError` that names this worker. Take few workers: each of the ``runs``, drawn
+    from ``seed``, is made five times.
 
     `AssertionError` says in one line what is broken, with which seed.
 
@@ -136,7 +136,7 @@ class _Crew:
     faults: RandomFaults
 
     def backend(self, ledger: Ledger, faults: Faults | None) -> VirtualBackend:
-        """Return workers who compute what a ledger checks, with other ``faults`` if given."""
+        """Return workers that compute what a ledger checks, with other ``faults`` if given."""
         return VirtualBackend(
             self.pace.n,
             self.pace,
@@ -148,7 +148,7 @@ class _Crew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OneIsGone:
-    """Faults of a worker that answers no task after its first few: each failure is final."""
+    """Faults of a worker that fails all tasks from round ``answers`` on; each failure is final."""
 
     worker: int
     answers: int
@@ -253,7 +253,7 @@ def _check_run(defence: PolicyDefence, seed: Sequence[int]) -> None:
 
 
 def _check_final_failure(defence: PolicyDefence, seed: Sequence[int]) -> None:
-    """Have one worker's failures be final: the others do all, or the run ends by its name."""
+    """Make one worker's failures final: the others do all work, or the error names the worker."""
     weather, rng = _Weather(defence=defence, seed=seed), np.random.default_rng([*seed, 2])
     gone = _OneIsGone(worker=int(rng.integers(defence.n)), answers=int(rng.integers(3)))
     play, blamed = _Play(weather, gone), gone.worker

@@ -28,13 +28,13 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     """Check that a scheme keeps the contract of `seqgc.schemes.Scheme` and `Schedule`.
 
     It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec); its tasks touch no
-    more than its loads say, of nominal batches and of some that are cut to whole points; every job
-    is decoded once, by its deadline and right, from results that have arrived, over random patterns
-    of stragglers and late answers; more answers never hurt; what conforms loses no job; a refused
-    transition changes nothing; a run that repeats its first rounds goes on as before; what a search
-    may know of it is what a replay does. A scheme that is not exact must stay within the error that
-    it reports, and name the chunks that are lost. Take few workers: each of the ``patterns``, drawn
-    from ``seed``, is followed round by round.
+    more than its loads say, with nominal batches and with batches that are cut to whole points;
+    every job is decoded once, by its deadline and correctly, from results that have arrived, over
+    random patterns of stragglers and late answers; more answers never hurt; what conforms loses no
+    job; a refused transition changes nothing; a run that repeats its first rounds goes on as
+    before; what a search may know of it is what a replay does. A scheme that is not exact must stay
+    within the error that it reports, and name the chunks that are lost. Take few workers: each of
+    the ``patterns``, drawn from ``seed``, is followed round by round.
 
     `AssertionError` says in one line what is broken, in which round, with which seed.
 
@@ -98,22 +98,22 @@ class _Followed:
         batches = [int(rng.integers(1, 4 * scheme.n))] * int(rng.integers(2))
         self.schedule = scheme.begin(scheme.delay + 3, batches=batches)
         self._fractions, self._most = scheme.chunk_fractions, scheme.worker_loads
-        self._charges_points = True  # else loads are nominal, and no account of whole points
+        self._charges_points = True  # False: loads are nominal, also where a batch is cut to points
         for size in batches:
             self._fractions, self._most = scheme.cut(size) / size, scheme.loads_of(size)
             self._charges_points = scheme.points_touched(scheme.cut(size)) is not None
         shape = (self.schedule.num_jobs, len(self._fractions), _SIZE)
         self._partials = rng.normal(size=shape) * (self._fractions > 0)[:, None]
         self._assignments: list[Assignment] = []
-        self.used: list[BoolArray] = []  # by round: whose answers have come (n,)
+        self.used: list[BoolArray] = []  # by round: workers whose answers have arrived (n,)
 
     def begin_round(self) -> None:
-        """Look at the tasks of the open round."""
+        """Check the tasks of the open round."""
         self._assignments.append(self.schedule.assignment())
         self._check_tasks(self._assignments[-1])
 
     def take(self, late: list[LateAnswer]) -> None:
-        """Note answers to closed rounds that have been taken."""
+        """Record answers to closed rounds that the schedule has taken."""
         for round, worker in late:
             self.used[round][worker] = True
 
@@ -143,7 +143,7 @@ class _Followed:
             assert not exceeds, f"{where}: touches {touched:.6g}, above its load {load:.6g}"
 
     def check_gradient(self, decoding: Decoding) -> None:
-        """Require that the decoding's sum is the job's gradient, or as close as it says."""
+        """Require that the decoding's sum is the job's gradient, up to the reported error."""
         job, gradient, held = decoding.job, np.zeros(_SIZE), set[int]()
         partials = self._partials[job]
         for term in decoding.terms:
@@ -168,7 +168,7 @@ class _Followed:
         assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound"
 
     def _check_lost(self, decoding: Decoding, held: set[int]) -> None:
-        """Require that the chunks which no term holds are named, and no others."""
+        """Require that ``lost`` names the chunks that no term holds, and no others."""
         job, lost = decoding.job, set(decoding.lost)
         without = set(range(len(self._fractions))) - held
         known = len(lost) == len(decoding.lost) and without.issuperset(lost)
