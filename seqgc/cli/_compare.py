@@ -102,12 +102,14 @@ class TrialOptions:
     ] = None
     lr: Annotated[
         str | None,
-        "Learning rates to try, for example 4,8; else as many as it takes for the best to lie "
-        "inside. With --train they are times the models' own, 1.",
+        "Learning rates to try, for example 4,8. By default 4 is halved and doubled until the best "
+        "rate lies inside. With --train: factors of the models' own rates; by default 1.",
     ] = None
     train_batch: Annotated[int | None, f"Points in a batch of the digits; {_TRIAL.batch}."] = None
     seeds: Annotated[
-        int | None, "How often to train; medians count. 10 if that takes a minute at most, else 3."
+        int | None,
+        "Number of trainings, whose medians count. By default 10 if that takes about a minute at "
+        "most, else 3.",
     ] = None
     most: Annotated[
         int | None, f"Clocks of a model after which it is given up; {_TRIAL.most}, or the file's."

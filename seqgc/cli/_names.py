@@ -99,7 +99,7 @@ def _check_model(model: ModelConfig) -> None:
 
 
 def _is_known_later(argument: str, name: str) -> bool:
-    """Whether a network or data may be known by this name once PyTorch is imported."""
+    """Return True if a network or data may be known by this name once PyTorch is imported."""
     return _may_be_registered() or (argument == "data" and find_data(name) is not None)
 
 

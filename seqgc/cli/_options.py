@@ -69,7 +69,7 @@ class RehearsalOptions:
     after: Annotated[float, "Share of an invocation's time that follows its work (deal)."] = 0.0
     resident: Annotated[bool, "--resident", "Functions stay for all rounds (deal)."] = False
     reading: Annotated[
-        str, "What the recorded seconds are: latency of a request, or speed of the worker."
+        str, "Meaning of the recorded seconds: latency (of a request) or speed (of the worker)."
     ] = "latency"
 
     def of(self, path: Path) -> Rehearsal:
@@ -138,7 +138,7 @@ _PANELS = {
     "delays": "Delays to inject",
 }
 # Defaults that the help of every verb shows, by field, in place of the field's own.
-_SHOWN: Final[Values] = {"delays.source": None}  # there is no table of delays unless one is given
+_SHOWN: Final[Values] = {"delays.source": None}  # delays are injected only on request
 
 
 def configured(
@@ -146,9 +146,10 @@ def configured(
 ) -> Callable[[Verb], Verb]:
     """Return a decorator that gives a verb an option for each field that has words beside it.
 
-    The verb takes those of the command line as ``flags``, by the fields' paths
-    (``"function.store"``). Of all fields, or ``only`` of those; ``plugins`` is always there. The
-    help shows the verb's ``defaults``, by path, in place of the configuration's.
+    The verb is given the options of the command line as ``flags``, by the fields' paths
+    (``"function.store"``). There are options for all fields, or for those that ``only`` names, and
+    always one for ``plugins``. The help shows the verb's ``defaults``, by path, in place of the
+    configuration's.
     """
     shown = {**_SHOWN, **defaults}
     chosen = {

@@ -114,7 +114,7 @@ def fit_files(
     per_worker: Annotated[bool, "--per-worker", "Each worker's own alpha as well."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a generator to the first profile, and what load costs and how workers stall to all.
+    """Fit a generator to the first profile, with stalls and the cost of load from all of them.
 
     What load costs is said also where no generator fits.
     """

@@ -40,7 +40,7 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several models at once on unreliable workers, exactly with exact schemes."""
+    """Train several models at once on unreliable workers; exact schemes give exact gradients."""
     if or_resume and run is None:
         raise ParameterError("or_resume", "needs --run, the folder of the run", True)
     values = with_models(read_config(config) if config is not None else {}, models)

@@ -36,9 +36,9 @@ _LEGEND_INEXACT = (
 )
 
 _AT_SPEED = (
-    "Delays are read as speeds: searched are the first mu and wait-out only, and at most "
-    f"{MOST_AT_SPEED} schemes of a name, spread evenly. × bound: the time by that of workers who "
-    "are never idle."
+    "Delays are read as speeds: only the first --mu and --wait-out are searched, and at most "
+    f"{MOST_AT_SPEED} schemes of each name, spread evenly. × bound: the time divided by that of "
+    "workers who are never idle."
 )
 
 

@@ -40,8 +40,9 @@ class ValidationConfig(Settings):
 class ModelConfig(Settings):
     """One network to train; ``module``, ``data`` and ``loss`` may be the user's own functions.
 
-    These return the module, or a pair ``(train, test)`` of datasets; a function is the loss itself,
-    and a class makes it. They are given ``module_args``, ``data_args`` and ``loss_args``.
+    The first returns the module, and the second a pair ``(train, test)`` of datasets. For the loss,
+    a function is the loss itself, and a class makes it. Their arguments are ``module_args``,
+    ``data_args`` and ``loss_args``.
     """
 
     name: str
@@ -273,9 +274,9 @@ def _multiplied(values: Values) -> Values:
 
 
 def _axes(grid: object) -> tuple[object, list[str]]:
-    """Return the axes of a grid, and those that are arguments: ``module_args.width``, from a table.
+    """Return all axes of a grid, and the names of those in tables such as ``[grid.module_args]``.
 
-    ``[grid.module_args]`` is a table of axes, as ``[grid]`` is.
+    An axis ``width`` of that table is named ``module_args.width``.
     """
     if not isinstance(grid, dict):
         return grid, []
