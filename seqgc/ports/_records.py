@@ -20,7 +20,7 @@ LateAnswer: TypeAlias = tuple[int, int]
 
 
 FlawKind: TypeAlias = Literal["diverged", "raised", "crashed", "hung"]
-"""What is wrong with a model's part of a result.
+"""The fault of a model's part of a result.
 
 Its values cannot be used (``diverged``); or computing it ``raised`` an error, ended the processes
 of workers (``crashed``), or kept workers busy beyond the time limit (``hung``).
