@@ -97,7 +97,7 @@ class RunConfig(Settings):
     timeout_s: Annotated[
         float,
         Field(gt=0, le=1e6),
-        "Time limit of a round, in seconds. A silent worker is then asked again, twice at most.",
+        "Time limit of a round, in seconds; silent workers are then asked twice more.",
     ] = 60.0
     max_attempts: Annotated[
         int, Field(ge=1), "Times a failed task is sent if its round can do without (else 20)."
