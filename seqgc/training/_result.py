@@ -147,11 +147,12 @@ class ModelResult:
 
     @property
     def is_finite(self) -> bool:
-        """True if the gradient and the summed loss are finite.
+        """True if the gradient and all sums are finite.
 
         The mean of the loss may be NaN all the same, if no point has a weight.
         """
-        return bool(np.isfinite(self.gradient).all()) and math.isfinite(self.sums.loss)
+        sums = self.sums.loss, self.sums.weight, self.sums.points
+        return bool(np.isfinite(self.gradient).all()) and all(map(math.isfinite, sums))
 
 
 def _digits(value: float) -> tuple[float, float, float]:
