@@ -324,9 +324,10 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     for model in models:
         if model.recipe is None:
             rule = "must each have a recipe where workers are functions, which are sent no code"
-            remedy = "make it with registered_model, and give it its loss as a name or a function"
+            maker = "seqgc.training.registered_model"
+            remedy = f"make it with {maker}, and give it its loss as a name or a function"
             if any(in_script(each) for each in (model.module, model.loss, model.dataset)):
-                remedy = f"{_TO_A_MODULE}, and make it with seqgc.training.registered_model"
+                remedy = f"{_TO_A_MODULE}, and make it with {maker}"
             raise ParameterError("models", rule, model.name, remedy)
         check_recipe(model.recipe)
         if any(in_script(factory) for factory in factories_of(model.recipe)):

@@ -438,7 +438,7 @@ CASES: dict[str, Case] = {
         precisions=BOTH,
     ),
     "an optimizer of other parameters than the model's": Refused(
-        module=net(), optimizer=other_parameters(), says="must hold no other parameters"
+        module=net(), optimizer=other_parameters(), says="must hold only the parameters"
     ),
     "`seqgc.training.Dropout`": Exact(
         module=net(lambda m, x: m.last(m.drop(x)), drop=lambda: Dropout(0.4)), precisions=BOTH
