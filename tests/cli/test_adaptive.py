@@ -53,8 +53,8 @@ def searches_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stragglers(path: Path) -> None:
-    """A profile in which one worker in turn takes ten times as long: coding wins clearly."""
-    rows = [[0.2 if (r + w) % 4 == 0 else 0.02 for w in range(4)] for r in range(8)]
+    """A profile in which one worker in turn takes 25 times as long: coding wins clearly."""
+    rows = [[0.5 if (r + w) % 4 == 0 else 0.02 for w in range(4)] for r in range(8)]
     path.write_text("\n".join(",".join(map(str, row)) for row in rows))
 
 
