@@ -55,6 +55,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/prose.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable -p no:xdist -s $(PYTEST_ARGS)
