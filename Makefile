@@ -38,10 +38,11 @@ demo: $(VENV)/.installed-demo
 test: lint
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
-# The documentation as a site, in site/. The variable keeps a word on another program off the screen.
+# The documentation as a site, in site/.
 docs: $(VENV)/.installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
-	$(BIN)/python .ci/docs_site.py site
+	$(BIN)/python .ci/docs_site.py gather build/pages
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python .ci/docs_site.py check site
 
 # Whole runs with every fault that a seed asks for, and all tests that count farther: hours.
 # SEEDS=FIRST:END

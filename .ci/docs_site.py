@@ -1,13 +1,13 @@
-"""The documentation's site: what mkdocs does not do by itself, and a check of what it has built.
+"""The documentation as a site: gather its pages before the build, check the result afterwards.
 
-As a hook of mkdocs (`mkdocs.yml`): pages link files elsewhere in the repository as they do where
-the repository is read. On the site these are copies; what is Markdown is a page. In the site's
-tree, `docs/` is the top, and all else is where it is in the repository.
+Pages link to files elsewhere in the repository. On the site these files are copies, and Markdown
+files are pages. In the site's tree `docs/` is the top, and every other file keeps its place.
 
-As an extension of griffe: what a package imports `as` its own name is public.
+- `python .ci/docs_site.py gather FOLDER` writes the pages, and the files they link to, to FOLDER.
+- `python .ci/docs_site.py check SITE` checks that every link within the built site leads somewhere,
+  and that no page loads anything from elsewhere.
 
-As a command, `python .ci/docs_site.py site`: every link inside the site leads somewhere, and no
-page loads anything from elsewhere.
+`PublicNames` is an extension of griffe, which reads the docstrings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ast
 import os
 import posixpath
 import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -26,8 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 try:
     from griffe import Alias, Extension
-    from mkdocs.structure.files import File, Files
-except ImportError:  # for the tests, which look at links without them
+except ImportError:  # the tests use the rest without it
     Extension = object
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,36 +45,36 @@ def links(page: str) -> Iterator[tuple[str, str, str]]:
     for target in LINK.findall(CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))):
         if not ELSEWHERE.match(target):
             path, _, anchor = target.partition("#")
-            found = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-            found = found if path else page
-            if (ROOT / found / "README.md").is_file():
-                found += "/README.md"
-            yield target, found, anchor
+            file = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+            file = file if path else page
+            if (ROOT / file / "README.md").is_file():
+                file += "/README.md"
+            yield target, file, anchor
 
 
 def anchors(page: str) -> set[str]:
-    """Return the anchors of a page's headings, as mkdocs makes them."""
+    """Return the anchors of a page's headings, as the site makes them."""
     text = BLOCK.sub("", (ROOT / page).read_text(encoding="utf-8"))
-    found = set()
+    result = set()
     for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE):
         plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
-        found.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower()))
-    return found
+        result.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower()))
+    return result
 
 
 def pages() -> list[str]:
-    """Return the pages of the site: docs/, each experiment's, and Markdown that these lead to."""
+    """Return the pages of the site: docs/, the experiments, and the Markdown files they link to."""
     files = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").glob("*/README.md")]
-    found = sorted(path.relative_to(ROOT).as_posix() for path in files)
-    for page in found:
+    result = sorted(path.relative_to(ROOT).as_posix() for path in files)
+    for page in result:
         for _, path, _ in links(page):
-            if path.endswith(".md") and path not in found and (ROOT / path).is_file():
-                found.append(path)
-    return found
+            if path.endswith(".md") and path not in result and (ROOT / path).is_file():
+                result.append(path)
+    return result
 
 
 def place(path: str) -> str:
-    """Return where a file of the repository is in the site's tree.
+    """Return the path of a repository's file in the site's tree.
 
     >>> place("docs/api/codes.md"), place("examples/stochastic.py")
     ('api/codes.md', 'examples/stochastic.py')
@@ -82,36 +82,35 @@ def place(path: str) -> str:
     return path.removeprefix("docs/")
 
 
-# ---- a hook of mkdocs ----------------------------------------------------------------------------
+# ---- gathering the pages -------------------------------------------------------------------------
 
 
-def on_files(files: Files, config: Any) -> Files:
-    """Add what pages link outside docs/."""
-    for page in pages():
-        for path in (page, *(path for _, path, _ in links(page))):
-            if files.get_file_from_path(place(path)) is None and (ROOT / path).is_file():
-                source = str(ROOT / path)
-                files.append(File.generated(config, place(path), abs_src_path=source))
-    return files
-
-
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links lead to where files are in the site's tree."""
-    here = page.file.src_uri
-    source = f"docs/{here}" if (ROOT / "docs" / here).is_file() else here
-    there = {}
-    for target, path, anchor in links(source):
-        if (ROOT / path).is_file():
-            there[target] = posixpath.relpath(place(path), posixpath.dirname(here) or ".")
-            there[target] += f"#{anchor}" if anchor else ""
-    return LINK.sub(lambda found: there.get(found[0], found[0]), markdown)
+def gather(tree: Path) -> None:
+    """Write the site's pages, with links that fit its tree, and the files they link to."""
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", tree)
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
+    for page in texts:
+        folder = posixpath.dirname(place(page)) or "."
+        for target, path, anchor in links(page):
+            if not (ROOT / path).is_file():
+                continue
+            link = posixpath.relpath(place(path), folder) + (f"#{anchor}" if anchor else "")
+            texts[page] = texts[page].replace(f"]({target})", f"]({link})")
+            if path not in texts:
+                copy = tree / place(path)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / path, copy)
+    for page, text in texts.items():
+        (tree / place(page)).parent.mkdir(parents=True, exist_ok=True)
+        (tree / place(page)).write_text(text, encoding="utf-8")
 
 
 class PublicNames(Extension):
-    """``from a import x as x`` makes x public."""
+    """Names that a package imports as ``from a import x as x``, marked as public."""
 
     def on_alias_instance(self, *, alias: Alias, node: Any, **_: Any) -> None:
-        """Mark an alias that keeps its name."""
+        """Mark an import that repeats its name."""
         if isinstance(node, ast.ImportFrom):
             alias.public = any(name.asname == alias.name for name in node.names) or None
 
@@ -120,7 +119,7 @@ class PublicNames(Extension):
 
 
 class Page(HTMLParser):
-    """What a built page has: anchors, links, and what it loads."""
+    """The anchors and links of a built page, and the files that it loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -130,7 +129,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of an element."""
+        """Collect what an element adds."""
         of = {name: value or "" for name, value in attrs}
         self.anchors |= {of[name] for name in ("id", "name") if name in of}
         if tag == "a" and "href" in of:
@@ -140,8 +139,8 @@ class Page(HTMLParser):
         self.loaded += [of[name] for name in ("src", "srcset", "data", "poster") if name in of]
 
 
-def led_to(target: str, path: Path, site: Path) -> tuple[Path, str]:
-    """Return the file that a link in a built page leads to, and the anchor there."""
+def destination(target: str, path: Path, site: Path) -> tuple[Path, str]:
+    """Return the file and the anchor to which a link in a built page leads."""
     parts = urlsplit(target)
     top = site if parts.path.startswith("/") else path.parent
     there = Path(os.path.normpath(top / unquote(parts.path).lstrip("/"))) if parts.path else path
@@ -149,12 +148,12 @@ def led_to(target: str, path: Path, site: Path) -> tuple[Path, str]:
 
 
 def problems(site: Path) -> Iterator[str]:
-    """Yield a line for each link that leads nowhere, and for what is loaded from elsewhere."""
+    """Yield a line for each link that leads nowhere, and for each file loaded from elsewhere."""
     built = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     loaded = [(path, target) for path, page in built.items() for target in page.loaded]
     for path in sorted(site.rglob("*.css")):
         text = path.read_text(encoding="utf-8")
-        loaded += [(path, found) for found in re.findall(r"url\(\s*[\"']?([^\"')]+)", text)]
+        loaded += [(path, url) for url in re.findall(r"url\(\s*[\"']?([^\"')]+)", text)]
     for path, target in loaded:
         if ELSEWHERE.match(target) and not target.startswith("data:"):
             yield f"{path.relative_to(site)}: loads {target}"
@@ -162,19 +161,20 @@ def problems(site: Path) -> Iterator[str]:
     for path, target in linked + loaded:
         if ELSEWHERE.match(target):
             continue
-        there, anchor = led_to(target, path, site)
+        there, anchor = destination(target, path, site)
         if not there.is_file():
             yield f"{path.relative_to(site)}: {target} is not there"
         elif anchor and there in built and anchor not in {*built[there].anchors, "__top"}:
             yield f"{path.relative_to(site)}: {target} has no such anchor"
 
 
-def main(site: Path) -> int:
-    """Print what is wrong with a built site; return the exit status."""
-    found = list(problems(site))
-    print("\n".join(found) or f"{len(list(site.rglob('*.html')))} pages: links lead somewhere")
-    return min(len(found), 1)
+def check(site: Path) -> int:
+    """Print the problems of a built site; return the exit status."""
+    lines = list(problems(site))
+    print("\n".join(lines) or f"{len(list(site.rglob('*.html')))} pages; no link is broken")
+    return min(len(lines), 1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    command, folder = sys.argv[1], Path(sys.argv[2])
+    sys.exit(gather(folder) if command == "gather" else check(folder))

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import yaml
 
 import seqgc
 from seqgc.schemes import parse_scheme
@@ -25,7 +24,7 @@ MATHEMATICS = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    """The hook and the check of `make docs`."""
+    """Return the program that gathers the site's pages and checks the site."""
     spec = importlib.util.spec_from_file_location("docs_site", ROOT / ".ci" / "docs_site.py")
     assert spec is not None
     assert spec.loader is not None
@@ -73,7 +72,7 @@ def test_sections_that_are_cited_exist() -> None:
 
 
 def in_navigation(entry: Any) -> Iterator[str]:
-    """Yield the pages of a part of mkdocs' nav."""
+    """Yield the pages of a part of the site's navigation."""
     if isinstance(entry, str):
         yield entry
         return
@@ -82,7 +81,8 @@ def in_navigation(entry: Any) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    nav = site["project"]["nav"]
     inside = [page for page in in_navigation(nav) if (ROOT / "docs" / page).is_file()]
     assert sorted(inside) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES)
 
@@ -98,6 +98,17 @@ def test_links_between_pages_lead_to_files_and_headings(site: ModuleType) -> Non
             else:
                 assert not anchor or anchor in site.anchors(path), f"{page}: {target}"
     assert looked_at > 20
+
+
+def test_the_site_has_its_pages_and_what_they_link(site: ModuleType, tmp_path: Path) -> None:
+    tree = tmp_path / "pages"
+    site.gather(tree)
+    for page in site.pages():
+        text = (tree / site.place(page)).read_text(encoding="utf-8")
+        for link in site.LINK.findall(site.CODE.sub("", text)):
+            path = link.partition("#")[0]
+            if not site.ELSEWHERE.match(link):
+                assert ((tree / site.place(page)).parent / path).exists(), f"{page}: {link}"
 
 
 def test_a_site_that_would_load_from_elsewhere_or_leads_nowhere_is_named(
