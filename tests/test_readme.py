@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+import seqgc
 from seqgc.cli import main
 from seqgc.profiles import read_profile
 from seqgc.schemes import parse_scheme
@@ -75,7 +77,7 @@ def test_what_is_said_of_recorded_workers_is_so(
 
 
 def test_the_readme_is_short_and_names_what_there_is_to_read() -> None:
-    assert len(README.splitlines()) <= 110
+    assert 60 <= len(README.splitlines()) <= 100
     for page in (ROOT / "docs").glob("*.md"):
         is_beside = page.stem in (
             "index",
@@ -85,6 +87,37 @@ def test_the_readme_is_short_and_names_what_there_is_to_read() -> None:
             "add-code",
         )  # others lead there
         assert is_beside or f"docs/{page.name}" in README, page.name
+
+
+@pytest.mark.usefixtures("plugins_are_forgotten")
+def test_the_run_in_the_readme_can_be_trained_reported_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```\n(seqgc train .*?)```", README, flags=re.DOTALL)
+    verbs = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
+    assert [words[0] for words in verbs] == ["train", "report", "resume"]
+    for words in verbs:
+        assert main(words) == 0, words
+    assert "<svg" in Path("first.html").read_text(encoding="utf-8")
+
+
+def test_the_readme_and_the_citations_name_the_version_that_is_installed() -> None:
+    assert "dev" not in seqgc.__version__
+    assert f"dist/seqgc-{seqgc.__version__}-py3-none-any.whl" in README
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= citation.keys()
+    assert citation["version"] == seqgc.__version__
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## ([0-9.]+) - (.*)$", changes, flags=re.MULTILINE)
+    assert released[0] == (citation["version"], citation["date-released"])
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    assert f"version = {{{seqgc.__version__}}}" in page
+    paper, *_ = citation["references"]
+    authors = (f"{each['family-names']}, {each['given-names']}" for each in paper["authors"])
+    for field in (citation["title"], paper["title"], " and ".join(authors), str(paper["year"])):
+        assert f"{{{field}}}" in page
 
 
 def test_the_tutorial_trains_the_same_on_functions_and_on_local_workers(
