@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
-from queue import SimpleQueue
 from traceback import walk_tb
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from typer.main import get_command
 
 from seqgc import __version__
@@ -41,7 +37,7 @@ from seqgc.cli import (
 )
 from seqgc.cli._messages import check_environment, in_json, say, speaking
 from seqgc.cli._options import with_plugins
-from seqgc.cli._show import forget_output
+from seqgc.cli._show import discard_output
 from seqgc.cli._statuses import EPILOG, Status
 from seqgc.errors import (
     BudgetError,
@@ -51,7 +47,6 @@ from seqgc.errors import (
     SeqgcError,
     Stopped,
     one_line,
-    reraise_stop,
 )
 
 # typer carries a copy of click of its own; this is the one public way to its errors.
@@ -59,7 +54,6 @@ _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
-_SOON_S = 0.01
 _TRACEBACK = "--traceback"
 _TRAINING = "torch", "safetensors", "threadpoolctl"  # packages of the extra ``train``
 _LONGEST = 300 - len("seqgc: ")  # of a line that refuses
@@ -134,18 +128,17 @@ _verb("doctor", with_plugins(_doctor.doctor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status, one of `seqgc.cli._statuses.Status`.
+    """Run the command line and return its exit status (`Status`).
 
-    What a verb has saved it need not print (`show`). A wrong parameter is one line on stderr that
-    names the argument, the rule and the value.
+    A wrong parameter is reported in one line on stderr that names the argument, the rule and the
+    value.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     fail = partial(_fail, trace=_TRACEBACK in arguments)
-    in_main = threading.current_thread() is threading.main_thread()  # nobody else hears signals
-    with speaking(arguments), _signals() if in_main else nullcontext():
+    with speaking(arguments), _stopped_by_signals():
         try:
             return _run([word for word in arguments if word != _TRACEBACK] or ["--help"], fail)
-        except Stopped as stop:  # even one that comes while another error is being told
+        except Stopped as stop:  # the signal may also come while an error is being reported
             message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
             return fail(stop, message, stop.status)
 
@@ -153,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], int]) -> int:
     try:
         check_environment(arguments)
-        status = _called(arguments)
+        status = _call(arguments)
         sys.stdout.flush()
     except (ParameterError, ProfileError, DamageError) as error:
         return fail(error, str(error), Status.WRONG)
@@ -161,8 +154,8 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         return fail(error, str(error), Status.BUDGET)
     except SeqgcError as error:
         return fail(error, str(error), Status.FAILED)
-    except BrokenPipeError as error:  # nobody reads what is printed
-        forget_output()
+    except BrokenPipeError as error:  # `seqgc ... | head`: say nothing
+        discard_output()
         return fail(error, "", Status.FAILED)
     except OSError as error:
         where = one_line(error.filename or "what is printed, or a file", limit=_LONGEST_NAME)
@@ -171,26 +164,51 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         return fail(error, f"not enough memory for this: {error}", Status.FAILED)
     except _UsageError as error:
         return fail(error, _misused(error), Status.WRONG)
-    if status == Status.INTERRUPTED:  # typer's own translation of Ctrl-C
+    if status == Status.INTERRUPTED:  # typer's translation of a KeyboardInterrupt
         return fail(None, "interrupted", Status.INTERRUPTED)
     return status if isinstance(status, int) else Status.DONE
 
 
-def _called(arguments: list[str]) -> object:
-    """Return what the verb, or typer itself, gives for an exit status."""
+def _call(arguments: list[str]) -> object:
+    """Call the verb, and return its exit status, or typer's.
+
+    User code may try to end the program, even with status 0. That is an error.
+    """
     try:
-        with _unwrapped():
-            return command()(args=arguments, prog_name="seqgc", standalone_mode=False)
-    except SystemExit as end:
-        if not _is_typers(end):
+        return command()(args=arguments, prog_name="seqgc", standalone_mode=False)
+    except BaseException as error:
+        if (stop := _stop_behind(error)) is not None:
+            for note in getattr(error, "__notes__", []) if stop is not error else []:
+                stop.add_note(note)
+            raise stop from None
+        if isinstance(error, ImportError) and (package := _training_package(error)):
+            rule = f"needs {package}, which cannot be imported ({one_line(error, limit=100)})"
+            remedy = "pip install 'seqgc[train]'"
+            raise ParameterError("verb", rule, arguments[0], remedy) from error
+        if isinstance(error, Exception):
             raise
-        return end.code
-    except ImportError as error:
-        if (package := (error.name or "").partition(".")[0]) not in _TRAINING:
-            raise
-        rule = f"needs {package}, which cannot be imported ({one_line(error, limit=100)})"
-        remedy = "pip install 'seqgc[train]'"
-        raise ParameterError("verb", rule, arguments[0], remedy) from error
+        if isinstance(error, SystemExit) and _is_of_libraries(error):
+            return error.code
+        raise SeqgcError(f"ended by code that was called: {fault_of(error)}") from None
+
+
+def _stop_behind(error: BaseException | None) -> Stopped | None:
+    """Return the `Stopped` during whose clean-up an error was raised, if there is one."""
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__context__
+    return error
+
+
+def _is_of_libraries(end: SystemExit) -> bool:
+    """Return True if typer or rich end the program: completion is installed, or a pipe broken."""
+    *_, (frame, _) = walk_tb(end.__traceback__)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer")
+
+
+def _training_package(error: ImportError) -> str:
+    """Return the package for training that is not installed; empty if it is another one."""
+    package = (error.name or "").partition(".")[0]
+    return package if package in _TRAINING else ""
 
 
 def _misused(error: Exception) -> str:
@@ -202,118 +220,28 @@ def _misused(error: Exception) -> str:
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP end the verb in good order; a second one changes nothing.
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise `Stopped` in this block on SIGINT, SIGTERM or SIGHUP; a second signal ends the process.
 
-    What is ignored stays so, as for a process that is to outlive its terminal. An exception that a
-    handler raises is lost where Python ignores all: in finalizers, callbacks of weak references. It
-    is raised again soon after, and by a second signal if a library has swallowed it.
+    A second SIGHUP is ignored: a shell and the system both send one when a terminal is closed. A
+    signal that was ignored before stays so, as under `nohup`.
     """
-    ignored, lost, over = sys.unraisablehook, SimpleQueue[int](), threading.Event()
+    before: dict[signal.Signals, Any] = {}
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        if _stop_behind(sys.exception()) is not None:
-            return  # it is being cleaned up
-        if _is_within(frame, retry.__code__):
-            lost.put(number)
-        else:
-            raise Stopped(128 + number, f"ended by {signal.Signals(number).name}")
+    def stop(number: int, _: FrameType | None) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
+        raise Stopped(128 + number, f"ended by {signal.Signals(number).name}")
 
-    def retry(about: Any) -> None:
-        if isinstance(about.exc_value, Stopped):
-            lost.put(about.exc_value.status - 128)  # waits for no lock, wherever this is
-        else:
-            ignored(about)
-
-    def repeat() -> None:
-        while number := lost.get():
-            if not over.wait(_SOON_S):
-                os.kill(os.getpid(), number)
-
-    repeats = threading.Thread(target=repeat, name="seqgc-signals", daemon=True)
-    repeats.start()
-    with _handlers(stop):
-        sys.unraisablehook = retry
-        try:
-            yield
-        finally:
-            sys.unraisablehook = ignored
-            over.set()
-            lost.put(0)
-            repeats.join()  # or it would still send one
-
-
-@contextmanager
-def _handlers(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have the signals that ask for the end handled so, but for those that are ignored."""
-    before = {
-        each: signal.signal(each, stop)
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(each) is not signal.SIG_IGN
-    }
+    if threading.current_thread() is threading.main_thread():  # only it can handle signals
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                before[each] = signal.signal(each, stop)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _is_within(frame: FrameType | None, function: CodeType) -> bool:
-    """Return whether a function is being called."""
-    while frame is not None and frame.f_code is not function:
-        frame = frame.f_back
-    return frame is not None
-
-
-@contextmanager
-def _unwrapped() -> Iterator[None]:
-    """Raise a `Stopped` again that another error hides, and an error for what ends a program.
-
-    Python makes one of it where a class is made; what cleans up may fail, for a terminal is gone.
-    Code that is called may end the program, and say with status 0 that all is done.
-    """
-    try:
-        yield
-    except BaseException as error:
-        reraise_stop(error)
-        if _is_typers(error):
-            raise
-        if _is_richs(error):  # typer prints help on a console of rich's own
-            raise BrokenPipeError(errno.EPIPE, "Broken pipe") from None
-        end: BaseException | None = _stop_behind(error)
-        if end is None and isinstance(error, Exception):
-            raise
-        end = end or SeqgcError(f"ended by code that was called: {fault_of(error)}")
-        for note in getattr(error, "__notes__", []):
-            end.add_note(note)
-        raise end from None
-
-
-def _is_typers(error: BaseException) -> bool:
-    """Say if typer itself ends the program: it has installed or shown a shell's completion."""
-    frame = _innermost(error)
-    name = str(frame.f_globals.get("__name__")) if frame else ""
-    return type(error) is SystemExit and name.partition(".")[0] == "typer"
-
-
-def _is_richs(error: BaseException) -> bool:
-    """Say if rich ends the program, for nobody reads what it prints."""
-    frame = _innermost(error)
-    ends = frame is not None and frame.f_code is Console.on_broken_pipe.__code__
-    return ends and type(error) is SystemExit
-
-
-def _innermost(error: BaseException) -> FrameType | None:
-    """Return where an error was raised."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    return frames[-1] if frames else None
-
-
-def _stop_behind(error: BaseException | None) -> Stopped | None:
-    """Return the `Stopped` because of which this error came, if there is one."""
-    while error is not None and not isinstance(error, Stopped):
-        error = error.__context__
-    return error
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @cache

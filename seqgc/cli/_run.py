@@ -17,7 +17,6 @@ from seqgc import workers
 from seqgc.cli._messages import say
 from seqgc.cli._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.cli._show import busy
-from seqgc.cli._signals import keeping_signals
 from seqgc.cli.config import (
     ModelConfig,
     RunConfig,
@@ -124,8 +123,7 @@ class PreparedRun:
         counted = budget if self.forecast is not None else None
         with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
             shown = Forgiving(progress, warn=lambda _: None)  # who could be warned there?
-            with keeping_signals():
-                own = make_callbacks(config)
+            own = make_callbacks(config)
             yield [*([budget] if budget else []), shown], [*own, progress]
 
     def _budget(self) -> Budget | StayBudget | None:
@@ -146,7 +144,7 @@ def _here() -> str:
 def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
     """Make what a configuration asks for, or raise `ParameterError`."""
     here = _here()
-    with busy("importing PyTorch, checking the models"), keeping_signals():
+    with busy("importing PyTorch, checking the models"):
         plan = make_plan(config)
     if (predicted := crew.forecast(plan)) is not None:
         predicted.check()

@@ -34,7 +34,7 @@ def show(
     except OSError:
         if not saved:
             raise
-        forget_output()
+        discard_output()
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -54,8 +54,8 @@ class Screen(Console):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
-def forget_output() -> None:
-    """Let what is printed, and could not be, go nowhere: the interpreter writes it at its end."""
+def discard_output() -> None:
+    """Discard what could not be printed: the interpreter would try to write it again at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

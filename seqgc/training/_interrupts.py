@@ -1,4 +1,4 @@
-"""Signals that end a run are let through only while it is at rest: no step is left half done."""
+"""Signals that end a run wait until no step is half done."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _Handler = Callable[[int, FrameType | None], object]
 
 
 class Interrupts:
-    """Holds SIGINT, SIGTERM and SIGHUP back until `admit`, for those who handle them in Python."""
+    """A gate for SIGINT, SIGTERM and SIGHUP: a signal waits for `admit`, a second one does not.
+
+    A second SIGHUP waits too: a shell and the system both send one when a terminal is closed.
+    Signals that have no handler in Python are left alone.
+    """
 
     def __init__(self) -> None:
         self._handlers: dict[int, _Handler] = {}
-        self._held: list[tuple[int, FrameType | None]] = []
+        self._waiting: list[tuple[int, FrameType | None]] = []
         self.admitted = False
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Hold them back in the block; signals that nobody admitted in it are dropped.
-
-        They have been answered then: the block ends.
-        """
+        """Make signals wait in this block; drop those that still wait at its end."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
@@ -37,22 +38,24 @@ class Interrupts:
             yield
         finally:
             for each, handler in self._handlers.items():
-                if signal.getsignal(each) == self._take:  # else the handler has said what is next
+                if signal.getsignal(each) == self._take:  # unless the handler chose another one
                     signal.signal(each, handler)
 
     def admit(self) -> None:
-        """Let them through from now on, those that have been held back first."""
+        """Deliver the signals that wait, and from now on each at once."""
         self.admitted = True
-        while self._held:
-            number, frame = self._held.pop(0)
-            self._handlers[number](number, frame)
+        while self._waiting:
+            self._deliver(*self._waiting.pop(0))
 
     def hold(self) -> None:
-        """Hold them back again."""
+        """Make signals wait again."""
         self.admitted = False
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.admitted:
-            self._handlers[number](number, frame)
+        if self.admitted or (self._waiting and number != signal.SIGHUP):
+            self._deliver(number, frame)
         else:
-            self._held.append((number, frame))
+            self._waiting.append((number, frame))
+
+    def _deliver(self, number: int, frame: FrameType | None) -> None:
+        self._handlers[number](number, frame)

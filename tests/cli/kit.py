@@ -57,13 +57,12 @@ def closed_rounds(run: Path | str) -> int:
 
 @contextmanager
 def signalled(number: signal.Signals, *, after: int) -> Iterator[None]:
-    """Send this process a signal, twice, when a round of a run closes: the second is idle."""
+    """Send this process a signal when a round of a run closes."""
     show = RunProgress.__call__
 
     def stop(self: RunProgress, seen: Seen) -> None:
         show(self, seen)
         if isinstance(seen, Close) and seen.record.round == after:
-            os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
 
     with mock.patch.object(RunProgress, "__call__", stop):

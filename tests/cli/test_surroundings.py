@@ -7,7 +7,6 @@ import io
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 from multiprocessing.connection import Connection
@@ -16,18 +15,16 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from seqgc import __main__
 from seqgc.backends import LocalBackend
 from seqgc.cli import main
 from seqgc.errors import ParameterError
 from tests.backends.scripted import Scripted
-from tests.cli.kit import TRAIN, signalled
-from tests.kit import interrupts
+from tests.cli.kit import TRAIN
 
 Out = pytest.CaptureFixture[str]
 
 OWN = """
-import os, signal
+import os
 from torch import nn
 {at_import}
 def net():
@@ -41,19 +38,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_a_module_that_handles_signals_itself_takes_no_checkpoint_along(
-    own: Path, capsys: Out
-) -> None:
-    (own / "own_signals.py").write_text(
-        OWN.format(at_import="signal.signal(signal.SIGINT, signal.default_int_handler)")
-    )
-    line = [*TRAIN, "--module", "own_signals:net", "--scheme", "uncoded", "-n", "2", "--run", "run"]
-    with interrupts(), signalled(signal.SIGINT, after=2):
-        assert main(line) == 130
-    assert capsys.readouterr().err.splitlines()[-1].endswith("go on with: seqgc resume run")
-    assert main(["resume", "run"]) == 0
 
 
 def test_a_module_that_goes_to_another_folder_takes_no_run_along(own: Path, capsys: Out) -> None:
@@ -88,16 +72,6 @@ def test_a_format_of_messages_that_there_is_not_is_refused_wherever_it_is_asked_
         "seqgc: `SEQGC_LOG_FORMAT` must be text or json; got 'JSON' (did you mean 'json'?)"
     )
     assert main(["scheme", "gc:s=1", "-n", "4", "--log-format", "text"]) == 0
-
-
-@pytest.mark.parametrize("columns", ["0", "", "00"])
-def test_a_width_that_is_not_known_hides_nothing(
-    columns: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setattr(sys, "argv", ["seqgc", "scheme", "gc:s=1", "-n", "4"])
-    assert __main__.run() == 0
-    assert "gc:s=1" in capsys.readouterr().out
 
 
 def test_a_page_is_drawn_whatever_windows_others_draw_in(tmp_path: Path) -> None:

@@ -38,16 +38,9 @@ def started(folder: Path, run: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def end(process: subprocess.Popen[str], number: signal.Signals, *, often: bool = False) -> str:
-    """Send a signal, or one after the other as long as anybody is there; return what was said."""
-
-    def has_ended() -> bool:
-        process.send_signal(number)
-        return process.poll() is not None
-
+def end(process: subprocess.Popen[str], number: signal.Signals) -> str:
+    """Send a signal, and return what was said."""
     process.send_signal(number)
-    if often:
-        eventually(has_ended, "the end")
     return process.communicate(timeout=60)[1]
 
 
@@ -56,7 +49,7 @@ def test_nothing_temporary_is_left_for_long(tmp_path: Path) -> None:
         end(killed, signal.SIGKILL)
     assert any((tmp_path / "tmp").iterdir()), "there is nothing to clean up after"
     with started(tmp_path, "terminated") as terminated:
-        said = end(terminated, signal.SIGTERM, often=True)
+        said = end(terminated, signal.SIGTERM)
     assert said.splitlines()[-1].endswith("go on with: seqgc resume terminated")
     assert terminated.returncode == 128 + signal.SIGTERM
     eventually(lambda: not any((tmp_path / "tmp").iterdir()), "tidying")
