@@ -1,23 +1,23 @@
-"""Replay, and the search for the scheme, parameters and closing rule that suit recorded delays."""
+"""Replay of recorded delays, and the search for the scheme, parameters and closing rule to use."""
 
-from seqgc.search._dealt_run import DealtRun as DealtRun
-from seqgc.search._dealt_run import deal as deal
-from seqgc.search._outcome import Replay as Replay
-from seqgc.search._recorded_run import ReplayBackend as ReplayBackend
-from seqgc.search._recorded_run import replay as replay
+from seqgc.search._pruned_search import Progress as Progress
+from seqgc.search._pruned_search import Ranked as Ranked
 from seqgc.search._rehearsal import Conformity as Conformity
 from seqgc.search._rehearsal import ProfileReading as ProfileReading
 from seqgc.search._rehearsal import Rehearsal as Rehearsal
-from seqgc.search._search import Progress as Progress
-from seqgc.search._search import Ranked as Ranked
+from seqgc.search._replay import DealtRun as DealtRun
+from seqgc.search._replay import Replay as Replay
+from seqgc.search._replay import ReplayBackend as ReplayBackend
+from seqgc.search._replay import deal as deal
+from seqgc.search._replay import replay as replay
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
-from seqgc.search._speed_search import MOST_AT_SPEED as MOST_AT_SPEED
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import bootstrap_total as bootstrap_total
 from seqgc.search._tuning import hold_out as hold_out
 from seqgc.search._tuning import tune as tune
+from seqgc.search._unbatched_search import MOST_AT_SPEED as MOST_AT_SPEED
 from seqgc.search._virtual_workers import USUAL_RTT_S as USUAL_RTT_S
 from seqgc.search._virtual_workers import Reading as Reading
 from seqgc.search._virtual_workers import VirtualWorkers as VirtualWorkers

@@ -1,4 +1,4 @@
-"""`Rehearsal`: what replays of all schemes run on."""
+"""Recorded delays, and the settings that all replays of them share."""
 
 from __future__ import annotations
 
@@ -26,33 +26,35 @@ ProfileReading: TypeAlias = Literal["latency", "speed"]
 
 _MOST_JOBS = 10**7
 _STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
-_MOST_ANSWERS = 2**26  # of all rounds: half a gigabyte of seconds
-_ROUNDING = 1e-9  # relative error of run times, summed in another order than their bounds
+_MOST_ANSWERS = 2**26  # in all rounds: half a gigabyte of seconds
+_ROUNDING = 1e-9  # relative: run times and their bounds are summed in different orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rehearsal:
-    """Recorded delays, and how a run on them is to be taken: the object that replays run on.
+    """Recorded delays, and the settings of their replay.
 
-    Failures in the profile count as what they cost (`DelayProfile.awaited`). With ``repeat`` the
-    profile's first round follows its last; None: in a search only (`seqgc.search.tune`), so that it
-    sees every round, and not in a single replay. ``num_jobs`` are gradients of one model each; with
-    ``jobs_per_round = k`` they run as ``num_jobs / k`` bundles, each with k times the load. By
-    default there are as many as the profile holds. ``alpha`` are seconds per unit of load, instead
-    of the profile's own. What conforms is the scheme's own promise or, with ``"bursty"`` and where
-    that offers the bursty model among others, the bursty model alone. ``batch`` are the data points
-    in a model's batch: workers are charged what they touch when it is cut to whole points, and not
-    asked for what holds none. By default they are charged the nominal load. ``reading`` says how
-    the delays are taken where work is dealt; ``models`` are what the jobs are
-    of, in turns; None: as many as a scheme needs, and those of one bundle where work is dealt.
-    ``recorded`` says whether the profile's seconds are latencies or speeds (`ProfileReading`).
+    A failure in the profile counts as the time that it costs (`DelayProfile.awaited`). If
+    ``repeat`` is true, the first round of the profile follows its last one; None means true in a
+    search (`seqgc.search.tune`), so that it uses every round, and false in a single replay.
+    ``num_jobs`` is the number of gradients, each of one model. With ``jobs_per_round = k`` they run
+    as ``num_jobs / k`` bundles, each with k times the load. By default, the number follows from the
+    length of the profile. ``alpha`` replaces the profile's own seconds per unit of load.
+    ``conformity`` is ``"scheme"`` for the scheme's own straggler model, or ``"bursty"`` for the
+    bursty model alone if the scheme's model is a choice that includes it. ``batch`` is the number
+    of data points in a model's batch. If it is given, workers are charged for whole points, and a
+    mini-task without points is not sent; otherwise they are charged the nominal load. ``reading``
+    says how delays are read for schemes that deal work. The jobs belong to ``models`` models in
+    turn; None: as many models as a scheme needs or, for schemes that deal work, one bundle of
+    models. ``recorded`` says whether the profile's seconds are latencies or speeds
+    (`ProfileReading`).
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule.
     ProfileError
-        If nobody answered in some round.
+        If no worker answered in some round.
 
     Examples
     --------
@@ -93,18 +95,18 @@ class Rehearsal:
 
     @property
     def slope(self) -> float:
-        """Seconds per unit of load: ``alpha``, or else the profile's own (`DelayProfile.slope`)."""
+        """Seconds per unit of load: ``alpha``, or the profile's own (`DelayProfile.slope`)."""
         return self.profile.slope(self.alpha)
 
     def pace(self, *, jobs_per_round: int = 1) -> Pace:
-        """Return the pace of the workers; a unit of load is ``jobs_per_round`` batches."""
+        """Return the pace of the workers. A unit of load is ``jobs_per_round`` batches."""
         if self.recorded == "speed":
             return speed_pace(self.profile, jobs_per_round=jobs_per_round)
         return latency_pace(self.profile, alpha=self.alpha, jobs_per_round=jobs_per_round)
 
     @property
     def rtt_s(self) -> float:
-        """Seconds of a message to a running worker and back."""
+        """Seconds of a round trip of a message to a running worker."""
         for rtt_s in (self.reading.rtt_s, self.profile.meta.rtt_s):
             if rtt_s is not None:
                 return rtt_s
@@ -112,24 +114,25 @@ class Rehearsal:
 
     @property
     def most_rounds(self) -> int:
-        """How many rounds a run may have at most: all answers are remembered."""
+        """Largest number of rounds of a run. All answers are kept in memory."""
         return min(_MOST_JOBS, _MOST_ANSWERS // self.profile.num_workers)
 
     def jobs(self, scheme: Defence, *, jobs_per_round: int = 1) -> int:
-        """Return how many gradients a run of the scheme computes."""
+        """Return the number of gradients that a run of the scheme computes."""
         if self.num_jobs is not None:
             return self.num_jobs
         bundles = self.profile.num_rounds - scheme.delay
         if bundles < 1:
-            rule = f"must leave rounds for jobs: {scheme.spec} has a delay of {scheme.delay}"
-            remedy = "say how many jobs, and repeat the profile"
+            rule = f"must have more rounds than the delay of {scheme.spec}, {scheme.delay}"
+            remedy = "give the number of jobs, and repeat the profile"
             raise ParameterError("profile", rule, self.profile.num_rounds, remedy)
         return bundles * jobs_per_round
 
     def bundles(self, setting: Setting) -> int:
-        """Return how many jobs of ``jobs_per_round`` gradients each that makes.
+        """Return the number of bundles of ``jobs_per_round`` gradients in a run.
 
-        They must divide into them, and must not be too many to remember all answers.
+        Raises `ParameterError` if the bundles do not divide the gradients, or if their answers do
+        not fit in memory.
         """
         k = setting.jobs_per_round
         jobs, n = self.jobs(setting.scheme, jobs_per_round=k), setting.scheme.n
@@ -137,16 +140,16 @@ class Rehearsal:
             rule = f"must be >= 1 and divide the number of jobs, {jobs}"
             raise ParameterError("jobs_per_round", rule, k)
         if jobs // k > (most := _MOST_ANSWERS // n):
-            rule = f"must be few enough for {most} rounds of a replay"
-            raise ParameterError("jobs", rule, jobs, f"there are {n} workers")
+            rule = f"must fit in {most} rounds, the most that a replay of {n} workers can hold"
+            raise ParameterError("jobs", rule, jobs, "take fewer jobs or a part of the workers")
         return jobs // k
 
     def num_rounds(self, setting: Setting) -> int:
-        """Return how many rounds a run has.
+        """Return the number of rounds of a run.
 
-        The profile must be long enough, with as many workers, and the gradients make `bundles`; so
-        must the models, more than the scheme's delay, if it is said how many they are. Of workers
-        that stay it is long enough in any case.
+        Raises `ParameterError` if the profile is too short or has another number of workers, if the
+        gradients do not make `bundles`, or if ``models`` is given and the models do not make more
+        bundles than the scheme's delay. Workers that stay need no long profile.
         """
         scheme, profile = setting.scheme, self.profile
         if self.models is not None:
@@ -163,16 +166,16 @@ class Rehearsal:
         return num_rounds
 
     def times(self, setting: Setting) -> FloatArray:
-        """Return the seconds (rounds, n) that each worker takes: each is charged its own load.
+        """Return the seconds (rounds, n) of each worker in each round, under its own load.
 
-        Raises like `num_rounds`, and like `DelayProfile.times_at`.
+        Raises like `num_rounds` and `DelayProfile.times_at`.
         """
         rounds = np.arange(self.num_rounds(setting)) % self.profile.num_rounds
         loads = setting.jobs_per_round * setting.scheme.loads_of(self.batch)
         return self.profile.times_at(loads, alpha=self.alpha)[rounds]
 
     def times_of(self, setting: Setting, schedule: Schedule) -> FloatArray:
-        """Return the seconds (n,) that workers take in the open round, for what each of them has.
+        """Return the seconds (n,) of the workers in the open round, under their current loads.
 
         Raises like `DelayProfile.times_at`.
         """
@@ -181,23 +184,23 @@ class Rehearsal:
         return self.profile.times_at(loads, alpha=self.alpha, round=row)
 
     def stays(self, setting: Setting) -> bool:
-        """Whether workers stay from one round to the next: resident ones, that work is dealt to."""
+        """Return whether workers stay between rounds: resident ones of a scheme that deals work."""
         return self.reading.resident and isinstance(setting.scheme, Deal)
 
     @property
     def can_deal(self) -> bool:
-        """Whether work can be dealt to the recorded workers: they stay for all rounds.
+        """True if work can be dealt to the recorded workers, because they stay for all rounds.
 
-        Processes do, and functions if the reading says so (`Reading.resident`). A profile that does
-        not say where it was recorded (`ProfileMeta.provider`) is taken for one of functions.
+        Processes stay. Functions stay if the reading says so (`Reading.resident`). A profile
+        without a provider (`ProfileMeta.provider`) counts as one of functions.
         """
         return self.reading.resident or self.profile.meta.provider in _STAYING
 
     def longest_delay(self, *, jobs_per_round: int) -> float:
-        """Return the longest delay, rounds, for which the models suffice in bundles of that many.
+        """Return the longest delay, in rounds, that the number of models allows.
 
-        A model's next step needs its last gradient: a delay of T rounds needs T + 1 bundles. Below
-        0 if the models do not make bundles.
+        A model's next step needs its last gradient, so that a delay of T rounds needs T + 1 bundles
+        of ``jobs_per_round`` models. The result is negative if the models do not make bundles.
         """
         if self.models is None:
             return math.inf
@@ -205,9 +208,9 @@ class Rehearsal:
         return -1 if rest else bundles - 1
 
     def in_flight(self, setting: Setting) -> int:
-        """Return how many bundles are in flight at once where work is dealt.
+        """Return the number of bundles in flight at once under a scheme that deals work.
 
-        `ParameterError`: the bundle does not divide the models.
+        Raises `ParameterError` if the bundle size does not divide the models.
         """
         bundles, rest = divmod(self.models or setting.jobs_per_round, setting.jobs_per_round)
         if rest:
@@ -216,7 +219,7 @@ class Rehearsal:
         return bundles if self.reading.resident else 1
 
     def latencies(self, setting: Setting) -> FloatArray:
-        """Return the seconds (rounds, n) that each worker takes without any data points, >= 0.
+        """Return the seconds (rounds, n) >= 0 of each worker without any data points.
 
         Raises like `num_rounds`.
         """
@@ -225,13 +228,13 @@ class Rehearsal:
 
     @property
     def _at_no_load(self) -> FloatArray:
-        # Alpha is what load costs on average: an answer that had the processor to itself may come
-        # out below 0. Bounds hold all the same.
+        # Alpha is an average: an answer of a worker with a whole processor may come out below 0.
+        # The bounds hold nevertheless.
         alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
         median = float(np.median(times))
         if not median > alpha * base_load:
-            rule = f"must leave times positive at load 0: the median is {median:.6g} s, "
-            rule += f"the base load {base_load:.6g}"
+            rule = "must leave the median time positive at load 0: "
+            rule += f"the median is {median:.6g} s at the base load {base_load:.6g}"
             raise ParameterError("alpha", rule, alpha, "lower alpha or the base load")
         at_no_load: FloatArray = times - alpha * base_load
         return at_no_load
@@ -247,15 +250,15 @@ class Rehearsal:
         return scheme.begin(self.bundles(setting), conformity=conformity, batches=batches)
 
     def leaves_out(self, scheme: Scheme) -> bool:
-        """Whether some mini-task of the scheme holds no point of the batch, and is never sent."""
+        """Return whether a mini-task of the scheme has no point of the batch, and is never sent."""
         return self.batch is not None and _leaves_out(scheme, self.batch)
 
     def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
-        """Return the seconds that perfect knowledge would take for so many gradients.
+        """Return the seconds of ``num_jobs`` gradients under perfect knowledge of the delays.
 
-        That is `seqgc.stragglers.clairvoyant_bound`, summed over ``num_jobs / jobs_per_round``
-        rounds from the profile's first, as often as they are needed. Schemes with a delay run
-        longer, but may beat single rounds of the bound.
+        This is `seqgc.stragglers.clairvoyant_bound`, summed over ``num_jobs / jobs_per_round``
+        rounds; the profile is repeated as often as necessary. A scheme with a delay runs longer in
+        total, but may beat the bound of a single round.
 
         Raises
         ------
@@ -271,9 +274,10 @@ class Rehearsal:
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
 
     def bound_s(self, setting: Setting) -> float:
-        """Return a setting's own bound: `least_s`, or of workers that stay all work shared evenly.
+        """Return the lower bound of a setting's run time.
 
-        These pay for their start once, and the work alone bounds every further job.
+        This is `least_s`. If the workers stay, they pay for their start only once: then the bound
+        is the time of all work, shared evenly.
         """
         jobs = self.jobs(setting.scheme, jobs_per_round=setting.jobs_per_round)
         if self.stays(setting) and self.recorded == "latency":
@@ -281,10 +285,10 @@ class Rehearsal:
         return self.least_s(setting, jobs)
 
     def least_s(self, setting: Setting, num_jobs: int) -> float:
-        """Return a bound for a setting where each task pays its latency, for so many gradients.
+        """Return the lower bound for ``num_jobs`` gradients if every task pays its latency.
 
-        That is `ideal_s`, or where nothing has rounds, for weights may lack what others have not
-        handed in, the time of workers who are never idle. If delays are read as speeds, it is
+        This is `ideal_s`. For a policy without rounds, whose weights may lack results of other
+        workers, it is the time of workers that are never idle. If delays are read as speeds, it is
         `seqgc.stragglers.busy_seconds` for every setting.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
@@ -300,17 +304,17 @@ class Rehearsal:
         )
 
     def require_possible(self, setting: Setting, seconds: float, *, num_jobs: int) -> None:
-        """Refuse a run of ``num_jobs`` gradients that is faster than its scheme can be.
+        """Raise if a run of ``num_jobs`` gradients was faster than its scheme can be.
 
-        The bound holds for exact schemes without a delay. A scheme that beats it closes rounds on
-        too few answers, or touches more than its loads say. Other schemes are not checked: their
-        gradients may be approximations, or late, and may take less than the bound.
+        The bound holds for exact schemes without a delay. A scheme that beats it closes rounds with
+        too few answers, or its tasks are larger than its loads. Other schemes are not checked:
+        their gradients may be approximations or late, and may take less time.
 
         Raises
         ------
         ScheduleError
-            If the scheme claims exact gradients without a delay, and ``seconds`` are below the
-            bound: `ideal_s` without the refusal of an alpha that is too large, or `least_s` if
+            If the scheme claims exact gradients without a delay, and ``seconds`` is below the
+            bound. The bound is `ideal_s` without its error for a large alpha, or `least_s` if
             delays are read as speeds.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
@@ -322,14 +326,13 @@ class Rehearsal:
             at_no_load = self.profile.times - self.slope * self.profile.meta.base_load
             least_s = self._shared_evenly_s(at_no_load, num_jobs, jobs_per_round=k)
         if seconds < least_s * (1 - _ROUNDING):
-            took = f"{scheme.spec} is broken: its run takes {seconds:.6g} s, and"
-            rule = f"no exact scheme without a delay takes less than {least_s:.6g} s here"
-            cause = "its rounds close on too few answers, or its tasks are larger than its loads"
-            check = "seqgc.testing.check_scheme says more"
-            raise ScheduleError(f"{took} {rule}: {cause} ({check})")
+            took = f"{scheme.spec} is broken: its run takes {seconds:.6g} s, but"
+            rule = f"no exact scheme without a delay takes less than {least_s:.6g} s here."
+            cause = "Its rounds close with too few answers, or its tasks are larger than its loads"
+            raise ScheduleError(f"{took} {rule} {cause}; check it with seqgc.testing.check_scheme")
 
 
-@lru_cache(maxsize=2**15)  # a search asks again for every closing rule
+@lru_cache(maxsize=2**15)  # a search asks for every closing rule
 def _leaves_out(scheme: Scheme, batch: int) -> bool:
-    scheme.loads_of(batch)  # asked for next, while the cut is at hand
+    scheme.loads_of(batch)  # fills another cache while the cut is cached
     return scheme.begin(1, batches=(batch,)).leaves_out

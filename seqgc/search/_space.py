@@ -1,4 +1,4 @@
-"""Which candidates a search looks at: schemes × closing rules × jobs per round."""
+"""The candidates of a search: schemes, closing rules and numbers of jobs per round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Scheme = TypeVar("_Scheme", bound=Scheme | Deal)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """A setting but for its scheme: the closing rule, and the gradients that a job has."""
+    """A candidate without its scheme: a closing rule and the number of gradients in a job."""
 
     rule: ClosingRule
     jobs_per_round: int
@@ -28,16 +28,16 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """The grid of a search; every combination that is valid and makes a difference is in it.
+    """The grid of a search: all valid combinations that differ in what they do.
 
-    ``families`` are names of schemes, as specs begin; unless given, all that are registered.
-    ``mus`` and ``wait_outs`` are of the closing rule, and ``jobs_per_round`` says how many models
-    a bundle has. ``max_delay`` is the largest delay T of a scheme, rounds; SR-SGC's windows end at
-    twice as many, for its delay B alone would let them grow for ever. ``coarse`` thins the grid
-    out, geometrically, for thousands of workers; ``sums_only`` leaves out schemes that weigh
-    results: among many workers, some sets of answers decode badly. ``inexact`` also looks at
-    schemes whose gradients are approximations; they are ranked apart. ``most`` bounds how many
-    schemes of a name are looked at; they are spread evenly over all of that name.
+    ``families`` are names of schemes, as specs begin; by default, all registered names. ``mus`` and
+    ``wait_outs`` are values of the closing rule, and ``jobs_per_round`` are the numbers of models
+    in a bundle. ``max_delay`` is the largest delay T of a scheme, in rounds. The windows of SR-SGC
+    end at twice this number, because its delay B does not bound them. ``coarse`` thins the grid
+    geometrically, for thousands of workers. ``sums_only`` leaves out schemes that weight results:
+    among many workers, some sets of answers decode badly. ``inexact`` also searches schemes whose
+    gradients are approximations; they are ranked separately. ``most`` is the largest number of
+    schemes that are searched per name, spread evenly over all schemes of the name.
 
     Examples
     --------
@@ -63,31 +63,34 @@ class SearchSpace:
                 rule = f"must be among {', '.join(known)}"
                 raise ParameterError("schemes", rule, name, did_you_mean(name, known))
             if not issubclass(known[name].kind, Scheme | Deal):
-                remedy = "`seqgc compare` runs it beside the others"
-                raise ParameterError("schemes", "must have rounds, or deal", name, remedy)
+                remedy = "compare it with other schemes by `seqgc compare`"
+                rule = "must be schemes that work in rounds or deal their work"
+                raise ParameterError("schemes", rule, name, remedy)
         require_int("max_delay", self.max_delay, least=0, most=10_000)
         if self.most is not None:
             require_int("most", self.most, least=1)
         for name in ("mus", "wait_outs", "jobs_per_round"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise ParameterError(name, "must be values that differ, one at least", values)
+                raise ParameterError(
+                    name, "must have at least one value and no value twice", values
+                )
         for k in self.jobs_per_round:
             require_int("jobs_per_round", k, least=1, most=10**9)
-        list(self.closings())  # each checks itself
+        list(self.closings())  # each closing rule validates itself
 
     def closings(self) -> Iterator[Closing]:
-        """Yield every closing rule with every bundle, in the order in which ties are broken."""
+        """Yield every closing rule with every bundle size. In a tie, the earlier one wins."""
         for k in self.jobs_per_round:
             for mu in self.mus:
                 for wait_out in self.wait_outs:
                     yield Closing(rule=ClosingRule(mu=mu, wait_out=wait_out), jobs_per_round=k)
 
     def schemes(self, n: int, *, exact: bool = True) -> Iterator[Scheme]:
-        """Yield every scheme for ``n`` workers, in the order in which ties are broken.
+        """Yield every scheme for ``n`` workers. In a tie, the earlier one wins.
 
-        That is name by name, those with the fewest candidates first. ``exact=False`` yields the
-        schemes that approximate instead.
+        Schemes of one name come together; the name with the fewest candidates comes first.
+        ``exact=False`` yields the schemes that approximate gradients instead.
         """
         grid = Grid(max_delay=self.max_delay, coarse=self.coarse, inexact=not exact)
         by_name: dict[str, list[Scheme]] = {name: [] for name in self._names(dealt=False)}
@@ -105,30 +108,29 @@ class SearchSpace:
             yield from self._spread(schemes)
 
     def deals(self, n: int) -> Iterator[Deal]:
-        """Yield what deals to ``n`` workers, in the order in which ties are broken."""
+        """Yield every scheme that deals work to ``n`` workers. In a tie, the earlier one wins."""
         grid = Grid(max_delay=self.max_delay, coarse=self.coarse)
         for name in self._names(dealt=True):
             candidates = registered()[name].kind.candidates(n, grid)
             yield from self._spread([each for each in candidates if isinstance(each, Deal)])
 
     def _spread(self, schemes: Sequence[_Scheme]) -> Sequence[_Scheme]:
-        """Return the schemes of a name, or as many as may be looked at, first and last included."""
+        """Return all schemes of a name, or ``most`` of them, including the first and the last."""
         if self.most is None or len(schemes) <= self.most:
             return schemes
         return [schemes[int(i)] for i in np.linspace(0, len(schemes) - 1, self.most)]
 
     @property
     def has_schemes(self) -> bool:
-        """Whether there are any that work by rounds."""
+        """True if the space has schemes that work in rounds."""
         return bool(self._names(dealt=False))
 
     @property
     def dealing(self) -> tuple[str, ...]:
-        """The names searched of what deals its work."""
+        """The names in the space whose schemes deal work."""
         return tuple(self._names(dealt=True))
 
     def _names(self, *, dealt: bool) -> list[str]:
-        """Return the names searched, of what deals or of what works by rounds."""
         return [
             name
             for name, entry in registered().items()
@@ -137,7 +139,7 @@ class SearchSpace:
         ]
 
     def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
-        """Whether another candidate does the same under another name."""
+        """Return whether another candidate makes the same decisions under another name."""
         if wait_out == "conform" and "feasible" in self.wait_outs:
             return conforms_as_feasible(scheme)
         return wait_out == "feasible" and not self.coarse and not stands_for_others(scheme)

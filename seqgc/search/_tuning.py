@@ -1,4 +1,4 @@
-"""The search: replay every candidate that may matter, and rank them."""
+"""`tune`: find the best setting for recorded delays, and check its lead over the next one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.schemes import entry_of
-from seqgc.search._dealt_search import deal_candidates, rank_deals
-from seqgc.search._recorded_run import replay
+from seqgc.search._pruned_search import Progress, PrunedSearch, Ranked, pareto_front
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._search import Progress, Ranked, Search, pareto_front
+from seqgc.search._replay import replay
 from seqgc.search._space import SearchSpace
-from seqgc.search._speed_search import rank_speeds, short_list, speeds_space
+from seqgc.search._unbatched_search import (
+    deal_candidates,
+    rank_deals,
+    rank_speeds,
+    short_list,
+    speeds_space,
+)
 
 __all__ = ["Lead", "Tuning", "bootstrap_total", "hold_out", "tune"]
 
 _CONFIDENCE = 0.95
-_FEWEST_ROUNDS = 10  # a block bootstrap over fewer is too sure of itself
+_FEWEST_ROUNDS = 10  # a block bootstrap over fewer rounds gives too narrow intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """The winner against the best of another scheme with as many jobs per round.
+    """The lead of the winner over the best row of another scheme with as many jobs per round.
 
-    ``saved_s`` is the seconds that the winner saves, on held-out rounds if there are any, and
-    ``low_s … high_s`` its interval at ``confidence`` from a moving-block bootstrap over the
-    ``rounds`` recorded.
+    ``saved_s`` are the seconds that the winner saves, on held-out rounds if there are any.
+    ``low_s`` and ``high_s`` are the ends of its interval at ``confidence``, from a moving-block
+    bootstrap over ``rounds`` recorded rounds.
     """
 
     runner_up: Ranked
@@ -44,33 +49,34 @@ class Lead:
 
     @property
     def real(self) -> bool:
-        """Whether the interval leaves no doubt who is faster; of a few rounds none can."""
+        """True if the interval proves the winner faster. Fewer than ten rounds prove nothing."""
         return self.low_s > 0 and self.rounds >= _FEWEST_ROUNDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a search found.
+    """The result of a search.
 
-    ``ranking`` is sorted by ``runtime_s`` and holds the best of every scheme beside the best of
-    all; ``pareto`` (where asked for) trades ``runtime_s`` for ``billed_worker_s``, the fastest
-    first. ``inexact`` (where asked for) ranks, apart, schemes whose gradients are approximations,
-    by ``equivalent_s``: time and error together. ``evaluated`` candidates were replayed, ``pruned``
-    ones cannot be ranked, and ``unfit`` ones would have needed a longer profile.
+    ``ranking`` is sorted by ``runtime_s``. It has the best candidates of all and the best of every
+    scheme name. ``pareto`` is the trade-off of ``runtime_s`` and ``billed_worker_s``, the fastest
+    first, if it was requested. ``inexact``, if requested, ranks the schemes whose gradients are
+    approximations separately, by ``equivalent_s``, which combines time and error. ``evaluated``
+    candidates were replayed, ``pruned`` candidates cannot be ranked, and ``unfit`` candidates need
+    a longer profile.
 
-    ``num_rounds`` recorded rounds were there to choose by, and bundles of k models saw
-    ``rounds_seen[k]`` of them; 0: bundles of k were not searched, because k does not divide the
-    jobs or the models. ``left_out`` are names that were to be searched and cannot run on the
+    The search could choose by ``num_rounds`` recorded rounds, and bundles of k models used
+    ``rounds_seen[k]`` of them. If this is 0, bundles of k were not searched, because k does not
+    divide the jobs or the models. ``left_out`` are the requested names that cannot run on the
     recorded workers (`Rehearsal.can_deal`).
     """
 
     ranking: tuple[Ranked, ...]
-    pareto: tuple[Ranked, ...]
-    lead: Lead | None
     num_jobs: int
     evaluated: int
-    pruned: int
-    unfit: int
+    pareto: tuple[Ranked, ...] = ()
+    lead: Lead | None = None
+    pruned: int = 0
+    unfit: int = 0
     inexact: tuple[Ranked, ...] = ()
     num_rounds: int = 0
     rounds_seen: Mapping[int, int] = field(default_factory=dict)
@@ -95,22 +101,25 @@ def tune(
 ) -> Tuning:
     """Find the scheme, its parameters and the closing rule that are fastest on recorded delays.
 
-    Every candidate is replayed, but for those that cannot be ranked: whose run time's floor is
-    above the ``top`` best and the best of their own scheme. The ranking is that of the whole space;
-    given a batch, without schemes that cut it finer than it has points, unless all do.
+    All candidates are replayed except the hopeless ones: the floor of their run time is
+    above the ``top`` best and above the best of their own scheme. The ranking is therefore that of
+    the whole space. If a batch is given, schemes that cut it into more pieces than it has points
+    are left out, unless all schemes do.
 
-    Unless the rehearsal says how many gradients there are, the profile is repeated so that every
-    bundle size sees every round equally often: all candidates compute as many gradients. If it is
-    not to be repeated (``repeat=False``), large bundles see a part of it only
-    (`Tuning.rounds_seen`). Candidates are, by default, all that are exact and can run on the
-    recorded workers. ``holdout`` is the share of the rounds that the choice does not see and is
-    judged by (`hold_out`); both parts are repeated as often as the jobs need. At least ``top`` are
-    ranked. If delays are read as speeds, each candidate takes a run of its own in virtual time, and
-    fewer are tried: the first tolerance and the first wait-out rule of the space, and at most 16
-    schemes of each name. ``pareto`` also finds the whole trade between run time and bill, which
-    prunes less; ``prune=False`` replays everything. ``seed`` is for the place of the held-out
-    rounds and for the bootstrap; None: the last rounds, and 0. ``progress`` is called with the
-    number of candidates settled so far, and of all.
+    Unless the rehearsal gives the number of gradients, the profile is repeated so that every bundle
+    size uses every round equally often, and all candidates compute the same number of gradients. If
+    the profile may not be repeated (``repeat=False``), large bundles use only a part of it
+    (`Tuning.rounds_seen`). By default, the candidates are all exact schemes that can run on the
+    recorded workers. If delays are read as speeds, each candidate needs its own run in virtual
+    time, and fewer are tried: the first tolerance and the first wait-out rule of the space, and at
+    most 16 schemes of each name.
+
+    ``holdout`` is the share of the rounds that judge the choice and are hidden from it
+    (`hold_out`); both parts are repeated as often as the jobs need. At least ``top`` candidates are
+    ranked. ``pareto`` also finds the trade-off of run time and bill, and prunes less;
+    ``prune=False`` replays everything. ``seed`` places the held-out rounds and seeds the bootstrap;
+    None: the last rounds, and 0. ``progress`` is called with the number of candidates that are
+    settled, and with the total.
 
     Raises
     ------
@@ -134,7 +143,7 @@ def tune(
         return _at_speed(seen, held, speeds_space(space), top=top, pareto=pareto, tell=tell)
     deals = deal_candidates(seen, space)
     search = partial(
-        Search,
+        PrunedSearch,
         seen,
         held,
         space=space,
@@ -144,7 +153,7 @@ def tune(
         progress=lambda settled, total: tell(settled, total + len(deals)),
     )
     exact = search(exact=True) if space.has_schemes else None
-    inexact = search(exact=False) if space.inexact else None  # refused before anything is replayed
+    inexact = search(exact=False) if space.inexact else None  # raises before the first replay
     found = exact.run() if exact else None
     ranking, front = (found.ranking(), found.front()) if found else ([], [])
     most_s = found.threshold() if found else math.inf
@@ -179,18 +188,14 @@ def _at_speed(
     pareto: bool,
     tell: Progress,
 ) -> Tuning:
+    """Search in virtual time. There is no lead, because rounds of a run are not recorded rounds."""
     rows = rank_speeds(seen, held, space, exact=True, progress=tell)
-    inexact = list[Ranked]()
-    if space.inexact:
-        inexact = rank_speeds(seen, held, space, exact=False, progress=tell)
+    inexact = rank_speeds(seen, held, space, exact=False, progress=tell) if space.inexact else []
     return Tuning(
         ranking=tuple(short_list(rows, top)),
         pareto=tuple(_front(rows)) if pareto else (),
-        lead=None,  # its rounds are not those of the recording
         num_jobs=seen.num_jobs or 0,
         evaluated=len(rows) + len(inexact),
-        pruned=0,
-        unfit=0,
         inexact=tuple(short_list(inexact, top)),
         num_rounds=seen.profile.num_rounds,
         rounds_seen=_rounds_seen(seen, space),
@@ -199,7 +204,7 @@ def _at_speed(
 
 
 def _rounds_seen(seen: Rehearsal, space: SearchSpace) -> dict[int, int]:
-    """Return how many recorded rounds bundles of each size see; 0: they are not searched."""
+    """Return the number of recorded rounds that each bundle size uses; 0 if it is not searched."""
     jobs, rounds = seen.num_jobs or 1, seen.profile.num_rounds
     fits = {
         k: jobs % k == 0 and seen.longest_delay(jobs_per_round=k) >= 0 for k in space.jobs_per_round
@@ -208,7 +213,7 @@ def _rounds_seen(seen: Rehearsal, space: SearchSpace) -> dict[int, int]:
 
 
 def _front(rows: Sequence[Ranked]) -> list[Ranked]:
-    """Return those that are best for some price of time against worker-seconds."""
+    """Return the rows that are best for some price of time."""
     seconds = np.array([row.runtime_s for row in rows])
     bills = np.array([row.billed_worker_s for row in rows])
     return [rows[i] for i in pareto_front(seconds, bills=bills)]
@@ -217,7 +222,7 @@ def _front(rows: Sequence[Ranked]) -> list[Ranked]:
 def _stages(
     rehearsal: Rehearsal, space: SearchSpace, *, holdout: float | None, seed: int | None
 ) -> tuple[Rehearsal, Rehearsal | None]:
-    """Return what to choose by and, if rounds are held out, what to judge by."""
+    """Return the rehearsal to choose by and, if rounds are held out, the one to judge by."""
     seen, held = rehearsal.profile, None
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
@@ -225,20 +230,20 @@ def _stages(
     repeat, num_jobs = rehearsal.repeat is not False or held is not None, rehearsal.num_jobs
     if num_jobs is None:
         bundle, rounds = math.lcm(*space.jobs_per_round), seen.num_rounds
-        if not (repeat or at_speed):  # as many as have a round with every delay, or half if more
+        if not (repeat or at_speed):  # leave rounds for every delay, but use at least half of them
             rounds = max(max(rounds - space.max_delay, rounds // 2) // bundle, 1)
-        num_jobs = bundle * rounds  # repeated, every bundle size sees every round equally often
+        num_jobs = bundle * rounds  # every bundle size uses every round equally often
     alpha = rehearsal.alpha if at_speed else rehearsal.slope
     stage = replace(rehearsal, profile=seen, num_jobs=num_jobs, alpha=alpha, repeat=repeat)
     if at_speed:
-        stage.pace()  # checks that the profile can be used at all
+        stage.pace()  # raises if the profile cannot be used at all
     else:
-        stage.ideal_s(num_jobs)  # as well
+        stage.ideal_s(num_jobs)  # the same
     return stage, None if held is None else replace(stage, profile=held)
 
 
 def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None:
-    """Compare the winner, round by round, with the next scheme that bundles as many jobs."""
+    """Compare the winner, round by round, with the next scheme of the same bundle size."""
     best = ranking[0]
     others = [
         row
@@ -252,11 +257,11 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
         replay(row.setting, replace(on, reading=row.reading)).round_seconds
         for row in (best, others[0])
     )
-    # A run that has ended takes no more time: the tail that a delay costs counts in full.
+    # A run that has ended takes no more time, so that the extra rounds of a delay count in full.
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other
     saved[: len(winner)] -= winner
-    # A round that is played again is no further evidence.
+    # A repetition of a round is no further evidence.
     rounds = on.profile.num_rounds
     each: FloatArray = np.zeros(min(rounds, len(saved)))
     np.add.at(each, np.arange(len(saved)) % rounds, saved)
@@ -274,16 +279,16 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
 def hold_out(
     profile: DelayProfile, *, fraction: float, seed: int | None = None
 ) -> tuple[DelayProfile, DelayProfile]:
-    """Cut a profile's rounds into those to choose by and those to judge by.
+    """Split a profile into the rounds to choose by and the rounds to judge by.
 
-    Held out are consecutive rounds, because bursts last: the profile's last ones, or with a seed
-    a block at a place drawn with it. ``fraction`` is their share; each part gets one round at
-    least.
+    The held-out rounds are consecutive, because bursts last: the last rounds of the profile, or
+    with a seed a block at a random place. ``fraction`` is their share. Each part has at least one
+    round.
 
     Raises
     ------
     ParameterError
-        If the fraction is not between 0 and 1, or there is but one round.
+        If the fraction is not between 0 and 1, or the profile has only one round.
 
     Examples
     --------
@@ -296,7 +301,7 @@ def hold_out(
         raise ParameterError("holdout", "must satisfy 0 < holdout < 1 (share of rounds)", fraction)
     rounds = profile.num_rounds
     if rounds < 2:
-        raise ParameterError("holdout", "needs a profile of two rounds or more", fraction)
+        raise ParameterError("holdout", "must be left out for a profile of one round", fraction)
     size = min(rounds - 1, max(1, round(fraction * rounds)))
     start = rounds - size
     if seed is not None:
@@ -309,10 +314,11 @@ def hold_out(
 def bootstrap_total(
     differences: FloatArray, *, seed: int, confidence: float = 0.95, resamples: int = 2000
 ) -> tuple[float, float]:
-    """Return an interval for the sum of a series whose neighbours depend on each other.
+    """Return a confidence interval for the sum of a series with dependent neighbours.
 
-    Moving-block bootstrap (Künsch 1989) of ``differences`` (m,): blocks of ``ceil(m^(1/3))``
-    consecutive values, drawn with replacement until there are m; percentiles of the sums.
+    This is the moving-block bootstrap (Künsch 1989) of ``differences`` (m,): it draws blocks of
+    ``ceil(m^(1/3))`` consecutive values with replacement until there are m values. The interval has
+    percentiles of the sums.
     """
     m = len(differences)
     block = math.ceil(m ** (1 / 3))

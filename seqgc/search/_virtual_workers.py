@@ -1,18 +1,19 @@
-"""`VirtualWorkers`: workers that take what they are dealt, on a virtual clock.
+"""`VirtualWorkers`: workers on a virtual clock that execute the tasks that are dealt to them.
 
 Theory
 ------
-A recorded time says how long one invocation took to answer, and nothing of what happens when its
-worker is sent one task after the other. So a recording has to be *read*, and every figure says in
-which way (`Reading`). With ``c`` the recorded seconds at load 0 (docs/mathematics.md, section 8):
+A recorded time says how long one invocation took to answer. It does not say what happens if a
+worker gets one task after another. So a recording must be interpreted, and every figure states the
+interpretation (`Reading`). Let ``c`` be the recorded seconds at load 0 (docs/mathematics.md,
+section 8):
 
-- *per round*: each round invokes everybody anew. A share f of ``c[round, i]`` passes before worker
-  i is there; the rest goes by after its work, before its answer is here. Which share, one recording
-  does not tell: try f = 1 (``after = 0``) and f = 1/2.
-- *resident*: the workers stay. Worker i takes ``c[0, i]`` to come, once.
+- *per round*: each round invokes every worker again. A share f of ``c[round, i]`` passes before
+  worker i is ready, and the rest passes between the end of its work and its answer. One recording
+  does not tell the share: try f = 1 (``after = 0``) and f = 1/2.
+- *resident*: the workers stay. Worker i takes ``c[0, i]`` to start, once.
 
-In both, what is sent to a worker that is there reaches it after ``rtt / 2``, is begun when what it
-was sent before is done, takes ``alpha`` seconds per batch, and its answer another ``rtt / 2``.
+In both, a task reaches a running worker after ``rtt / 2``, begins when the worker's earlier tasks
+are done, takes ``alpha`` seconds per batch, and its answer takes another ``rtt / 2``.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ USUAL_RTT_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How recorded times of invocations are read where work is dealt.
+    """The interpretation of recorded invocation times for schemes that deal work.
 
-    ``rtt_s`` >= 0 are the seconds of a message to a running worker and back; None: as the profile
-    says, or else `USUAL_RTT_S`. ``after``, from 0 to 1, is the share of an invocation's time that
-    follows its work. ``resident``: the workers stay from one round to the next, and what they take
-    to come is all that counts of an invocation.
+    ``rtt_s`` >= 0 are the seconds of a round trip of a message to a running worker; None: the
+    profile's value, or else `USUAL_RTT_S`. ``after``, from 0 to 1, is the share of an invocation's
+    time that passes after its work. If ``resident`` is true, workers stay between rounds, and their
+    start is the only cost of an invocation.
 
     Raises
     ------
@@ -69,15 +70,15 @@ class Reading:
 
     @property
     def label(self) -> str:
-        """The reading in a few words, for people."""
+        """A short description for people."""
         if self.resident:
             return "resident"
         return f"per round, {self.after:.0%} after" if self.after else "per round"
 
     def split(self, times: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Split times at load 0, (rounds, n) s, into those before a worker's work and after it.
+        """Split times at load 0, (rounds, n) s, into the parts before and after a worker's work.
 
-        Both are (rounds, n); of resident workers, who come once, (1, n).
+        Both are (rounds, n), or (1, n) for resident workers, which start once.
         """
         if self.resident:
             return times[:1], np.zeros_like(times[:1])
@@ -85,40 +86,40 @@ class Reading:
 
 
 @dataclass(slots=True, eq=False)
-class _Errand:
-    """A task under way: when it reaches its worker, is begun, is done and is answered."""
+class _QueuedTask:
+    """A task on its way: when it reaches its worker, begins, ends and is answered."""
 
     task: Task
     work_s: float
     reaches_at: float
     begins_at: float = math.inf
     ends_at: float = math.inf
-    answers_at: float = math.inf  # inf: never, or not any more
+    answers_at: float = math.inf  # inf: it is not answered
 
 
 @dataclass(slots=True, eq=False)
 class _Invocation:
-    """A worker that was invoked: it comes, and then does one errand after the other."""
+    """A worker that was invoked: it starts, and then executes its tasks one after another."""
 
     row: int
     invoked_at: float
     comes_at: float
     silent_at: float
-    busy_until: float  # with what has been left out of the queue since it was begun
+    busy_until: float  # includes tasks that were cancelled after they began
     free_at: float
-    queue: list[_Errand] = field(default_factory=list)  # as they were sent
+    queue: list[_QueuedTask] = field(default_factory=list)  # in the order of dispatch
 
 
 class VirtualWorkers:
-    """A backend of workers that do one task after the other; see this module's head.
+    """A backend of workers that execute one task after another. The module docstring has the model.
 
-    ``before_s`` and ``after_s`` (rounds, n) are the seconds from when worker i is first sent a task
-    of a round until it is there, and those that an answer takes beside ``rtt_s``. Rows after the
-    last are the last: of a single one, workers come once and for all. ``work_s`` (slots,) are the
-    seconds of work of a mini-task, by its slot. ``silent_s`` (rounds, n): so long after it was
-    invoked a worker stops for good, and nobody is told.
+    ``before_s`` (rounds, n) are the seconds from the first task of a round for worker i until the
+    worker is ready, and ``after_s`` (rounds, n) the seconds of an answer in addition to
+    ``rtt_s``. Later rounds use the last row; with a single row, workers start only once. ``work_s``
+    (slots,) are the seconds of work of the mini-task in each slot. ``silent_s`` (rounds, n) are the
+    seconds after its invocation at which a worker stops permanently, without a message.
 
-    A task that is cancelled is not answered. Its worker leaves it out, unless it has begun.
+    A cancelled task is not answered. If it has not begun, its worker skips it.
 
     Examples
     --------
@@ -150,11 +151,13 @@ class VirtualWorkers:
         self._before_s, self._after_s = before_s.tolist(), after_s.tolist()
         self._silent_s, self._work_s = never.tolist(), work_s.tolist()
         self._half_s = rtt_s / 2
-        self._invocations: dict[int, _Invocation] = {}  # by worker, its latest
-        self._answers: list[tuple[float, int, _Errand]] = []  # a heap; some have been put off
+        self._invocations: dict[int, _Invocation] = {}  # by worker
+        self._answers: list[
+            tuple[float, int, _QueuedTask]
+        ] = []  # a heap; outdated entries are skipped
         self._serial = itertools.count()
         self._now = 0.0
-        self._billed_s = self._worked_s = 0.0  # of what is over
+        self._billed_s = self._worked_s = 0.0  # of earlier invocations and finished tasks
 
     @property
     def now(self) -> float:
@@ -163,17 +166,17 @@ class VirtualWorkers:
 
     @property
     def billed_s(self) -> float:
-        """Worker-seconds so far: of each invocation until it has no work, and is not needed."""
+        """Worker-seconds so far: of each invocation until it has no work and is not needed."""
         return self._billed_s + sum(self._bill_s(each) for each in self._invocations.values())
 
     @property
     def worked_s(self) -> float:
-        """Seconds of work that has been begun, of all workers together."""
+        """Total seconds of all work that has begun."""
         return self._worked_s + sum(
-            errand.work_s
+            queued.work_s
             for invocation in self._invocations.values()
-            for errand in invocation.queue
-            if errand.begins_at <= self._now
+            for queued in invocation.queue
+            if queued.begins_at <= self._now
         )
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
@@ -183,9 +186,9 @@ class VirtualWorkers:
             if invocation is None or invocation.row < row:
                 invocation = self._invoke(task.worker, row)
             work_s = sum([self._work_s[item.slot] for item in task.items])
-            errand = _Errand(task, work_s, self._now + self._half_s)
-            invocation.queue.append(errand)
-            self._time(errand, invocation)
+            queued = _QueuedTask(task, work_s, self._now + self._half_s)
+            invocation.queue.append(queued)
+            self._time(queued, invocation)
         return [self._now] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
@@ -199,28 +202,28 @@ class VirtualWorkers:
             heapq.heappop(answers)
         if not answers or answers[0][0] > until:
             if math.isinf(until):
-                raise ScheduleError("the policy waits for ever: nothing is left to arrive")
+                raise ScheduleError("the policy waits for ever: no answer is in flight")
             self._now = max(self._now, until)
             return None
-        self._now, _, errand = heapq.heappop(answers)
-        task, errand.answers_at = errand.task, math.inf
-        self._worked_s += errand.work_s
-        self._invocations[task.worker].queue.remove(errand)
+        self._now, _, queued = heapq.heappop(answers)
+        task, queued.answers_at = queued.task, math.inf
+        self._worked_s += queued.work_s
+        self._invocations[task.worker].queue.remove(queued)
         return Arrival(
             round=task.round, worker=task.worker, attempt=task.attempt, at=self._now, results={}
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def _invoke(self, worker: int, row: int) -> _Invocation:
         now = self._now
         if (earlier := self._invocations.get(worker)) is not None:
             self._billed_s += self._bill_s(earlier)
-            for errand in earlier.queue:  # a new one knows nothing of these
-                errand.answers_at = math.inf
-                self._worked_s += errand.work_s if errand.begins_at <= now else 0.0
-        # That it is there is known half a round trip after it is.
+            for queued in earlier.queue:  # the new invocation does not have these tasks
+                queued.answers_at = math.inf
+                self._worked_s += queued.work_s if queued.begins_at <= now else 0.0
+        # The master knows that the worker is ready half a round trip later.
         comes_at = now + self._before_s[row][worker] - self._half_s
         self._invocations[worker] = invocation = _Invocation(
             row=row,
@@ -232,33 +235,33 @@ class VirtualWorkers:
         )
         return invocation
 
-    def _time(self, errand: _Errand, invocation: _Invocation) -> None:
-        """Have an errand begun as soon as its worker has it, and is free."""
-        errand.begins_at = max(errand.reaches_at, invocation.free_at)
-        errand.ends_at = invocation.free_at = errand.begins_at + errand.work_s
-        if errand.ends_at >= invocation.silent_at:
+    def _time(self, queued: _QueuedTask, invocation: _Invocation) -> None:
+        """Begin a task as soon as its worker has received it and is free."""
+        queued.begins_at = max(queued.reaches_at, invocation.free_at)
+        queued.ends_at = invocation.free_at = queued.begins_at + queued.work_s
+        if queued.ends_at >= invocation.silent_at:
             return
-        errand.answers_at = errand.ends_at + self._half_s
-        if errand.task.items:  # else it says that it is there
-            errand.answers_at += self._after_s[invocation.row][errand.task.worker]
-        heapq.heappush(self._answers, (errand.answers_at, next(self._serial), errand))
+        queued.answers_at = queued.ends_at + self._half_s
+        if queued.task.items:  # a task without items only asks whether the worker is ready
+            queued.answers_at += self._after_s[invocation.row][queued.task.worker]
+        heapq.heappush(self._answers, (queued.answers_at, next(self._serial), queued))
 
     def _leave_out(self, round: int, invocation: _Invocation) -> None:
-        """Do without a round's errands; those that were to be begun later are, the sooner."""
+        """Remove the tasks of a round from the queue. Later tasks begin earlier."""
         heard_at = self._now + self._half_s
-        begun = [errand for errand in invocation.queue if errand.begins_at <= heard_at]
+        begun = [queued for queued in invocation.queue if queued.begins_at <= heard_at]
         waiting = invocation.queue[len(begun) :]
-        for errand in invocation.queue:
-            if errand.task.round == round:
-                errand.answers_at = math.inf
+        for queued in invocation.queue:
+            if queued.task.round == round:
+                queued.answers_at = math.inf
         if begun:
             invocation.busy_until = begun[-1].ends_at
         self._worked_s += sum(e.work_s for e in begun if e.task.round == round)
         invocation.queue = [e for e in (*begun, *waiting) if e.task.round != round]
         invocation.free_at = invocation.busy_until
-        for errand in waiting:
-            if errand.task.round != round:
-                self._time(errand, invocation)
+        for queued in waiting:
+            if queued.task.round != round:
+                self._time(queued, invocation)
 
     def _bill_s(self, invocation: _Invocation) -> float:
         return max(self._now, invocation.free_at) - invocation.invoked_at

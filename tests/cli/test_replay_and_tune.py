@@ -198,7 +198,10 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         (["--wait-out", "some"], "`wait_out` must be one of all, conform, feasible"),
         (["--conformity", "mild"], "`conformity` must be one of scheme, bursty"),
         (["--mu", "-1"], "`mu` must be a finite number >= 0"),
-        (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
+        (
+            ["--alpha", "9", "--base-load", "0.5"],
+            "`alpha` must leave the median time positive",
+        ),
         (["--alpha", "1e18"], "`alpha` must be a finite number >= 0 and <= 1e+15; got 1e+18"),
         (["--base-load", "1e16"], "`base_load` must be a finite number >= 0 and <= 1e+15; got"),
         (["--scheme", "deal", "--rtt", "1e308"], "`rtt` must be a finite number >= 0 and <= 1e+15"),
@@ -213,7 +216,7 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         ),
         (
             ["--scheme", "m-sgc:B=4,W=6,lam=1"],
-            "has a delay of 8; got 8 (say how many jobs, and repeat the profile)",
+            "must have more rounds than the delay of m-sgc:B=4,W=6,lam=1, 8; got 8",
         ),
     ],
 )
@@ -335,7 +338,7 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
     [
         (
             ["--jobs", "99", "--no-repeat"],
-            "profile's 8 rounds; got 99 (take fewer jobs, or let the profile repeat)",
+            "profile's 8 rounds; got 99 (take fewer jobs, or repeat the profile)",
         ),
         (["--backend", "lambada"], "`backend` must be one of"),
         (["--schemes", "deal", "--backend", "lambda"], "let functions stay (--resident)"),
@@ -343,15 +346,18 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
         (["--mu", "0,x"], "`mu` must be numbers, separated by commas; got 'x'"),
         (["--jobs-per-round", "1.5"], "`jobs_per_round` must be integers"),
         (["--wait-out", "none"], "`wait_out` must be one of"),
-        (["--mu", ","], "`mus` must be values that differ"),
+        (["--mu", ","], "`mus` must have at least one value"),
         (["--holdout", "1.5"], "`holdout` must satisfy 0 < holdout < 1"),
-        (["--alpha", "9", "--base-load", "0.5"], "`alpha` must leave times positive at load 0"),
+        (
+            ["--alpha", "9", "--base-load", "0.5"],
+            "`alpha` must leave the median time positive",
+        ),
         (["--top", "0"], "`top` must be an integer >= 1"),
         (["--models", "0"], "`models` must be an integer >= 1"),
         (["--models", "1e9"], "got '1e9'"),
         (
             ["--schemes", "gc-rep,lb-bsp", "--inexact"],
-            "`schemes` must have rounds, or deal; got 'lb-bsp' (`seqgc compare` runs it",
+            "deal their work; got 'lb-bsp' (compare it with other schemes by `seqgc compare`",
         ),
     ],
 )

@@ -49,8 +49,7 @@ from seqgc.search import (
 )
 from seqgc.search.kernel import _batch
 from seqgc.search.kernel._arrivals import Arrivals
-from seqgc.search.kernel._codes import Codes
-from seqgc.search.kernel._thresholds import after_enough
+from seqgc.search.kernel._thresholds import Codes, after_enough
 from seqgc.stragglers import StragglerModel
 from tests.kit import SOAK, left
 from tests.schemes.catalogue import all_schemes

@@ -22,8 +22,7 @@ from seqgc.search import (
     replay,
     tune,
 )
-from seqgc.search._floors import Floors
-from seqgc.search._search import pareto_front
+from seqgc.search._pruned_search import Floors, pareto_front
 from seqgc.search._tuning import bootstrap_total
 from seqgc.stragglers import clairvoyant_bound
 
@@ -378,7 +377,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
 
 def test_a_load_model_that_leaves_no_time_is_refused() -> None:
     profile = DelayProfile.from_times([[0.5, 1.0]], meta=ProfileMeta(base_load=0.5))
-    with pytest.raises(ParameterError, match="`alpha` must leave times positive at load 0"):
+    with pytest.raises(ParameterError, match="`alpha` must leave the median time positive"):
         Rehearsal(profile=profile, alpha=1.5).ideal_s(1)
 
 

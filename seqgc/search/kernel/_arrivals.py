@@ -1,11 +1,11 @@
-"""Who answers when: each round's order of arrival, which all candidates share.
+"""The order in which workers answer in each round, which all candidates share.
 
-A candidate's load adds one constant to every time of the profile (docs/mathematics.md,
-section 7), and adding a constant, rounding included, is monotone: a worker that answers before
-another at one load does not answer after it at another. So a round is sorted once, and what a
-candidate knows of it is one integer, *answered*: how many of the sorted workers had answered when
-it closed. Only ties need care, for different times may round to one instant: `Arrivals.count`
-compares the sums themselves.
+A candidate's load adds one constant to every time of the profile (docs/mathematics.md, section 7).
+Adding a constant is monotone, rounding included: if a worker answers before another at one load, it
+does not answer after it at another load. So each round is sorted once, and a candidate's state in
+it is one integer, *answered*: the number of sorted workers that had answered when the round closed.
+Only ties need care, because different times may round to the same sum: `Arrivals.count` compares
+the sums themselves.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from seqgc.rounds import ClosingRule
 __all__ = ["Arrivals", "Closings", "SmallInts"]
 
 SmallInts = npt.NDArray[np.signedinteger]
-"""Counts of workers and numbers of rounds, as narrow as they fit: memory traffic is the cost."""
+"""Numbers of workers or rounds, in the smallest type that fits: memory traffic is the cost."""
 
 
 class Arrivals:
     """The rounds of a profile at its base load, ``times`` (rounds, n), sorted.
 
-    ``seconds`` (rounds, n) are the times in order of arrival, ``order`` says which worker arrives
-    ``k``-th (from 0), and ``rank`` at which place each worker arrives. ``dtype`` is an integer type
-    that holds every count of workers and every number of a round.
+    ``seconds`` (rounds, n) are the times in order of arrival, ``order`` has the worker that arrives
+    ``k``-th (from 0), and ``rank`` the place at which each worker arrives. ``dtype`` is an integer
+    type that can hold every number of workers and every round number.
     """
 
     def __init__(self, times: FloatArray) -> None:
@@ -42,9 +42,9 @@ class Arrivals:
         np.put_along_axis(self.rank, self.order, places, axis=1)
 
     def count(self, rounds: IntArray, instants: FloatArray, *, shifts: FloatArray) -> IntArray:
-        """Return how many workers have answered by the instants; all arrays broadcast.
+        """Return how many workers have answered by the instants. All arrays broadcast.
 
-        By bisection, of the very sums ``time + shift`` that a replay compares.
+        This is a bisection over the sums ``time + shift`` that a replay compares.
         """
         low = np.zeros(np.broadcast_shapes(rounds.shape, instants.shape), dtype=np.intp)
         high = np.full_like(low, self.n)
@@ -57,13 +57,14 @@ class Arrivals:
 
 
 class Closings:
-    """When the rounds of many candidates close: the gate of `seqgc.rounds.RoundGate`, in batch.
+    """The closing times of the rounds of many candidates: `seqgc.rounds.RoundGate`, in batch.
 
-    A round is open until ``(1+mu) * kappa`` or until everybody answered; then, if fewer answered
-    than are needed, until all have (``all``), or as many as are needed. How many are needed, the
-    candidates' `Thresholds` say; ``shifts`` (candidates,) are the seconds that each candidate's
-    load adds to every time. How long each of the ``num_rounds`` lasts is in ``seconds``, and
-    whether it stays open beyond ``(1+mu) * kappa`` in ``waited_out``, (num_rounds, candidates).
+    A round is open until ``(1+mu) * kappa``, or until all workers answered. If fewer answered than
+    are needed, it stays open until all have (``all``), or as many as are needed. The candidates'
+    `Thresholds` give the number needed. ``shifts`` (candidates,) are the seconds that each
+    candidate's load adds to every time. The results are ``seconds``, the length of each round, and
+    ``waited_out``, true if it stays open beyond ``(1+mu) * kappa``; both are (num_rounds,
+    candidates).
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class Closings:
         self.waited_out: BoolArray = np.zeros(kappa.shape, dtype=np.bool_)
 
     def close(self, round: int, needed: SmallInts, *, idle: BoolArray | None) -> IntArray:
-        """Close a round with at least ``needed`` answers; return how many answered, (candidates,).
+        """Close a round with at least ``needed`` answers; return how many came, (candidates,).
 
-        Where ``idle``, nobody has anything to do: the round takes no time and everybody counts.
+        Where ``idle`` is true, no worker has a task: the round takes no time, and all workers count
+        as answered.
         """
         early, n = self._early[round], self._arrivals.n
         waits = needed > early

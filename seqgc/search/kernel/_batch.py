@@ -1,35 +1,35 @@
 """`batch_replay`: the general replay of thousands of schemes at once.
 
-A search replays tens of thousands of candidates. The general replay follows a schedule for
-each, and asks it in every round which answers suffice. This folder takes the same decisions for
-many candidates at once, with a few array operations a round for all of them. It rests on three
-observations.
+A search replays tens of thousands of candidates. The general replay follows a schedule for each,
+and asks it in every round which answers suffice. This package takes the same decisions for many
+candidates at once, with a few array operations per round. It rests on three observations.
 
 1. *All candidates share the order of arrival.* A candidate's load adds one constant to every time
-   of the profile, so that a round is sorted once (`Arrivals`). What a round can close with is then
-   a beginning of that order, and all there is to know of it is one integer: how many had answered.
+   of the profile, so that each round is sorted once (`Arrivals`). The answers with which a round
+   can close are then a prefix of this order, and one integer describes them: their number.
 
 2. *More answers never hurt.* This is part of every schedule's contract (`Schedule.feasible`,
-   `Schedule.conforms`). So the beginnings that suffice are those from some length on, the round's
-   *threshold*: one integer for each candidate. `Thresholds` computes it from the past, in closed
-   form, scheme by scheme: GC's is constant, or the place of the answer that completes a group;
-   M-SGC's is the largest of several such places (`_gc`, `_sr_sgc`, `_m_sgc`).
+`Schedule.conforms`). So the prefixes that suffice have at least some length, the round's
+*threshold*: one integer for each candidate. `Thresholds` computes it from the past, in closed form,
+for each kind of scheme. For GC it is constant, or the place of the answer that completes a group;
+for M-SGC it is the largest of several such places (`_gc`, `_sr_sgc`, `_m_sgc`).
 
-3. *From the threshold follows when the round closes*, and that is the closing rule's business alone
-   (`Closings`): at ``(1+mu) * kappa`` if enough have answered by then, else when the answer at the
-   threshold arrives (or the last one, with ``all``). Whoever answered by that instant has answered;
-   the thresholds take note, and the next round begins.
+3. *The threshold determines when the round closes*, by the closing rule alone (`Closings`): at
+``(1+mu) * kappa`` if enough workers have answered by then, else when the answer at the threshold
+arrives (or the last one, with ``all``). All workers that answered by this instant count, the
+thresholds are updated, and the next round begins.
 
 Example: 4 workers answer after 1, 2, 3 and 9 s; the rule is mu = 0, ``feasible``. GC with s = 1 has
 the threshold 3: the round lasts 3 s. With repetition in two groups {0, 1} and {2, 3}, and arrivals
 in the order 0, 2, 1, 3, the threshold is 2: it lasts 2 s.
 
-Candidates that decide alike are computed once (`Kernel.decisions`), and those that share a rule are
-computed together in blocks that fit the processor's cache. Times are added and compared
-in the order of the general replay's own operations, so that the results agree to the last bit;
-``tests/search/test_same_decisions.py`` compares them. A scheme that has no kernel, or whose workers
-have unequal loads (whose order of arrival is its own), is replayed in general. RA-SGC shares none
-of the three, for its loads depend on who was late before: `_ra_sgc` plays rounds of its own.
+Candidates that decide alike are computed once (`Kernel.decisions`), and candidates that share a
+rule are computed together in blocks that fit the processor's cache. Times are added and compared in
+the order of the operations of the general replay, so that the results agree to the last bit;
+``tests/search/test_same_decisions.py`` compares them. A scheme is replayed in general if it has no
+kernel, or if its workers have unequal loads and thus an order of arrival of their own. None of the
+three observations holds for RA-SGC, because its loads depend on earlier stragglers: `_ra_sgc`
+replays it differently.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ import numpy as np
 from seqgc.ports import FloatArray, IntArray
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import Scheme, by_rounds
-from seqgc.search._recorded_run import replay
 from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._replay import replay
 from seqgc.search.kernel._arrivals import Arrivals
 from seqgc.search.kernel._dispatch import Kernel, Stage, kernel_of
 
@@ -55,12 +55,12 @@ _LEAST_WIDTH = 32  # candidates
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchReplay:
-    """What the runs of many candidates on recorded times come to.
+    """The outcome of the runs of many candidates on recorded times.
 
-    ``round_seconds`` (candidates, most rounds) seconds, 0 beyond a candidate's own rounds;
-    ``loads`` of the same shape, what a worker has on average, as a share of a model's batch;
-    ``num_rounds`` (candidates,); ``waited_out`` (candidates,), how many rounds stayed open beyond
-    ``(1+mu) * kappa``. Read-only.
+    ``round_seconds`` (candidates, most rounds) is in seconds, 0 after a candidate's last round.
+    ``loads`` has the same shape: the mean load of a worker, as a share of a model's batch.
+    ``num_rounds`` is (candidates,). ``waited_out`` (candidates,) counts the rounds that stayed open
+    beyond ``(1+mu) * kappa``. All arrays are read-only.
     """
 
     round_seconds: FloatArray
@@ -74,11 +74,11 @@ class BatchReplay:
 
     @property
     def runtime_s(self) -> FloatArray:
-        """Seconds of all rounds together, (candidates,)."""
+        """Total seconds of all rounds, (candidates,)."""
         seconds = np.empty(len(self.num_rounds))
         for rounds in np.unique(self.num_rounds):
             rows = self.num_rounds == rounds
-            # Of their own rounds alone: then it is `Replay.runtime_s` to the last bit.
+            # Without padding, so that the sum is `Replay.runtime_s` to the last bit.
             own = np.ascontiguousarray(self.round_seconds[rows, :rounds])
             seconds[rows] = own.sum(axis=1)
         return seconds
@@ -87,15 +87,15 @@ class BatchReplay:
 def batch_replay(
     schemes: Sequence[Scheme], rehearsal: Rehearsal, *, rule: ClosingRule, jobs_per_round: int = 1
 ) -> BatchReplay:
-    """Replay many schemes under one closing rule: what `seqgc.search.replay` gives, bit for bit.
+    """Replay many schemes under one closing rule. The results equal `replay`, bit for bit.
 
-    The rehearsal says its number of jobs; a candidate is one of the schemes in a
+    The rehearsal gives the number of jobs. A candidate is one of the schemes in a
     `seqgc.rounds.Setting` with ``rule`` and ``jobs_per_round``.
 
     Raises
     ------
     ParameterError, ProfileError
-        Where a replay of one of the schemes would.
+        If a replay of one of the schemes would raise it.
 
     Examples
     --------
@@ -152,12 +152,12 @@ def batch_replay(
 def _blocks(
     settings: Sequence[Setting], loads: FloatArray, rehearsal: Rehearsal
 ) -> tuple[list[tuple[Kernel | None, list[int]]], list[int]]:
-    """Return whom to compute together, and for every setting which of those decides like it.
+    """Return blocks of settings to compute together, and for each setting the one to copy.
 
-    A block is small enough for the processor's cache. What has no kernel is alone.
+    A block fits the processor's cache. A setting without a kernel is a block of its own.
     """
-    # Where all workers of a scheme have one load, their order is that of every such scheme. No
-    # kernel knows of mini-tasks that are left out.
+    # All schemes whose workers have equal loads share the order of arrival. No kernel supports
+    # mini-tasks that are left out.
     even = (loads == loads[:, :1]).all(axis=1).tolist()
     first: dict[Hashable, int] = {}
     same: list[int] = []
@@ -171,7 +171,7 @@ def _blocks(
                 bursty_only=rehearsal.conformity == "bursty",
             )
         decisions: Hashable = scheme
-        if kernel is not None:  # of a batch, loads may differ all the same
+        if kernel is not None:  # given a batch, loads may differ nevertheless
             decisions = (kernel.decisions, loads[i, 0])
         same.append(first.setdefault(decisions, i))
         if same[i] == i:

@@ -1,16 +1,17 @@
-"""What a search may know of a scheme beyond its contract, by dispatch on its type.
+"""Optional facts about a scheme that make a search faster, by dispatch on its type.
 
-All of it is optional: it saves time, and decides nothing. A scheme that says nothing is replayed in
-general, one candidate after another.
+None of them changes a decision. A scheme without them is replayed in general, one candidate after
+another.
 
-- `necessary_answers` says what its rounds cannot close without, so that candidates which cannot win
-  are not replayed; and `least_loads`, what workers have at least, where it differs by round.
-- `kernel_of` says how thousands are replayed at once (see `_batch`).
-- `conforms_as_feasible` and `stands_for_others` keep one candidate from being replayed under two
+- `necessary_answers` gives the answers that its rounds cannot close without, so that hopeless
+  candidates are not replayed; `least_loads` gives the least loads of its workers, if they differ by
+  round.
+- `kernel_of` tells how thousands of candidates are replayed at once (see `_batch`).
+- `conforms_as_feasible` and `stands_for_others` keep a candidate from being replayed under two
   names.
-- `adds_results` says which decode well among thousands of workers.
+- `adds_results` selects the schemes that decode well among thousands of workers.
 
-The scheme's own file in this folder registers them: ``@necessary_answers.register``.
+The file of each scheme in this package registers them: ``@necessary_answers.register``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from seqgc.rounds import ClosingRule
 from seqgc.schemes import MSGC, SRSGC, Scheme
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search.kernel._arrivals import Arrivals, Closings
-from seqgc.search.kernel._thresholds import History, Thresholds
+from seqgc.search.kernel._thresholds import AnswerHistory, Thresholds
 
 __all__ = [
     "Kernel",
@@ -45,9 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Answers that a round cannot close without: ``answers`` of them, or such as decode ``code``.
+    """The answers that a round cannot close without: ``answers`` of them, or enough for ``code``.
 
-    A code is its kind and s. ``to_the_end``: rounds of the tail have work too, whoever answers.
+    A code is its kind and s. If ``to_the_end`` is true, the rounds of the tail have work too,
+    whichever workers answer.
     """
 
     answers: int | None = None
@@ -57,7 +59,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
-    """What the candidates of a block are replayed on, ``num_rounds`` rounds of it."""
+    """The data on which the candidates of a block are replayed for ``num_rounds`` rounds."""
 
     rehearsal: Rehearsal
     arrivals: Arrivals
@@ -72,7 +74,7 @@ class Stage:
         return shifts
 
     def times(self, round: int, loads: FloatArray) -> FloatArray:
-        """Return the seconds (..., n) that workers take at loads, as `Rehearsal.times_of` does."""
+        """Return the seconds (..., n) of workers with these loads, as `Rehearsal.times_of` does."""
         profile, row = self.rehearsal.profile, round % self.rehearsal.profile.num_rounds
         times: FloatArray = profile.times[row] + self.shifts(loads)
         if times.min() <= 0:
@@ -82,9 +84,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Played:
-    """What becomes of rounds, (rounds, candidates): seconds, and if beyond ``(1+mu) * kappa``.
+    """The outcome of rounds: their seconds, and whether they exceed ``(1+mu) * kappa``.
 
-    ``loads``: what workers have, on average; None: in every round what `Scheme.loads_of` says.
+    All arrays are (rounds, candidates). ``loads`` are mean loads of a worker; None: the loads of
+    every round are `Scheme.loads_of`.
     """
 
     seconds: FloatArray
@@ -94,12 +97,11 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """How one candidate is replayed together with others.
+    """The way to replay one candidate together with others.
 
-    ``group`` is what schemes must agree on to be replayed together. ``decisions`` is what decides:
-    schemes that agree on it have one load and the same closings. ``play`` replays some candidates:
-    ``(schemes of one group, stage) -> Played``; `by_thresholds` makes it where workers have equal
-    loads.
+    Schemes are replayed together if they agree on ``group``. Schemes that agree on ``decisions``
+    have the same load and the same closings. ``play`` replays candidates: ``(schemes of one group,
+    stage) -> Played``. `by_thresholds` makes such a function if all workers have equal loads.
     """
 
     group: Hashable
@@ -108,11 +110,11 @@ class Kernel:
 
 
 def by_thresholds(make: Callable[..., Thresholds]) -> Callable[..., Played]:
-    """Return what replays candidates by ``make(schemes, history, num_jobs)``, their thresholds."""
+    """Return a ``play`` function that follows thresholds: ``make(schemes, history, num_jobs)``."""
 
     def play(schemes: Sequence[Scheme], stage: Stage) -> Played:
         loads = np.array([scheme.loads_of(stage.rehearsal.batch)[0] for scheme in schemes])
-        history = History(stage.arrivals, len(schemes))
+        history = AnswerHistory(stage.arrivals, len(schemes))
         thresholds = make(schemes, history, stage.num_rounds - schemes[0].delay)
         closings = Closings(
             stage.arrivals, stage.shifts(loads), num_rounds=stage.num_rounds, rule=stage.rule
@@ -128,29 +130,29 @@ def by_thresholds(make: Callable[..., Thresholds]) -> Callable[..., Played]:
 
 @singledispatch
 def necessary_answers(scheme: Scheme, *, conforms: bool) -> Need:  # noqa: ARG001
-    """Return what no round of the scheme closes without; ``conforms``: if it must conform."""
+    """Return the need of every round of the scheme; ``conforms``: of rounds that must conform."""
     return Need(answers=0)
 
 
 @singledispatch
 def least_loads(scheme: Scheme, batch: int | None) -> FloatArray:
-    """Return what workers have at least, (n,), in the rounds in which jobs begin."""
+    """Return the least loads of the workers, (n,), in rounds in which jobs begin."""
     return scheme.loads_of(batch)
 
 
 @singledispatch
 def kernel_of(scheme: Scheme, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
-    """Return how the scheme is replayed with others; None: in general, by itself.
+    """Return the scheme's kernel; None: it is replayed by itself.
 
-    ``feasible``: rounds wait only until no job is lost, and nobody asks what conforms. If somebody
-    does, ``bursty_only`` says that the bursty model alone conforms.
+    ``feasible``: rounds wait only until no job is lost, and conformity does not matter. Otherwise,
+    ``bursty_only`` means that only the bursty model conforms.
     """
     return None
 
 
 @singledispatch
 def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Whether every gradient is a plain sum of results, which decodes well whoever answers."""
+    """Return whether every gradient is a plain sum of results, which decodes well in any case."""
     return True
 
 
@@ -161,11 +163,11 @@ def _(scheme: SRSGC | MSGC) -> bool:
 
 @singledispatch
 def conforms_as_feasible(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Whether no other answers than those that conform are feasible."""
+    """Return whether a set of answers is feasible only if it conforms."""
     return False
 
 
 @singledispatch
 def stands_for_others(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Whether, closed by ``feasible``, no earlier candidate does the same under another name."""
+    """Return whether this is the first of several candidates that ``feasible`` closes alike."""
     return True

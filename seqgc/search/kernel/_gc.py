@@ -1,4 +1,4 @@
-"""What rounds of gradient coding need: the past does not matter."""
+"""Kernels of the schemes without memory: `Uncoded`, `Backup` and `GC`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from seqgc.codes import make_code
-from seqgc.ports import BoolArray
 from seqgc.schemes import GC, Backup, Uncoded
-from seqgc.search.kernel._arrivals import SmallInts
-from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
     Kernel,
     Need,
@@ -19,53 +16,38 @@ from seqgc.search.kernel._dispatch import (
     kernel_of,
     necessary_answers,
 )
-from seqgc.search.kernel._thresholds import History, Thresholds
-
-__all__ = ["GCThresholds"]
+from seqgc.search.kernel._thresholds import AnswerHistory, Codes
 
 
-class GCThresholds(Thresholds):
-    """Rounds of `Uncoded`, `Backup` and `GC` schemes.
+def _codes(
+    schemes: Sequence[Uncoded | Backup | GC],
+    history: AnswerHistory,
+    _num_jobs: int,
+    *,
+    feasible: bool,
+) -> Codes:
+    """Return the thresholds of the rounds.
 
-    Feasible is what the code decodes. What conforms suffices for that: one answer in every group
-    with repetition, which is the same, and n - s with the other codes, which may be more.
+    A round is feasible if the code decodes. A round that conforms has one answer in every group of
+    a repetition code, which is the same, and n - s answers for other codes, which may be more.
     """
-
-    def __init__(
-        self,
-        schemes: Sequence[Uncoded | Backup | GC],
-        history: History,
-        _num_jobs: int,
-        *,
-        feasible: bool,
-    ) -> None:
-        families = [scheme.family if isinstance(scheme, GC) else None for scheme in schemes]
-        kinds = [family if feasible or family == "rep" else None for family in families]
-        self._codes = Codes(history.arrivals, [scheme.tolerated for scheme in schemes], kinds)
-
-    def needed(self, round: int) -> SmallInts:
-        return self._codes.needed(round)
-
-    def idle(self, round: int) -> BoolArray | None:  # noqa: ARG002 (never)
-        return None
-
-    def close(self, round: int) -> None:
-        """Nothing to remember."""
+    families = [scheme.family if isinstance(scheme, GC) else None for scheme in schemes]
+    kinds = [family if feasible or family == "rep" else None for family in families]
+    return Codes(history.arrivals, [scheme.tolerated for scheme in schemes], kinds)
 
 
 @kernel_of.register
 def _(scheme: Uncoded | Backup | GC, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
     if isinstance(scheme, GC) and not (scheme.exact and _counts(scheme)):
         return None
-    return Kernel(
-        group=GC, decisions=scheme, play=by_thresholds(partial(GCThresholds, feasible=feasible))
-    )
+    thresholds = partial(_codes, feasible=feasible)
+    return Kernel(group=GC, decisions=scheme, play=by_thresholds(thresholds))
 
 
 def _counts(scheme: GC) -> bool:
-    """Whether nothing decodes but a cover of its code or, if it has none, any n - s answers.
+    """Return whether only a cover or, for a code without covers, any n - s answers decode.
 
-    Of somebody else's code without covers, fewer answers may decode: equations must be solved.
+    Fewer answers may decode a user's code without covers: this takes solving equations.
     """
     if scheme.family in ("rep", "cyclic", "binary"):
         return True
@@ -78,18 +60,18 @@ def _(scheme: GC) -> bool:
 
 
 @necessary_answers.register
-def _(scheme: Uncoded, *, conforms: bool) -> Need:  # noqa: ARG001 (everybody, in any case)
+def _(scheme: Uncoded, *, conforms: bool) -> Need:  # noqa: ARG001
     return Need(answers=scheme.n)
 
 
 @necessary_answers.register
-def _(scheme: Backup, *, conforms: bool) -> Need:  # noqa: ARG001 (any that many, in any case)
+def _(scheme: Backup, *, conforms: bool) -> Need:  # noqa: ARG001
     return Need(answers=scheme.n - scheme.b)
 
 
 @necessary_answers.register
 def _(scheme: GC, *, conforms: bool) -> Need:
-    """Return what decodes the round's own job; what conforms has at most s stragglers."""
+    """Return what decodes the round's job; a pattern that conforms has at most s stragglers."""
     if conforms and scheme.family != "rep":
         return Need(answers=scheme.n - scheme.s)
     if scheme.exact and _counts(scheme):

@@ -1,4 +1,4 @@
-"""What rounds of M-SGC need (docs/mathematics.md, sections 3.3, 4 and 6)."""
+"""Kernel of M-SGC (docs/mathematics.md, sections 3.3, 4 and 6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from seqgc.ports import BoolArray
 from seqgc.schemes import MSGC
 from seqgc.search.kernel._arrivals import SmallInts
-from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
     Kernel,
     Need,
@@ -18,29 +17,38 @@ from seqgc.search.kernel._dispatch import (
     kernel_of,
     necessary_answers,
 )
-from seqgc.search.kernel._thresholds import History, Recent, Thresholds, after_last
-from seqgc.search.kernel._windows import ArbitraryWindow, BurstyWindow, Conforms, Window
+from seqgc.search.kernel._thresholds import (
+    AnswerHistory,
+    ArbitraryWindow,
+    BurstyWindow,
+    Codes,
+    Conforms,
+    Recent,
+    Thresholds,
+    Window,
+    after_last,
+)
 
 __all__ = ["MSGCFeasible"]
 
 
 class MSGCFeasible(Thresholds):
-    """Closing a round must leave every job of M-SGC a chance (`MSGCSchedule.feasible`).
+    """The thresholds of feasible rounds: every job keeps a chance (`MSGCSchedule.feasible`).
 
-    A job in slot d with T - d slots to come is lost for good if a worker owes it more than
-    min(B, T - d) chunks: it makes up for one in each of its adaptive slots, W-1 ... T = W-2+B. And
-    the workers that owe nothing must suffice to decode its next D2 group, those of them that
-    answer now if the slot is adaptive. Before the round both hold with one round less. So of the
-    workers that owe min(B, T - d + 1) all must answer, and of those that owe nothing as many as
-    decode.
+    A job in slot d with T - d slots to come is lost permanently if a worker owes it more than
+    min(B, T - d) chunks, because the worker makes up for one chunk in each of its adaptive slots,
+    W-1 ... T = W-2+B. Also, the workers that owe nothing must suffice to decode the job's next D2
+    group; if the slot is adaptive, only workers that answer now count. Before the round, both
+    conditions hold with one round less. So all workers that owe min(B, T - d + 1) chunks must
+    answer, and enough of the workers that owe nothing to decode.
 
-    ``_missing`` (n, candidates) is how many D1 chunks each worker owes the jobs in slots W-1, W,
-    ..., W-2+B of the open round. In slots 0 ... W-2 a chunk is missed whenever the worker
-    straggles, so that the first is the count over W-1 rounds; afterwards every answer makes up for
-    one. ``schemes`` differ in lam and family alone.
+    ``_missing`` (n, candidates) is the number of D1 chunks that each worker owes the jobs in slots
+    W-1, W, ..., W-2+B of the open round. In slots 0 ... W-2 a chunk is missed whenever the worker
+    straggles, so that the first array is the count over W-1 rounds; afterwards, every answer makes
+    up for one chunk. ``schemes`` differ only in lam and family.
     """
 
-    def __init__(self, schemes: Sequence[MSGC], history: History, num_jobs: int) -> None:
+    def __init__(self, schemes: Sequence[MSGC], history: AnswerHistory, num_jobs: int) -> None:
         self._history, self._num_jobs = history, num_jobs
         self._burst, self._first_adaptive = schemes[0].B, schemes[0].W - 1
         self._recent = Recent(history, self._first_adaptive)
@@ -59,7 +67,7 @@ class MSGCFeasible(Thresholds):
         return needed
 
     def idle(self, round: int) -> BoolArray | None:
-        """Return where there are no coded results (lam = n), no first attempts, and no debts."""
+        """Return the candidates without coded results (lam = n), first attempts and debts."""
         first_attempts = round - (self._first_adaptive - 1) < self._num_jobs
         if first_attempts or not self._uncoded.any():
             return None
@@ -74,11 +82,11 @@ class MSGCFeasible(Thresholds):
         self._missing = [self._recent.times, *later]
 
     def _jobs(self, round: int) -> Iterator[tuple[int, SmallInts]]:
-        """Yield, for each job that binds, the most chunks it bears missing, and the missing ones.
+        """Yield, for each binding job, the most chunks that may be missing, and the missing ones.
 
-        Of the jobs in slots up to W-1 the oldest binds: who straggled in the latest rounds is the
-        more, the more rounds one counts. (In the first rounds it is job 0, and the count, cut at
-        round 0, is just of its rounds.)
+        Of the jobs in slots up to W-1, the oldest one binds, because more rounds count more
+        stragglings. In the first rounds this is job 0, and the count, cut at round 0, covers
+        exactly its rounds.
         """
         for later, missing in enumerate(self._missing):
             job = round - self._first_adaptive - later
@@ -91,15 +99,18 @@ def _uncoded(schemes: Sequence[MSGC]) -> BoolArray:
 
 
 def _conforms(
-    schemes: Sequence[MSGC], history: History, num_jobs: int, *, bursty_only: bool
+    schemes: Sequence[MSGC], history: AnswerHistory, num_jobs: int, *, bursty_only: bool
 ) -> Conforms:
-    """In its life of W-1+B rounds every job sees a bursty pattern or an arbitrary one."""
+    """Return the thresholds of rounds that conform.
+
+    In its W-1+B rounds, every job sees a bursty or an arbitrary pattern.
+    """
     B, W = schemes[0].B, schemes[0].W
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = []
     if not bursty_only:
         models.append(ArbitraryWindow(history, B=B, W=W, lam=lam))
-    # For B = 1 the two models are one: a worker straggles at most once in W rounds.
+    # For B = 1 both models say the same: a worker straggles at most once in W rounds.
     if bursty_only or B > 1:
         models.append(BurstyWindow(history, B=B, W=W, lam=lam))
     uncoded, ends = _uncoded(schemes), None
@@ -112,7 +123,7 @@ def _conforms(
 
 @kernel_of.register
 def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
-    """Of M-SGC's code, conformity knows the load alone."""
+    """Return the kernel. If rounds must conform, only the load of the code matters."""
     if scheme.late == "take":
         return None
     group = (MSGC, scheme.B, scheme.W)
@@ -127,9 +138,9 @@ def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
 def _(scheme: MSGC, *, conforms: bool) -> Need:
     """Return what decodes the D2 groups of the job that starts in the round.
 
-    Who misses its first chunk cannot answer for the first group any more. (For lam = n there is no
-    group.) A pattern that conforms has at most lam stragglers. The tail's rounds have work as long
-    as the D2 groups of the last job are not answered.
+    A worker that misses its first chunk cannot answer for the first group. (For lam = n there is no
+    group.) A pattern that conforms has at most lam stragglers. The rounds of the tail have work
+    until the D2 groups of the last job are answered.
     """
     coded = scheme.lam < scheme.n
     if conforms or not coded:

@@ -1,9 +1,9 @@
-"""RA-SGC, many candidates at once: they differ in who is dealt what, and so in the loads.
+"""Kernel of RA-SGC: candidates differ in the parts of each worker, and so in the loads.
 
-So no order of arrival is shared, and times are looked at one candidate after another, in arrays
-(candidates, workers). When a round closes follows from two instants of each candidate: when a share
-q of its own job's chunks is in, and when the last chunk is in that is missing of the job before, be
-it from a worker that it was dealt to or late from one of its own.
+So there is no shared order of arrival, and each candidate has its own times: arrays (candidates,
+workers). When a round closes depends on two instants of each candidate: when a share q of the
+chunks of its own job has arrived, and when the last missing chunk of the job before has arrived,
+either from a worker that received it in this round or late from one that had it before.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from seqgc.search.kernel._dispatch import (
 
 
 class _Flights:
-    """The jobs before the open round's, of candidates with the same G, and who was late how often.
+    """The jobs before the open round's, for candidates with the same G, and the workers' delays.
 
-    ``missing``: (candidates, G), which chunks; ``to_come``: when each of them comes late, at the
-    earliest, seconds from the open round's begin.
+    ``missing`` (candidates, G) marks missing chunks. ``_to_come`` has the earliest late arrival of
+    each, in seconds from the beginning of the open round. ``_rates`` are the rates at which workers
+    straggle.
     """
 
     def __init__(self, schemes: Sequence[RASGC], num_rounds: int) -> None:
@@ -45,7 +46,7 @@ class _Flights:
         self._rates: FloatArray = np.zeros((len(schemes), self.n))
 
     def deal(self, round: int) -> None:
-        """Deal what is missing: ``parts`` (candidates,) of each chunk, to so many holders each."""
+        """Assign the missing chunks: ``parts`` (candidates,) of each, to several holders each."""
         self._counts = self.missing.sum(axis=1)
         some = np.maximum(self._counts, 1)
         wanted = np.maximum(self.n // (self._most_holders * some), 1)
@@ -56,18 +57,20 @@ class _Flights:
         self._dealt = np.arange(self.n) < (self._counts * self.parts * holders)[:, None]
 
     def is_dealt(self) -> BoolArray:
-        """Return who is dealt a part, (candidates, n)."""
+        """Return which workers have a part, (candidates, n)."""
         mask: BoolArray = np.zeros(self._dealt.shape, dtype=np.bool_)
         np.put_along_axis(mask, self._best, self._dealt, axis=1)
         return mask
 
     def completed(self, times: FloatArray) -> FloatArray:
-        """Return when the last missing chunk is in, (candidates,); -inf if none is missing."""
-        # Of the workers in order of their record, who is dealt a part of which place.
+        """Return when the last missing chunk arrives, (candidates,); -inf if none is missing."""
+        # The part of each worker, in order of the workers' rates.
         places = np.arange(self.n)
         items = (self._counts * self.parts)[:, None]
         item = places % np.maximum(items, 1)
-        came = np.full(times.shape, np.inf)  # by item: the parts of one chunk after another
+        came = np.full(
+            times.shape, np.inf
+        )  # by part: the parts of one chunk, then those of the next
         rows, held = np.nonzero(self._dealt)
         in_order = np.take_along_axis(times, self._best, axis=1)
         np.minimum.at(came, (rows, item[rows, held]), in_order[rows, held])
@@ -80,7 +83,7 @@ class _Flights:
         return last
 
     def first_own(self, times: FloatArray) -> FloatArray:
-        """Return when each chunk's first own result comes, (candidates, G)."""
+        """Return when the first result of each chunk of the own job arrives, (candidates, G)."""
         rows = -(-self.n // self._num_own)
         padded = np.full((len(times), rows * self._num_own), np.inf)
         padded[:, : self.n] = times
@@ -88,7 +91,7 @@ class _Flights:
         return first
 
     def close(self, times: FloatArray, first_own: FloatArray, at: FloatArray) -> None:
-        """Go on after a round of own work that closed at these seconds, (candidates,)."""
+        """Update the state after a round with new work that closed at ``at`` (candidates,)."""
         self.missing = first_own > at[:, None]
         late = self.missing & self._takes[:, None]
         self._to_come = np.where(late, first_own - at[:, None], np.inf)
@@ -96,11 +99,11 @@ class _Flights:
 
 
 def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
-    """Replay schemes of the same G."""
+    """Replay schemes with the same G."""
     n, num_rounds = schemes[0].n, stage.num_rounds
     flights = _Flights(schemes, num_rounds)
     quorum = np.array([[scheme.quorum - 1] for scheme in schemes])
-    wanted = np.array([[n - 1 - scheme.s] for scheme in schemes])  # of what conforms
+    wanted = np.array([[n - 1 - scheme.s] for scheme in schemes])  # if rounds must conform
     whole, dealt = _loads(schemes, stage.rehearsal.batch)
     seconds = np.zeros((num_rounds, len(schemes)))
     waited_out = np.zeros(seconds.shape, dtype=np.bool_)
@@ -146,13 +149,13 @@ def _loads(schemes: Sequence[RASGC], batch: int | None) -> tuple[FloatArray, Flo
 
 @kernel_of.register
 def _(scheme: RASGC, *, feasible: bool, bursty_only: bool) -> Kernel:  # noqa: ARG001
-    """Return it for any parameters; schemes of one G are replayed together."""
+    """Return the kernel. Schemes with the same G are replayed together."""
     return Kernel(group=(RASGC, scheme.num_own), decisions=scheme, play=_play)
 
 
 @least_loads.register
 def _(scheme: RASGC, batch: int | None) -> FloatArray:
-    """Return their own chunks."""
+    """Return the loads of the workers' own chunks."""
     return np.full(scheme.n, loads_of_parts(scheme, batch)[0])
 
 
@@ -164,5 +167,5 @@ def _(scheme: RASGC, *, conforms: bool) -> Need:
 
 @stands_for_others.register
 def _(scheme: RASGC) -> bool:
-    """Whether it has the smallest s that gives G."""
+    """Return whether s is the smallest one that gives G."""
     return scheme.s == 0 or scheme.n // scheme.s != scheme.num_own

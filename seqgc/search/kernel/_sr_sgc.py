@@ -1,4 +1,4 @@
-"""What rounds of SR-SGC need (docs/mathematics.md, sections 3.2, 4 and 6)."""
+"""Kernel of SR-SGC (docs/mathematics.md, sections 3.2, 4 and 6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from seqgc.ports import BoolArray, IntArray
 from seqgc.schemes import SRSGC
 from seqgc.search.kernel._arrivals import SmallInts
-from seqgc.search.kernel._codes import Codes
 from seqgc.search.kernel._dispatch import (
     Kernel,
     Need,
@@ -19,43 +18,51 @@ from seqgc.search.kernel._dispatch import (
     necessary_answers,
     stands_for_others,
 )
-from seqgc.search.kernel._thresholds import History, Thresholds, after_last
-from seqgc.search.kernel._windows import BurstyWindow, Conforms, EachRound, Window
+from seqgc.search.kernel._thresholds import (
+    AnswerHistory,
+    BurstyWindow,
+    Codes,
+    Conforms,
+    Thresholds,
+    Window,
+    after_last,
+)
 
 __all__ = ["SRSGCFeasible"]
 
 
 class SRSGCFeasible(Thresholds):
-    """The job due now must be decodable; whatever else is missing can still be reattempted.
+    """The thresholds of feasible rounds: the job that is due now must be decodable.
 
-    That is the job of B rounds ago, and who reattempts it is followed as `SRSGCSchedule` chooses:
-    ``_chosen`` (n, candidates). ``schemes`` differ in W, lam and family alone.
+    This is the job of B rounds ago. Everything else that is missing can still be reattempted.
+    ``_chosen`` (n, candidates) are the workers that reattempt it, chosen as by `SRSGCSchedule`.
+    ``schemes`` differ only in W, lam and family.
     """
 
-    def __init__(self, schemes: Sequence[SRSGC], history: History, num_jobs: int) -> None:
+    def __init__(self, schemes: Sequence[SRSGC], history: AnswerHistory, num_jobs: int) -> None:
         self._history, self._num_jobs, self._delay = history, num_jobs, schemes[0].B
         tolerated = [scheme.s for scheme in schemes]
         self._codes = Codes(history.arrivals, tolerated, [scheme.family for scheme in schemes])
         self._wanted_results = history.arrivals.n - np.array(tolerated)
         sizes = [scheme.s + 1 if scheme.family == "rep" else 0 for scheme in schemes]
         self._group_sizes: IntArray = np.array(sizes)  # 0 without groups
-        # For the jobs of the last B rounds: who returned the job's result in the job's own round.
+        # For each job of the last B rounds: the workers that returned a result in its own round.
         self._returned: list[BoolArray] = []
-        self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)  # the same of the one due
+        self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)  # the same for the job due
         self._chosen: BoolArray = np.zeros(history.shape, dtype=np.bool_)
 
     def idle(self, round: int) -> BoolArray | None:
-        """Return where there is nothing new and nothing to reattempt."""
+        """Return the candidates with no new job and nothing to reattempt."""
         if round < self._num_jobs:
             return None
         idle: BoolArray = np.logical_not(self._chosen.any(axis=0))
         return idle
 
     def needed(self, round: int) -> SmallInts:
-        """Return what the job due needs.
+        """Return the number of answers that the job due needs.
 
-        As many workers reattempt as results are wanting of n - s, so that all of them must answer
-        unless the code has covers, one of which may be complete before.
+        The number of workers that reattempt is the number of results missing from n - s. So all of
+        them must answer, unless the code has covers, one of which may be complete earlier.
         """
         needed = after_last(self._chosen, self._history.arrivals.rank[round])
         covered = self._codes.covered
@@ -72,7 +79,7 @@ class SRSGCFeasible(Thresholds):
             self._choose(self._returned.pop(0))
 
     def _choose(self, returned: BoolArray) -> None:
-        """Choose the first workers, in order, without a result: Rep, in groups without any."""
+        """Choose the first workers without a result; for Rep, only in groups without any result."""
         self._due = returned
         wanting = self._wanted_results - returned.sum(axis=0)
         if len(self._codes.covered):
@@ -89,14 +96,17 @@ class SRSGCFeasible(Thresholds):
 
 
 def _conforms(
-    schemes: Sequence[SRSGC], history: History, num_jobs: int, *, bursty_only: bool
+    schemes: Sequence[SRSGC], history: AnswerHistory, num_jobs: int, *, bursty_only: bool
 ) -> Conforms:
-    """Any W rounds are bursty, or in each at most s straggle, or (Rep) every group answers."""
+    """Return the thresholds of rounds that conform.
+
+    Any W rounds are bursty, or each has at most s stragglers, or (Rep) an answer in every group.
+    """
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = [BurstyWindow(history, B=schemes[0].B, W=schemes[0].W, lam=lam)]
-    if not bursty_only:  # of Rep, every group answers wherever at most s straggle
+    if not bursty_only:  # with Rep, at most s stragglers leave an answer in every group
         kinds = ["rep" if scheme.family == "rep" else None for scheme in schemes]
-        models.append(EachRound(Codes(history.arrivals, [scheme.s for scheme in schemes], kinds)))
+        models.append(Codes(history.arrivals, [scheme.s for scheme in schemes], kinds))
     everybody = np.ones(len(schemes), dtype=np.bool_)
     ends = SRSGCFeasible(schemes, history, num_jobs)
     return Conforms(history, models, span=schemes[0].W, ends=ends, may_be_idle=everybody)
@@ -104,7 +114,7 @@ def _conforms(
 
 @kernel_of.register
 def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
-    """Of SR-SGC, feasibility knows the base code and B alone."""
+    """Return the kernel. If rounds must be feasible, only the base code and B matter."""
     if scheme.late == "take":
         return None
     if feasible:
@@ -128,5 +138,5 @@ def _(scheme: SRSGC, *, conforms: bool) -> Need:
 
 @stands_for_others.register
 def _(scheme: SRSGC) -> bool:
-    """Whether it has the first W and lam that give s: what is sent depends on B and s alone."""
+    """Return whether W and lam are the first that give s: tasks depend on B and s alone."""
     return scheme.W == scheme.B + 1 and scheme.lam == min(2 * scheme.s, scheme.n)

@@ -1,48 +1,55 @@
-"""The search's engine: which candidates are replayed, in which order, and what is kept."""
+"""A search that replays candidates in batches and prunes the hopeless ones.
+
+A candidate need not be replayed if a lower bound of its run time, its *floor*, is too high. A round
+with work lasts at least until ``min((1+mu) kappa, slowest)``. It also lasts until the answers are
+in that it cannot close without, whatever happened before: `necessary_answers` states them for each
+scheme.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
+from seqgc.codes import make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
-from seqgc.schemes import entry_of
-from seqgc.search._floors import Floors
-from seqgc.search._recorded_run import Accuracy, accuracy, replay
+from seqgc.schemes import Scheme, entry_of
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._space import SearchSpace
+from seqgc.search._replay import Accuracy, accuracy, replay
+from seqgc.search._space import Closing, SearchSpace
 from seqgc.search._virtual_workers import Reading
-from seqgc.search.kernel import batch_replay
+from seqgc.search.kernel import Covers, Need, batch_replay, least_loads, necessary_answers
 from seqgc.stragglers import over_bound
 
-__all__ = ["SLACK", "Progress", "Ranked", "Search", "pareto_front", "with_accuracy"]
+__all__ = ["SLACK", "Floors", "Progress", "PrunedSearch", "Ranked", "pareto_front", "with_accuracy"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of candidates settled, replayed or pruned, and of all."""
+"""Called with the number of candidates that were replayed or pruned, and with the total."""
 
 _SAMPLE, _BATCH = 8, 8192
-# Floors are summed in another order than run times: never prune on a rounding error.
+# Floors and run times are summed in different orders: never prune because of a rounding error.
 SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """One candidate, and what its run comes to.
+    """One candidate and the outcome of its run.
 
-    ``runtime_s`` and ``ideal_s`` are seconds on the rounds that the search chose by, of the run and
-    of the clairvoyant bound for as many jobs a round; ``holdout_s`` and ``holdout_ideal_s`` the
-    same on the rounds that were held out. ``billed_worker_s`` are worker-seconds of all tasks sent,
-    in full: a function that is cancelled runs to its end. Where work is dealt, ``reading`` says how
-    the rounds were taken; bound and bill are of that.
+    ``runtime_s`` is the run time and ``ideal_s`` the clairvoyant bound for the same number of jobs
+    per round, both in seconds on the rounds that the search chose by. ``holdout_s`` and
+    ``holdout_ideal_s`` are the same on the held-out rounds. ``billed_worker_s`` are the
+    worker-seconds of all tasks to their end, because a cancelled function runs to its end. For a
+    scheme that deals work, run, bound and bill depend on ``reading``, the interpretation of the
+    recording.
 
-    Of a scheme that is not exact, ``error`` is the largest error bound of its gradients (see
-    `seqgc.ports.Decoding`), on the held-out rounds if there are any, and ``information`` what a
-    gradient is worth on average, as a share of an exact one (docs/mathematics.md, 7.1);
+    For a scheme that is not exact, ``error`` is the largest error bound of its gradients (see
+    `seqgc.ports.Decoding`), on the held-out rounds if there are any. ``information`` is the mean
+    value of a gradient, as a share of an exact one (docs/mathematics.md, 7.1), and
     ``holdout_information`` is that of the held-out rounds.
     """
 
@@ -59,12 +66,12 @@ class Ranked:
 
     @property
     def equivalent_s(self) -> float:
-        """Seconds until as much information is in as the exact gradients of all jobs have."""
+        """Seconds until the run has as much information as the exact gradients of all jobs."""
         return _per(self.information, self.runtime_s)
 
     @property
     def holdout_equivalent_s(self) -> float | None:
-        """`equivalent_s` on the held-out rounds, if there are any."""
+        """`equivalent_s` on the held-out rounds; None without held-out rounds."""
         if self.holdout_s is None:
             return None
         return _per(self.holdout_information, self.holdout_s)
@@ -81,13 +88,13 @@ def _per(information: float, seconds: float) -> float:
     return seconds / information if information else np.inf
 
 
-class Search:
-    """One search's state: arrays (closing rules, schemes), infinite where nothing was replayed.
+class PrunedSearch:
+    """The state of one search: arrays (closing rules, schemes), infinite before a replay.
 
-    What is chosen by is ``seen``, which says its number of jobs, and what is judged by ``held``.
-    ``exact``: whether the candidates that are exact are searched, or those that are not: these are
-    ranked by `Ranked.equivalent_s`. The rest is as in `tune`. A candidate's number says who wins a
-    tie: the lowest.
+    ``seen`` has the rounds to choose by and states the number of jobs; ``held`` has the held-out
+    rounds. ``exact`` selects the exact candidates or the others, which are ranked by
+    `Ranked.equivalent_s`. The other arguments are as in `tune`. In a tie, the candidate with the
+    lowest number wins.
     """
 
     def __init__(
@@ -108,10 +115,11 @@ class Search:
         self._schemes = list(space.schemes(seen.profile.num_workers, exact=exact))
         if not self._schemes:
             kind = "exact" if exact else "inexact"
-            remedy = "`inexact` admits those that approximate" if exact else "leave `inexact` out"
+            remedy = "set `inexact` to admit approximations" if exact else "leave `inexact` out"
             rule = f"must admit an {kind} candidate"
             raise ParameterError("schemes", rule, space.families, remedy)
-        # Who cuts a batch finer than it has points has no kernel, and no load that others lack.
+        # A scheme that cuts a batch into more pieces than points has no kernel, and its loads
+        # occur under other schemes too.
         filled = [scheme for scheme in self._schemes if not seen.leaves_out(scheme)]
         self._schemes = filled or self._schemes
         self._closings = [c for c in space.closings() if num_jobs % c.jobs_per_round == 0]
@@ -121,7 +129,7 @@ class Search:
         self._floors = Floors(self._schemes, seen)
         shape = (len(self._closings), len(self._schemes))
         self._seconds: FloatArray = np.full(shape, np.inf)  # ranked by: `Ranked.equivalent_s`
-        self._accuracies: dict[tuple[int, int], Accuracy] = {}  # of those that are not exact
+        self._accuracies: dict[tuple[int, int], Accuracy] = {}  # only of inexact candidates
         self._bills: FloatArray = np.full(shape, np.inf)
         self._least_s, self._least_bills = np.full(shape, np.inf), np.zeros(shape)
         self._candidates: list[IntArray] = []  # by closing rule
@@ -129,7 +137,7 @@ class Search:
         self.total = sum(map(len, self._candidates))
         if not self.total and self.unfit:
             rule = f"plus the delay must not exceed the profile's {seen.profile.num_rounds} rounds"
-            remedy = "take fewer jobs, or let the profile repeat"
+            remedy = "take fewer jobs, or repeat the profile"
             raise ParameterError("jobs", rule, num_jobs, remedy)
         if not self.total:
             rule = "must admit a candidate: jobs_per_round must divide the jobs and the models"
@@ -140,11 +148,11 @@ class Search:
         self._front: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
         self.evaluated = 0
 
-    def run(self) -> Search:
-        """Replay whatever may be ranked, and return itself.
+    def run(self) -> PrunedSearch:
+        """Replay all candidates that may be ranked, and return the search itself.
 
-        Families that are quickly done come first, and in each the rule that promises most, so that
-        what follows meets good incumbents.
+        Families with few candidates come first, and within a family the rule with the lowest floor,
+        so that good results exist before the many other candidates are looked at.
         """
         settled = 0
         for family in range(len(self._best)):
@@ -154,12 +162,12 @@ class Search:
             ]
             shares = [(number, chosen) for number, chosen in shares if len(chosen)]
             shares.sort(key=lambda share: float(self._least_s[share].min()))
-            for number, chosen in shares:  # a few of each, to know what is good
+            for number, chosen in shares:  # a sample of each rule, for a good threshold
                 spread = np.linspace(0, len(chosen) - 1, _SAMPLE).astype(np.intp)
                 self._replay(number, chosen[np.unique(spread)])
             for number, chosen in shares:
                 in_order = chosen[np.argsort(self._least_s[number, chosen], kind="stable")]
-                for start in range(0, len(chosen), _BATCH):  # each may prune the next
+                for start in range(0, len(chosen), _BATCH):  # each batch may prune the next
                     self._replay(number, in_order[start : start + _BATCH])
                 settled += len(chosen)
                 if self._progress is not None:
@@ -167,10 +175,10 @@ class Search:
         return self
 
     def ranking(self) -> list[Ranked]:
-        """Return the best of all and of every family, the fastest first.
+        """Return the best candidates of all and the best of every family, the fastest first.
 
-        Of those in a family that take the same time to the last bit, which differ in name only,
-        the first stands for all.
+        Candidates of a family with exactly the same time differ only in name; the first one
+        represents them all.
         """
         seconds = self._seconds.ravel()
         order = np.argsort(seconds, kind="stable")[: self.evaluated]
@@ -183,14 +191,14 @@ class Search:
         return [self._ranked(int(i)) for i in order[places]]
 
     def front(self) -> list[Ranked]:
-        """Return the trade between time and bill, the fastest first; empty unless asked for."""
+        """Return the trade-off of time and bill, the fastest first; empty without ``pareto``."""
         if not self._pareto:
             return []
         chosen = pareto_front(self._seconds.ravel(), bills=self._bills.ravel())
         return [self._ranked(int(i)) for i in chosen]
 
     def _admit(self) -> int:
-        """Find the schemes to look at and their floors; return how many the profile cannot hold."""
+        """Find the candidates and their floors; return the number that need a longer profile."""
         delays, unfit = self._floors.delays, 0
         repeats = {
             wait_out: np.array([self._space.repeats(s, wait_out=wait_out) for s in self._schemes])
@@ -212,7 +220,7 @@ class Search:
         return unfit
 
     def _replay(self, number: int, chosen: IntArray) -> None:
-        """Replay, closed in one way, what may be ranked and was not replayed yet."""
+        """Replay the chosen schemes that may be ranked and are new, under one closing rule."""
         new = np.isinf(self._seconds[number, chosen])
         chosen = chosen[new & self._may_be_ranked(number, chosen)]
         if not len(chosen):
@@ -225,7 +233,7 @@ class Search:
             jobs_per_round=closing.jobs_per_round,
         )
         seconds, times = replayed.runtime_s, self._seen.profile.times
-        # Billed is every task that was sent, to its end; rounds that take no time have none.
+        # Every task is billed to its end; a round that takes no time has no task.
         worked = replayed.round_seconds > 0
         recorded = times.mean(axis=1)[np.arange(worked.shape[1]) % len(times)]
         shifts = self._floors.shifts(replayed.loads, closing.jobs_per_round)
@@ -242,20 +250,20 @@ class Search:
             self._front = (known[rows], known_bills[rows])
 
     def _equivalent(self, number: int, chosen: IntArray, seconds: FloatArray) -> FloatArray:
-        """Return `Ranked.equivalent_s` of run times; of what cannot be ranked, a lower bound."""
+        """Return `Ranked.equivalent_s` of run times, or a lower bound if it cannot be ranked."""
         self._least_s[number, chosen] = seconds  # no gradient is worth more than an exact one
         equivalent = seconds.copy()
         for place in np.argsort(seconds, kind="stable"):
             scheme = int(chosen[place])
             if self._may_be_ranked(number, chosen[place : place + 1]).all():
-                found = accuracy(self._setting(number, scheme), self._seen)
-                self._accuracies[number, scheme] = found
-                equivalent[place] = _per(found.information, seconds[place])
+                gradients = accuracy(self._setting(number, scheme), self._seen)
+                self._accuracies[number, scheme] = gradients
+                equivalent[place] = _per(gradients.information, seconds[place])
                 self._note(chosen[place : place + 1], equivalent[place : place + 1])
         return equivalent
 
     def _note(self, chosen: IntArray, seconds: FloatArray) -> None:
-        """Keep what is best of all, and of each family."""
+        """Update the best results of all and of each family."""
         self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
         np.minimum.at(self._best, self._families[chosen], seconds)
 
@@ -272,7 +280,7 @@ class Search:
         return kept
 
     def threshold(self) -> float:
-        """Return the seconds above which nothing is among the best of all."""
+        """Return the largest number of seconds with which a candidate is among the best of all."""
         return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
 
     def _ranked(self, candidate: int) -> Ranked:
@@ -297,7 +305,7 @@ class Search:
 
 
 def with_accuracy(row: Ranked, seen: Accuracy, held: Rehearsal | None) -> Ranked:
-    """Return a row with how good its gradients are, on the held-out rounds if there are any."""
+    """Return a row with the accuracy of its gradients, on the held-out rounds if there are any."""
     judged = accuracy(row.setting, held) if held else seen
     return replace(
         row,
@@ -308,9 +316,10 @@ def with_accuracy(row: Ranked, seen: Accuracy, held: Rehearsal | None) -> Ranked
 
 
 def pareto_front(seconds: FloatArray, *, bills: FloatArray) -> IntArray:
-    """Return who is best for some price of time against worker-seconds, the fastest first.
+    """Return the candidates that are best for some price of time, the fastest first.
 
-    Of equals the first counts. ``seconds`` and ``bills`` (candidates,); returns indices.
+    ``seconds`` and ``bills`` (worker-seconds) are (candidates,); the result has indices. Of equal
+    candidates, only the first is in the front.
 
     Examples
     --------
@@ -325,10 +334,98 @@ def pareto_front(seconds: FloatArray, *, bills: FloatArray) -> IntArray:
 def _dominated(
     seconds: FloatArray, *, bills: FloatArray, by_seconds: FloatArray, by_bills: FloatArray
 ) -> BoolArray:
-    """Return which candidates (m,) a front (f,), the fastest first, leaves no place for.
+    """Return which candidates (m,) are slower and not cheaper than one of a front (f,).
 
-    Some of the front is faster at the same bill or a lower one.
+    The front is sorted, the fastest first.
     """
     faster = np.searchsorted(by_seconds, seconds, side="left")
     cheapest = np.concatenate([[np.inf], by_bills])  # a front's bills fall as its seconds grow
     return cheapest[faster] <= bills
+
+
+_CHUNK = 2048  # candidates at a time: bounds memory
+
+
+class Floors:
+    """Lower bounds of the run time and the bill of every scheme, for each closing rule.
+
+    The profile of the rehearsal is repeated when it ends.
+    """
+
+    def __init__(self, schemes: Sequence[Scheme], rehearsal: Rehearsal) -> None:
+        self._times = times = rehearsal.profile.times
+        self._alpha, self._base_load = rehearsal.slope, rehearsal.profile.meta.base_load
+        cuts = [(least_loads(s, rehearsal.batch), rehearsal.leaves_out(s)) for s in schemes]
+        self._least: FloatArray = np.array([loads.min() for loads, _ in cuts])
+        self._mean: FloatArray = np.array([loads.mean() for loads, _ in cuts])
+        self.delays: IntArray = np.array([scheme.delay for scheme in schemes], dtype=np.intp)
+        needs = {
+            conforms: [  # a task that is never sent need not be answered
+                Need(answers=0) if leaves_out else necessary_answers(scheme, conforms=conforms)
+                for scheme, (_, leaves_out) in zip(schemes, cuts, strict=True)
+            ]
+            for conforms in (False, True)
+        }
+        # Number of rounds with work after the first round of the last bundle, in any case.
+        self._tail = np.where([need.to_the_end for need in needs[False]], self.delays, 0)
+        rows: dict[Need, int] = {}
+        self._rows = {
+            conforms: np.array([rows.setdefault(need, len(rows)) for need in of_schemes])
+            for conforms, of_schemes in needs.items()
+        }
+        fastest_first = np.sort(times, axis=1)
+        self._first, self._slowest = fastest_first[:, 0], fastest_first[:, -1]
+        self._needed_s: FloatArray = np.stack([_come(need, times, fastest_first) for need in rows])
+
+    def shifts(self, loads: FloatArray, jobs_per_round: int) -> FloatArray:
+        """Return the seconds that loads (shares of a model's batch) add to a worker's time."""
+        return self._alpha * (jobs_per_round * loads - self._base_load)
+
+    def bills(self, closing: Closing, *, bundles: int) -> FloatArray:
+        """Return the least worker-seconds (schemes,) of a run, cancelled work included."""
+        rounds = bundles + self._tail
+        each = self._times.sum(axis=1)[np.arange(rounds.max()) % len(self._times)]
+        recorded = np.concatenate([[0.0], np.cumsum(each)])  # the first 0, 1, ... rounds
+        shifts = self.shifts(self._mean, closing.jobs_per_round)
+        bills: FloatArray = recorded[rounds] + self._times.shape[1] * rounds * shifts
+        return bills
+
+    def runtimes(self, closing: Closing, *, bundles: int, of: IntArray) -> FloatArray:
+        """Return the least seconds (m,) of ``bundles`` jobs with each scheme in ``of`` (m,)."""
+        floors = np.empty(len(of))
+        for start in range(0, len(of), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            floors[part] = self._runtimes(of[part], closing, bundles)
+        return floors
+
+    def _runtimes(self, part: IntArray, closing: Closing, bundles: int) -> FloatArray:
+        least = closing.jobs_per_round * self._least[part, None]
+        shifts = self.shifts(least, 1)
+        rows = self._rows[closing.rule.wait_out != "feasible"][part]
+        needs, first, rounds = self._needed_s[rows], self._first, len(self._times)
+        tolerance = np.minimum(first + closing.rule.mu * (first + shifts), self._slowest)
+        # A recorded round takes the same time in every repetition: count the repetitions.
+        played = np.bincount(np.arange(bundles) % rounds, minlength=rounds)
+        total: FloatArray = (np.maximum(tolerance, needs) + shifts) @ played
+        tail = self._tail[part]
+        for later in range(int(tail.max())):
+            recorded = (bundles + later) % rounds
+            total += np.where(later < tail, tolerance[:, recorded] + shifts[:, 0], 0.0)
+        return total
+
+
+def _come(need: Need, times: FloatArray, fastest_first: FloatArray) -> FloatArray:
+    """Return the time (rounds,) at which a need is met in each recorded round."""
+    options, count = [], need.answers
+    if need.code is not None:
+        kind, s = need.code
+        code = make_code(kind, times.shape[1], s)
+        if code.covers:
+            covers = Covers([code])
+            options.append(covers.first(times[:, covers.workers])[:, 0])
+        else:  # any n - s answers suffice
+            count = code.n - s if count is None else min(count, code.n - s)
+    if count is not None:
+        options.append(fastest_first[:, count - 1] if count > 0 else np.zeros(len(times)))
+    earliest: FloatArray = np.min(options, axis=0)
+    return earliest

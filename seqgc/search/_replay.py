@@ -1,0 +1,461 @@
+"""Replay of one setting: the loop and the policy of a live run, on recorded delays.
+
+Source: docs/mathematics.md, sections 7 and 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from seqgc import master
+from seqgc.errors import IllConditionedError, ParameterError, ScheduleError
+from seqgc.ports import (
+    Arrival,
+    BoolArray,
+    Close,
+    CloseReason,
+    Decoding,
+    Dispatch,
+    Finish,
+    FloatArray,
+    IntArray,
+    MiniTask,
+    Policy,
+    RoundRecord,
+    Seen,
+    Table,
+    Task,
+    Timetable,
+)
+from seqgc.rounds import DealingPolicy, PolicyDefence, RoundPolicy, Setting
+from seqgc.schemes import Deal
+from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._virtual_workers import VirtualWorkers
+from seqgc.virtual import Compute, Conduct, VirtualBackend, answer
+
+__all__ = [
+    "Accuracy",
+    "DealtRun",
+    "Replay",
+    "ReplayBackend",
+    "ReplayRecorder",
+    "accuracy",
+    "deal",
+    "decode_some",
+    "paced_run",
+    "replay",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """The outcome of a run on recorded times.
+
+    ``round_seconds`` (rounds,); ``kappa_s`` (rounds,), the time of the first answer; ``responded``
+    (rounds, n), true for the workers whose answers were used; ``waited_out`` (rounds,);
+    ``reasons``, why each round closed; ``job_finish_round`` (jobs,). ``loads`` (rounds,) is the
+    mean load of a worker, as a share of a batch. If the scheme deals work, a round is a job, lasts
+    from the end of the job before to its own end, and ``loads`` is None.
+    """
+
+    round_seconds: FloatArray
+    kappa_s: FloatArray
+    responded: BoolArray
+    waited_out: BoolArray
+    reasons: tuple[CloseReason, ...]
+    job_finish_round: IntArray
+    loads: FloatArray | None = None
+
+    @property
+    def runtime_s(self) -> float:
+        """Total seconds of all rounds."""
+        return float(np.sum(self.round_seconds))
+
+    def rounds(self) -> Table:
+        """Return a row for each round, with the columns of `seqgc.runs.RecordedRun.rounds`.
+
+        The column ``master`` is missing, because a replay is never resumed.
+        """
+        closed_s, count = np.cumsum(self.round_seconds), len(self.round_seconds)
+        return {
+            "round": np.arange(count),
+            "began_s": closed_s - self.round_seconds,
+            "closed_s": closed_s,
+            "kappa_s": self.kappa_s,
+            "duration_s": self.round_seconds,
+            "reason": np.array(self.reasons, dtype=np.object_),
+            "waited_out": self.waited_out,
+            "stragglers": (~self.responded).sum(axis=1),
+            "load": np.full(count, np.nan) if self.loads is None else self.loads,
+        }
+
+    def answers(self) -> Table:
+        """Return a row for each answer that was used: its ``round`` and ``worker``."""
+        rounds, workers = np.nonzero(self.responded)
+        return {"round": rounds, "worker": workers}
+
+    def jobs(self) -> Table:
+        """Return a row for each job: ``job`` and ``finished_s``, the end of its last round."""
+        finished_s = np.cumsum(self.round_seconds)[self.job_finish_round]
+        return {"job": np.arange(len(finished_s)), "finished_s": finished_s}
+
+
+@dataclass(slots=True)
+class ReplayRecorder:
+    """An observer that collects the events of a run and makes a `Replay` of them."""
+
+    _records: list[RoundRecord] = field(default_factory=list)
+    _finish_rounds: dict[int, int] = field(default_factory=dict)  # by job
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close):
+            self._records.append(seen.record)
+            self._finish_rounds |= dict.fromkeys(seen.jobs, seen.record.round)
+
+    def replay(self) -> Replay:
+        """Return the outcome of the run. All jobs must be finished."""
+        records, rounds = self._records, self._finish_rounds
+        return Replay(
+            round_seconds=np.array([record.duration_s for record in records]),
+            kappa_s=np.array([record.kappa_s for record in records]),
+            responded=np.stack([record.responded for record in records]),
+            waited_out=np.array([record.waited_out for record in records]),
+            reasons=tuple(record.reason for record in records),
+            job_finish_round=np.array([rounds[job] for job in range(len(rounds))], dtype=np.intp),
+        )
+
+
+def paced_run(
+    setting: Setting, rehearsal: Rehearsal, *, observe: Callable[[Seen], None] | None = None
+) -> tuple[Replay, float]:
+    """Run a scheme that works in rounds, or a policy of its own, in virtual time.
+
+    Returns the replay, and the worker-seconds of all tasks to their end. Nothing is computed. The
+    time of a task follows from the pace of its worker (`Rehearsal.pace`). If delays are read as
+    latencies, the row of the profile is the round of the task or of the worker's own clock, and the
+    worker is charged the task's load (`seqgc.profiles.DelayProfile.times_at`). Each task is an
+    invocation of its own, unless the reading says that workers stay.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or the profile is too short or has other workers.
+    ScheduleError
+        If the policy breaks the contract of policies (`seqgc.virtual.Conduct`).
+    """
+    rehearsal.num_rounds(setting)  # raises if the setting does not fit
+    if rehearsal.recorded == "latency":
+        rehearsal.times(setting)
+    jobs = rehearsal.bundles(setting)
+    backend = VirtualBackend(
+        setting.scheme.n,
+        rehearsal.pace(jobs_per_round=setting.jobs_per_round),
+        workers="resident" if rehearsal.reading.resident else "function",
+    )
+    mean_loads, recorder = dict[int, float](), ReplayRecorder()
+    conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)
+
+    def see(seen: Seen) -> None:
+        conduct(seen)
+        recorder(seen)
+        if isinstance(seen, Dispatch) and seen.loads is not None:
+            mean_loads.setdefault(seen.round, float(seen.loads.mean()))
+        if observe is not None:
+            observe(seen)
+
+    with conduct.watching():
+        master.run(_policy(setting, rehearsal, jobs), backend, observe=see)
+        conduct.end()
+    outcome = recorder.replay()
+    rounds = range(len(outcome.round_seconds))
+    loads = np.array([mean_loads.get(round, np.nan) for round in rounds])
+    return replace(outcome, loads=loads), float(backend.busy_s.sum())
+
+
+def _policy(setting: Setting, rehearsal: Rehearsal, jobs: int) -> Policy:
+    if not isinstance(setting.scheme, PolicyDefence):
+        return RoundPolicy(rehearsal.schedule(setting), setting.rule)
+    batches = () if rehearsal.batch is None else (rehearsal.batch,)
+    return setting.scheme.policy(setting.rule, num_jobs=jobs, batches=batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DealtRun:
+    """The outcome on recorded times of a run that deals its work.
+
+    ``computed_load`` is the number of batches that workers began to compute, divided by the number
+    requested. It is 1 plus the share of copies. ``billed_worker_s`` are the worker-seconds of all
+    invocations, including idle time.
+    """
+
+    replay: Replay
+    computed_load: float
+    billed_worker_s: float
+
+
+def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
+    """Run a `Deal` on recorded delays, as the rehearsal's reading says.
+
+    ``silent_s`` (rounds, n) are the seconds after its invocation at which a worker stops without a
+    message to the master. It has no effect if delays are read as speeds, because no worker is
+    invoked then.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or the profile is too short or has other workers.
+    """
+    jobs, in_flight = rehearsal.bundles(setting), rehearsal.in_flight(setting)
+    if not isinstance(setting.scheme, Deal):
+        raise ParameterError("scheme", "must be one that deals its work", setting.scheme.spec)
+    scheme = setting.scheme.fitted(in_flight)
+    shares, empty = scheme.chunk_fractions, None
+    if rehearsal.batch is not None:
+        sizes = scheme.cut(rehearsal.batch)
+        shares, empty = sizes / rehearsal.batch, sizes == 0
+    workers: VirtualBackend | VirtualWorkers
+    if rehearsal.recorded == "speed":
+        pace = rehearsal.pace(jobs_per_round=setting.jobs_per_round)
+        workers = VirtualBackend(scheme.n, pace, message_s=rehearsal.rtt_s / 2)
+    else:
+        before_s, after_s = rehearsal.reading.split(rehearsal.latencies(setting))
+        work_s = rehearsal.slope * setting.jobs_per_round * shares
+        workers = VirtualWorkers(
+            before_s, after_s=after_s, work_s=work_s, rtt_s=rehearsal.rtt_s, silent_s=silent_s
+        )
+    policy = DealingPolicy(
+        scheme,
+        setting.rule,
+        num_jobs=jobs,
+        in_flight=in_flight,
+        greet="once" if rehearsal.reading.resident else "rounds",
+        empty=empty,
+    )
+    recorder = ReplayRecorder()
+    master.run(policy, workers, observe=recorder)
+    if isinstance(workers, VirtualBackend):
+        computed_load = float(workers.done.sum()) / jobs
+        billed_worker_s = scheme.n * workers.now
+    else:
+        asked_s = jobs * work_s.sum()
+        computed_load = float(workers.worked_s / asked_s) if asked_s else 1.0
+        billed_worker_s = workers.billed_s
+    return DealtRun(
+        replay=recorder.replay(),
+        computed_load=computed_load,
+        billed_worker_s=billed_worker_s,
+    )
+
+
+class ReplayBackend:
+    """A backend that answers each task at its recorded time, without sleeping or failures.
+
+    ``times`` (rounds, n) are the seconds from dispatch to answer at the load of the replay. A
+    function instead returns the seconds (n,) of a round when the round is dispatched. The clock
+    starts at 0 in every round, so that the policy sees the recorded times to the last bit. A task
+    that was not cancelled then arrives after the rest of its time, in parallel with the worker's
+    new task: a function can be invoked again while an earlier call runs. ``compute`` makes the
+    results of runs that decode; without it, answers are empty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from seqgc.ports import Close
+    >>> from seqgc.rounds import ClosingRule
+    >>> from seqgc.schemes import GC
+    >>> times = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
+    >>> policy = RoundPolicy(GC(n=3, s=1).start(2), ClosingRule())
+    >>> seen = []
+    >>> master.run(policy, ReplayBackend(times), observe=seen.append)
+    >>> [event.record.duration_s for event in seen if isinstance(event, Close)]
+    [2.0, 1.5]
+    """
+
+    def __init__(
+        self, times: FloatArray | Callable[[int], FloatArray], *, compute: Compute | None = None
+    ) -> None:
+        if not callable(times) and times.ndim != 2:
+            raise ParameterError("times", "must be a matrix (rounds, workers)", times.shape)
+        self._times, self._compute = times, compute
+        self._pending: list[tuple[float, Task]] = []  # the next arrival is last
+        self._now = 0.0
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        seconds = self._of_round(round).tolist()
+        before = [(at - self._now, task) for at, task in self._pending]
+        self._pending = [*before, *((seconds[task.worker], task) for task in tasks)]
+        self._pending.sort(key=lambda due: (due[0], due[1].worker), reverse=True)
+        self._now = 0.0
+        return [0.0] * len(tasks)
+
+    def _of_round(self, round: int) -> FloatArray:
+        if callable(self._times):
+            return self._times(round)
+        if round >= len(self._times):
+            raise ParameterError("times", f"must cover round {round}", self._times.shape)
+        of_round: FloatArray = self._times[round]
+        return of_round
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        over = {(round, worker) for worker in workers}
+        self._pending = [(at, t) for at, t in self._pending if (t.round, t.worker) not in over]
+
+    def receive(self, until: float) -> Arrival | None:
+        if not self._pending or self._pending[-1][0] > until:
+            if math.isinf(until):
+                raise ScheduleError("the policy waits for ever: no answer is in flight")
+            self._now = until
+            return None
+        at, task = self._pending.pop()
+        return answer(task, at=at, compute=self._compute)
+
+    def close(self) -> None:
+        self._pending = []
+
+
+class _WholeRounds:
+    """A backend that reports all times of a round at once, for `RoundPolicy` without results."""
+
+    def __init__(self, times: Callable[[int], FloatArray]) -> None:
+        self._times = times
+        self._timetable: Timetable | None = None
+
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        self._timetable = Timetable(round=round, at=0.0, times=self._times(round))
+        return [0.0] * len(tasks)
+
+    def cancel(self, round: int, workers: Sequence[int]) -> None:
+        """No task is in flight."""
+
+    def receive(self, until: float) -> Timetable | None:  # noqa: ARG002
+        timetable, self._timetable = self._timetable, None
+        return timetable
+
+    def close(self) -> None:
+        """There is nothing to release."""
+
+
+def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
+    """Run a setting on recorded delays. Nothing is computed.
+
+    The decodings of a few jobs are checked, so that a scheme whose rounds close with too few
+    answers does not look fast.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or the profile is too short or has another number of
+        workers.
+    ScheduleError
+        If the scheme decodes with a result that has not arrived, or is faster than it can be
+        (`Rehearsal.require_possible`).
+
+    Examples
+    --------
+    >>> from seqgc.profiles import DelayProfile
+    >>> from seqgc.schemes import GC
+    >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
+    >>> replayed = replay(Setting(scheme=GC(n=3, s=1)), Rehearsal(profile=profile, alpha=0.0))
+    >>> replayed.runtime_s, replayed.job_finish_round.tolist()
+    (3.5, [0, 1])
+    """
+    if isinstance(setting.scheme, Deal):
+        return deal(setting, rehearsal).replay
+    if isinstance(setting.scheme, PolicyDefence):
+        return paced_run(setting, rehearsal)[0]
+    if rehearsal.recorded == "speed":
+        run = paced_run(setting, rehearsal, observe=decode_some)[0]
+    else:
+        recorder, loads = ReplayRecorder(), np.zeros(rehearsal.num_rounds(setting))
+
+        def see(seen: Seen) -> None:
+            recorder(seen)
+            decode_some(seen)
+
+        _drive(setting, rehearsal, see, loads=loads)
+        run = replace(recorder.replay(), loads=loads)
+    num_jobs = rehearsal.bundles(setting) * setting.jobs_per_round
+    rehearsal.require_possible(setting, run.runtime_s, num_jobs=num_jobs)
+    return run
+
+
+def decode_some(seen: Seen) -> None:
+    """Decode a few jobs, so that a scheme that uses missing results raises."""
+    if isinstance(seen, Finish) and seen.job & (seen.job - 1) == 0:  # 0, 1, 2, 4, 8, ...
+        with suppress(IllConditionedError):  # a live run would have waited longer
+            seen.decoding()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """The accuracy of the gradients of a run.
+
+    ``error`` is the largest error bound of a gradient (`seqgc.ports.Decoding`). ``information``, 0
+    to 1, is the mean information of a gradient; an exact one has 1 (docs/mathematics.md, 7.1).
+    """
+
+    error: float
+    information: float
+
+
+def accuracy(setting: Setting, rehearsal: Rehearsal) -> Accuracy:
+    """Replay a run, decode its gradients, and return their accuracy."""
+    fractions = setting.scheme.chunk_fractions
+    assignments: dict[int, Mapping[int, tuple[MiniTask, ...]]] = {}  # by round
+    errors, information = list[float](), list[float]()
+
+    def see(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            assignments[seen.round] = seen.assignment
+        elif isinstance(seen, Finish):
+            decoding = seen.decoding()
+            errors.append(decoding.error)
+            information.append(_information(decoding, assignments, fractions))
+
+    if rehearsal.recorded == "speed":
+        paced_run(setting, rehearsal, observe=see)
+    else:
+        _drive(setting, rehearsal, see)
+    return Accuracy(error=max(errors), information=float(np.mean(information)))
+
+
+def _information(
+    decoding: Decoding,
+    assignments: Mapping[int, Mapping[int, tuple[MiniTask, ...]]],
+    fractions: FloatArray,
+) -> float:
+    """Return the information of one gradient: see `Accuracy`."""
+    weights = np.zeros(len(fractions))  # the weight of each chunk's gradient in the sum
+    for term in decoding.terms:
+        tasks = assignments[term.round][term.worker]
+        task = next(task for task in tasks if task.slot == term.slot)
+        weights[task.chunks] += term.weight * task.coefficients
+    squares = float(fractions @ weights**2)
+    return float(fractions @ weights) ** 2 / squares if squares else 0.0
+
+
+def _drive(
+    setting: Setting,
+    rehearsal: Rehearsal,
+    see: Callable[[Seen], None],
+    *,
+    loads: FloatArray | None = None,
+) -> None:
+    """Replay a run. Write the mean load of each round with tasks to ``loads`` (rounds,)."""
+    usual, table = setting.scheme.loads_of(rehearsal.batch), rehearsal.times(setting)
+    usual_load, schedule = float(usual.mean()), rehearsal.schedule(setting)
+
+    def times(round: int) -> FloatArray:
+        of_round = schedule.loads()
+        is_usual = of_round is usual  # true in every round of most schemes
+        if loads is not None:
+            loads[round] = usual_load if is_usual else of_round.mean()
+        return table[round] if is_usual else rehearsal.times_of(setting, schedule)
+
+    backend = ReplayBackend(times) if schedule.takes_late else _WholeRounds(times)
+    master.run(RoundPolicy(schedule, setting.rule), backend, observe=see)
