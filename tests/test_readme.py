@@ -104,7 +104,8 @@ def test_the_run_in_the_readme_can_be_trained_reported_and_resumed(
 
 def test_the_readme_and_the_citations_name_the_version_that_is_installed() -> None:
     assert "dev" not in seqgc.__version__
-    assert f"dist/seqgc-{seqgc.__version__}-py3-none-any.whl" in README
+    for page in (README, TUTORIAL):
+        assert f"dist/seqgc-{seqgc.__version__}-py3-none-any.whl" in page
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= citation.keys()
@@ -112,12 +113,12 @@ def test_the_readme_and_the_citations_name_the_version_that_is_installed() -> No
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## ([0-9.]+) - (.*)$", changes, flags=re.MULTILINE)
     assert released[0] == (citation["version"], citation["date-released"])
-    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
-    assert f"version = {{{seqgc.__version__}}}" in page
+    paper_page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    assert f"version = {{{seqgc.__version__}}}" in paper_page
     paper, *_ = citation["references"]
     authors = (f"{each['family-names']}, {each['given-names']}" for each in paper["authors"])
     for field in (citation["title"], paper["title"], " and ".join(authors), str(paper["year"])):
-        assert f"{{{field}}}" in page
+        assert f"{{{field}}}" in paper_page
 
 
 def test_the_tutorial_trains_the_same_on_functions_and_on_local_workers(
