@@ -11,8 +11,8 @@ import pytest
 import seqgc
 
 HEAVY = {
-    "boto3", "botocore", "matplotlib", "pydantic", "requests", "rich", "safetensors", "scipy.stats",
-    "sklearn", "torch", "typer",
+    "boto3", "botocore", "jinja2", "matplotlib", "pydantic", "requests", "rich", "safetensors",
+    "scipy.stats", "sklearn", "torch", "typer",
 }  # fmt: skip
 
 

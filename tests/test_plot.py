@@ -216,5 +216,5 @@ def test_without_matplotlib_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ParameterError, match=r"pip install 'seqgc\[plot\]'"):
         plot.heat_map(profile)
-    with pytest.raises(ParameterError, match="one profile or run at least"):
+    with pytest.raises(ParameterError, match="at least one profile or run"):
         plot.bursts([])

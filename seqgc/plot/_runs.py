@@ -1,4 +1,4 @@
-"""Pictures of runs: what each round waited for, jobs, losses, load and cost."""
+"""Pictures of runs: their rounds, finished jobs, losses, and worker-seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc.plot import tables
-from seqgc.plot._canvas import (
+from seqgc.plot._axes import (
     BLUE,
     COLORS,
     GREEN,
@@ -27,7 +27,7 @@ from seqgc.plot._canvas import (
     legend_above,
     thinned,
 )  # fmt: skip
-from seqgc.plot._sources import Recorded, Runs, named
+from seqgc.plot.tables import Recorded, Runs, named
 from seqgc.ports import FloatArray, Table
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ __all__ = ["finished_jobs", "losses", "timeline", "worker_seconds"]
 
 _MOST_BARS: Final = 1000  # of a run
 _MOST_MODELS: Final = 64
-_MOST_POINTS, _FEWEST_STEPS = 6000, 40  # of all lines; of a line
-_PALE: Final = "#7F7F7F59"  # grey, a third of it
+_MOST_POINTS: Final = 6000  # of all lines together
+_FEWEST_STEPS: Final = 40  # of one line
+_PALE: Final = "#7F7F7F59"  # grey, one third opaque
 
-# Why a round closed when it did, as `RoundRecord` has it: what that means, and its colour.
+# For each `reason` of a `RoundRecord`: the words of the legend, and the colour.
 REASONS: Final = {
     "everyone": ("everyone answered", GREEN),
     "tolerance": ("enough answered", BLUE),
@@ -60,11 +61,11 @@ _OUTCOMES: Final = {
 
 
 def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
-    """Draw when each round began and closed, how long it took, and why it closed then.
+    """Draw the beginning, end and duration of each round, coloured by the reason why it closed.
 
-    A bar is as wide and as high as its round was long; its grey part is before the first answer.
-    Several runs are above one another, the first on top. Where there are more than 1000 rounds, a
-    bar stands for several: it has the height and the reason of the longest.
+    The width and the height of a bar are the duration of its round; the grey part is the time
+    before the first answer. Several runs are stacked, the first on top. If a run has more than 1000
+    rounds, a bar stands for several rounds and has the height and the reason of the longest.
 
     Examples
     --------
@@ -80,11 +81,11 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     from matplotlib.patches import Patch
 
     longest = max((float(bars.height.max(initial=0)) for bars in lanes.values()), default=0) or 1.0
-    shown: set[str] = set()
+    reasons: set[str] = set()
     for lane, bars in enumerate(reversed(lanes.values())):
         floor = 1.2 * longest * lane
         for reason in dict.fromkeys(bars.reason[bars.height > 0]):
-            shown.add(reason)
+            reasons.add(reason)
             _, color = REASONS.get(reason, (reason, GREY))
             of = bars.reason == reason
             spans = (bars.began, bars.answered, _PALE), (bars.answered, bars.closed, color)
@@ -101,15 +102,15 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
         ax.set_yticks(floors, [labelled(name) for name in reversed(lanes)])
         ax.set_ylabel(f"height: seconds of a round,\nup to {longest:.3g}")
     entries = [("before the first answer", _PALE)]
-    entries += [entry for reason, entry in REASONS.items() if reason in shown]
-    entries += [("unknown", GREY)] * bool(shown - set(REASONS))
+    entries += [entry for reason, entry in REASONS.items() if reason in reasons]
+    entries += [("unknown", GREY)] * bool(reasons - set(REASONS))
     patches, texts = [Patch(color=color) for _, color in entries], [text for text, _ in entries]
     legend_above(ax, patches, texts, letters=96 if len(lanes) == 1 else 66)
     return ax
 
 
 def finished_jobs(runs: Runs, *, ax: Axes | None = None) -> Axes:
-    """Draw how many jobs each run had finished when (Fig. 2a).
+    """Draw the number of finished jobs of each run over time (Fig. 2a).
 
     Examples
     --------
@@ -138,21 +139,19 @@ def finished_jobs(runs: Runs, *, ax: Axes | None = None) -> Axes:
 
 
 def losses(runs: Recorded, *, ax: Axes | None = None) -> Axes:
-    """Draw the loss of each model over time (Fig. 2b), or by step if the log does not say when.
+    """Draw the loss of each model over time (Fig. 2b), or over steps if the log has no times.
 
-    Each of several runs has one colour, and so have all models of a run that has more than eight.
-    Of more than 64 models 64 are drawn, evenly spread. A point of a long line is the mean of
-    several steps.
+    If there are several runs, or more than eight models, all models of a run have one colour. At
+    most 64 models are drawn, evenly spread. A point of a long line is the mean of several steps.
     """
-    several = named(runs)
-    table_of = {name: run.models() for name, run in several.items()}
+    table_of = {name: run.models() for name, run in named(runs).items()}
     by = "step" if all(np.isnan(table["at_s"]).all() for table in table_of.values()) else "at_s"
     ax = axes_for(ax)
     for place, (name, table) in enumerate(table_of.items()):
         curves = _curves(table, by=by)
         labels = [labelled(model) for model in curves]
         style, color = "-", None
-        if len(several) > 1 or len(curves) > len(COLORS):
+        if len(table_of) > 1 or len(curves) > len(COLORS):
             count = f": {len(curves)} models" if len(curves) > 1 else ""
             labels = [labelled(name) + count, *[""] * len(curves)]
             style, color = STYLES[place % len(STYLES)], COLORS[place % len(COLORS)]
@@ -167,29 +166,30 @@ def losses(runs: Recorded, *, ax: Axes | None = None) -> Axes:
 
 
 def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float = 0.0) -> Axes:
-    """Draw what the workers of each run did, in worker-seconds, with the load and the run time.
+    """Draw the worker-seconds of each run by the outcome of the tasks, with load and run time.
 
-    Tasks that were given up count until then; functions run on, and are billed (`seqgc cost` has
-    the bill). With ``usd_per_s``, the price of a worker-second, the axis is in US dollars.
+    A task that was given up counts until then. Its function continues to run, and is billed
+    (`seqgc cost` has the bill). With ``usd_per_s``, the price of a worker-second, the axis shows
+    US dollars.
     """
-    several = named(runs)
-    table = tables.worker_seconds(several)
-    ax = axes_for(ax, height=1.6 + 0.5 * len(several), rows=True)
+    run_of = named(runs)
+    table = tables.worker_seconds(run_of)
+    ax = axes_for(ax, height=1.6 + 0.5 * len(run_of), rows=True)
     factor = usd_per_s or 1.0
-    rows = np.arange(len(several))
-    left = np.zeros(len(several))
+    rows = np.arange(len(run_of))
+    ends = np.zeros(len(run_of))
     for outcome, (text, color) in _OUTCOMES.items():
         width = factor * table[f"{outcome}_s"]
         if width.any():
-            ax.barh(rows, width, left=left, color=color, label=text, height=0.6)
-        left = left + width
+            ax.barh(rows, width, left=ends, color=color, label=text, height=0.6)
+        ends = ends + width
     loads = ["" if np.isnan(load) else f", load {load:.3g}" for load in table["load"]]
     lasted = [f"{seconds:.4g} s" for seconds in table["seconds"]]
-    names = [labelled(name) for name in several]
+    names = [labelled(name) for name in run_of]
     lines = zip(names, lasted, loads, strict=True)
     ax.set_yticks(rows, [f"{name}\n{seconds}{load}" for name, seconds, load in lines])
-    ax.set_ylim(len(several) - 0.4, -0.6)
-    ax.set_xlim(0, 1.02 * (left.max() or 1.0))
+    ax.set_ylim(len(run_of) - 0.4, -0.6)
+    ax.set_xlim(0, 1.02 * (ends.max() or 1.0))
     ax.set_xlabel("US dollars" if usd_per_s else "worker-seconds")
     handles, shown = ax.get_legend_handles_labels()
     if shown:
@@ -198,12 +198,12 @@ def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float =
 
 
 def _curves(table: Table, *, by: str) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return models' losses: (x, loss), in means of successive steps where there are many."""
+    """Return (x, loss) of each model; a long curve has means of successive steps."""
     models, first, count = np.unique(table["model"], return_index=True, return_counts=True)
-    shown = thinned(len(models), most=_MOST_MODELS)
-    most = max(_FEWEST_STEPS, _MOST_POINTS // max(len(shown), 1))
+    drawn = thinned(len(models), most=_MOST_MODELS)
+    most = max(_FEWEST_STEPS, _MOST_POINTS // max(len(drawn), 1))
     curves = {}
-    for model, start, size in zip(models[shown], first[shown], count[shown], strict=True):
+    for model, start, size in zip(models[drawn], first[drawn], count[drawn], strict=True):
         of = slice(start, start + size)  # the table is sorted by model
         x, loss = table[by][of].astype(float), table["loss"][of]
         x, loss = x[~np.isnan(x)], loss[~np.isnan(x)]
@@ -216,7 +216,7 @@ def _curves(table: Table, *, by: str) -> dict[str, tuple[FloatArray, FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Bars:
-    """Bars (bars,): seconds from left to right, their heights, and why their rounds closed."""
+    """Bars (bars,): three times in seconds, the heights, and why their rounds closed."""
 
     began: FloatArray
     answered: FloatArray
@@ -226,7 +226,7 @@ class _Bars:
 
 
 def _bars(table: Table) -> _Bars:
-    """Return a bar for each round, or for as many in succession as there is room for."""
+    """Return a bar for each round, or at most 1000 bars that stand for successive rounds."""
     began = table["began_s"]
     answered = table["first_answer_s"]
     closed = table["closed_s"]
@@ -236,9 +236,9 @@ def _bars(table: Table) -> _Bars:
         parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
         longest = np.array([part.start + height[part].argmax() for part in parts])
         first, last = edges[:-1], edges[1:] - 1
-        paler = (answered - began)[longest] / np.maximum(height[longest], 1e-9)
+        pale = (answered - began)[longest] / np.maximum(height[longest], 1e-9)
         began, closed = began[first], closed[last]
-        answered = began + paler * (closed - began)
+        answered = began + pale * (closed - began)
         height, reason = height[longest], reason[longest]
     return _Bars(began=began, answered=answered, closed=closed, height=height, reason=reason)
 

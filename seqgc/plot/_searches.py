@@ -1,43 +1,57 @@
-"""Pictures of what `seqgc.tune` found: the landscape, the ratio to the bound, time and bill."""
+"""Pictures of searches (`seqgc.tune`) and of comparisons (`seqgc.compare`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from seqgc.comparison import Comparison
 from seqgc.plot import tables
-from seqgc.plot._canvas import (
+from seqgc.plot._axes import (
     BLUE,
+    GREEN,
     GREY,
     VERMILION,
     axes_for,
     color_bar,
     labelled,
     legend_above,
+    name_points,
+    plain_log,
     thinned,
 )  # fmt: skip
 from seqgc.ports import FloatArray
+from seqgc.schemes import Kind
 from seqgc.search import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["landscape", "pareto", "ratios"]
+__all__ = ["comparison", "landscape", "pareto", "ratios"]
 
 _MOST_ROWS: Final = 40  # of a landscape
 _MOST_TICKS: Final = 12
-_NEAR: Final = 0.03  # of an axis: numbers of points this near would overlap
-_MOST_NAMES: Final = 6  # of settings on the front that the legend names
+_NEAR: Final = 0.03  # fraction of the axis within which the numbers of two points would overlap
+_MOST_NAMES: Final = 6  # of settings on the front, in the legend
+_MARKS: Final[Mapping[Kind, tuple[str, str, str]]] = {
+    "exact": ("o", BLUE, "exact gradients"),
+    "approximate": ("s", GREEN, "approximate"),
+    "stale": ("^", VERMILION, "stale"),
+}
+_MARGIN: Final = 0.12  # fraction of an axis that is free for names, at either end
+_FEW_TICKS: Final = 0.8  # powers of ten within which 1, 2 and 5 make too few ticks
+_LEAST_SPAN: Final = 0.15  # of an axis, in powers of ten, so that near values stay near
 
 
 def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     """Draw the run time over the parameters of the schemes, with the winner marked (Fig. 17).
 
-    A row is a scheme with its B and W, a column its lam or s (those that a search has ranked, which
-    need not be evenly spaced); a cell's colour is the shortest run time that the search ranked
-    there, as a multiple of the winner's. Shown are the 40 best rows.
-    See `seqgc.plot.tables.landscape` on how to have all of it ranked.
+    A row is a scheme with its B and W; a column is a value of lam or s that the search ranked. The
+    columns need not be evenly spaced. The colour of a cell is the shortest run time that the search
+    ranked there, as a multiple of the winner's. Only the 40 best rows are drawn.
+    `seqgc.plot.tables.landscape` says how to rank the whole landscape.
 
     Examples
     --------
@@ -54,10 +68,10 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
         least[name] = min(least[name], seconds)
     best = set(sorted(least, key=least.__getitem__)[:_MOST_ROWS])
     names = [name for name in least if name in best]
-    shown = np.array([name in best for name in table["scheme"]])
-    row = np.array([names.index(name) for name in table["scheme"][shown]])
-    values, column = np.unique(table["parameter"][shown], return_inverse=True)
-    seconds = table["runtime_s"][shown]
+    drawn = np.array([name in best for name in table["scheme"]])
+    row = np.array([names.index(name) for name in table["scheme"][drawn]])
+    values, column = np.unique(table["parameter"][drawn], return_inverse=True)
+    seconds = table["runtime_s"][drawn]
     ax = axes_for(ax, height=1.8 + 0.18 * len(names), rows=True)
     from matplotlib.colors import LogNorm
 
@@ -69,7 +83,7 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
         interpolation="nearest",
     )  # fmt: skip
     color_bar(ax, image, span=(1.0, slowest), label="run time over the winner's")
-    winner = np.flatnonzero(table["best"][shown])[0]
+    winner = np.flatnonzero(table["best"][drawn])[0]
     (mark,) = ax.plot(
         column[winner], row[winner], "o", markersize=11, markerfacecolor="none",
         markeredgecolor=VERMILION, markeredgewidth=2.2, linestyle="none",
@@ -83,9 +97,9 @@ def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
 
 
 def ratios(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
-    """Draw how far the best setting of each scheme is from the clairvoyant bound.
+    """Draw the run time of the best setting of each scheme over its clairvoyant bound.
 
-    The bound is that for as many jobs a round, on the held-out rounds if there are any.
+    The bound is for the same number of jobs per round, on the held-out rounds if there are any.
 
     Examples
     --------
@@ -114,7 +128,7 @@ def ratios(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
 
 
 def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) -> Axes:
-    """Draw run time and bill of what a search ranked, and those that nothing beats in both.
+    """Draw run time and bill of the ranked settings, joined by a line along their Pareto front.
 
     With ``usd_per_s``, the price of a worker-second, the bill is in US dollars. `tune` finds the
     whole front with ``pareto=True``.
@@ -143,7 +157,7 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     for number, place in enumerate(places, start=1):
         (mark,) = ax.plot([], [], linestyle="none", marker=f"${number}$", color=BLUE)
         handles, labels = [*handles, mark], [*labels, labelled(str(table["setting"][place]))]
-    # Below its front there is nothing.
+    # The numbers stand below the front, where there are no points.
     for text, place in _numbers(seconds[places] / (np.ptp(seconds) or 1.0)).items():
         where = seconds[places[place]], bill[places[place]]
         ax.annotate(text, where, (0, -15), textcoords="offset points", ha="center")
@@ -154,8 +168,79 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     return ax
 
 
+def comparison(found: Comparison, *, ax: Axes | None = None) -> Axes:
+    """Draw US dollars over seconds to the target for each defence, on logarithmic axes.
+
+    The shape of a mark is the kind of the defence's gradients. Defences that no other beats in both
+    time and cost are ringed and joined by a line. The legend counts the defences that did not reach
+    the target.
+
+    Examples
+    --------
+    >>> from seqgc import DelayProfile, Rehearsal, compare
+    >>> from seqgc.comparison import Trial
+    >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
+    >>> rehearsal, trial = Rehearsal(profile=profile, alpha=1.0), Trial(lrs=(4.0,), seeds=1)
+    >>> found = compare(rehearsal, ["uncoded", "gc-rep:s=1"], trial=trial)
+    >>> comparison(found).get_ylabel()
+    'US dollars'
+    """
+    table = tables.comparison(found)
+    ax = axes_for(ax, height=4.4)
+    reached = np.isfinite(table["seconds_to_target"])
+    seconds, usd = table["seconds_to_target"][reached], table["usd"][reached]
+    front = table["front"][reached]
+    ax.set_xlabel(f"seconds to a loss of {found.trial.target:g}")
+    ax.set_ylabel("US dollars")
+    for axis in ("x", "y"):
+        plain_log(ax, axis)
+    if len(seconds):
+        places = np.column_stack([_spread(ax, "x", seconds), _spread(ax, "y", usd)])
+        corners = np.repeat(places[front], 2, axis=0)  # right, then down, to each next point
+        line = np.column_stack([corners[1:, 0], corners[:-1, 1]])
+        name_points(ax, places, table["defence"][reached].tolist(), line=line)
+    (steps,) = ax.plot(
+        seconds[front], usd[front], "o-", drawstyle="steps-post", color=GREY, linewidth=1.2,
+        markersize=13, markerfacecolor="none", zorder=1,
+    )  # fmt: skip
+    handles, labels = [steps], ["unbeaten in time and cost"]
+    for kind, (marker, color, words) in _MARKS.items():
+        of = table["kind"][reached] == kind
+        if of.any():
+            (mark,) = ax.plot(seconds[of], usd[of], marker, color=color, markersize=7)
+            handles, labels = [*handles, mark], [*labels, words]
+    if not reached.all():
+        (nothing,) = ax.plot([], [], linestyle="none")
+        missing = int(np.count_nonzero(~reached))
+        handles, labels = [*handles, nothing], [*labels, f"not at the target: {missing}"]
+    legend_above(ax, handles, labels, letters=130)
+    return ax
+
+
+def _spread(ax: Axes, which: str, values: FloatArray) -> FloatArray:
+    """Set the limits of an axis with room for names, and return the places of its values (> 0).
+
+    A place is a fraction of the axis.
+    """
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    logs = np.log10(values)
+    middle, span = (logs.min() + logs.max()) / 2, max(float(np.ptp(logs)), _LEAST_SPAN)
+    width = span / (1 - 2 * _MARGIN)
+    low = middle - width / 2
+    ax.set(**{f"{which}lim": (10**low, 10 ** (low + width))})
+    if width < _FEW_TICKS:
+        axis = ax.xaxis if which == "x" else ax.yaxis
+        axis.set_major_locator(MaxNLocator(nbins=7))
+        axis.set_minor_locator(NullLocator())
+    places: FloatArray = (logs - low) / width
+    return places
+
+
 def _numbers(x: FloatArray) -> dict[str, int]:
-    """Return texts that number ascending points (m,), and of which point: neighbours share one.
+    """Return the numbers of ascending points (m,), each text with the index of its point.
+
+    Points that are close to each other share a text.
 
     Examples
     --------

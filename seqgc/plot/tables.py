@@ -1,23 +1,26 @@
-"""The tables behind the pictures: a function of a picture's name returns what it shows.
+"""The tables behind the pictures. The function of a picture's name returns its table.
 
-A table is a dictionary of columns, arrays of one length: ``pandas.DataFrame(table)`` takes it.
-Where several runs or profiles are shown, their tables are one below the other.
+A table is a dictionary of columns, arrays of equal length: ``pandas.DataFrame(table)`` takes it.
+If a picture shows several runs or profiles, their tables are stacked, and the first column says
+which run or profile a row belongs to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
 from seqgc.comparison import Comparison
-from seqgc.plot._sources import Delays, Recorded, Run, Runs, Source, answers_of, grid_of, named
-from seqgc.ports import Table
+from seqgc.errors import ParameterError, one_line
+from seqgc.ports import BoolArray, FloatArray, IntArray, Table
+from seqgc.profiles import DelayProfile
 from seqgc.runs import RecordedRun
-from seqgc.search import Ranked, Tuning
-from seqgc.stragglers import count_bursts
+from seqgc.search import Ranked, Replay, Tuning
+from seqgc.stragglers import count_bursts, straggler_pattern
 
 __all__ = [
     "bursts",
@@ -33,15 +36,38 @@ __all__ = [
     "worker_seconds",
 ]
 
+_MOST_CELLS: Final = 1024  # of a heat map, along one axis: a picture has no more pixels
 _QUANTILES: Final = 201
+_LONGEST_CELL: Final = 200  # characters
 OUTCOMES: Final = "used", "dropped", "failed", "unanswered"
+
+Source: TypeAlias = DelayProfile | RecordedRun
+"""A source of delays: a profile, or a recorded run."""
+
+Delays: TypeAlias = Source | Sequence[Source] | Mapping[str, Source]
+"""One profile or recorded run, or several, by name or in order."""
+
+Recorded: TypeAlias = RecordedRun | Sequence[RecordedRun] | Mapping[str, RecordedRun]
+"""One recorded run, or several, by name or in order."""
+
+Run: TypeAlias = RecordedRun | Replay
+"""A recorded run, or a replay of recorded delays: both have rounds and jobs."""
+
+Runs: TypeAlias = Run | Sequence[Run] | Mapping[str, Run]
+"""One run, or several, by name or in order. A run without a name has that of its scheme."""
+
+_Data = TypeVar("_Data", DelayProfile, RecordedRun, Replay, Source, Run)
+
+
+# ---- delays -------------------------------------------------------------------------------------
 
 
 def heat_map(data: Source, *, mu: float = 1.0) -> Table:
-    """Return a row for each round, or for as many in succession as a picture has room for.
+    """Return a row for each column of the heat map: a round, or several successive rounds.
 
-    ``round`` (the first of them), ``slowest_s``, NaN without an answer, and ``straggling``, the
-    share of all workers. Raises `ParameterError` if a run has closed no round.
+    The columns are ``round``, the first of the rounds; ``slowest_s``, the slowest answer, NaN if
+    no answer came; and ``straggling``, the fraction of the workers that straggled. Raises
+    `ParameterError` if a run has closed no round.
 
     Examples
     --------
@@ -50,22 +76,23 @@ def heat_map(data: Source, *, mu: float = 1.0) -> Table:
     >>> {name: column.tolist() for name, column in heat_map(profile).items()}
     {'round': [0, 1], 'slowest_s': [5.0, 3.0], 'straggling': [0.25, 0.25]}
     """
-    grid = grid_of(data, mu=mu)
-    rows = len(grid.slowest_s)
-    slowest = np.where(np.isnan(grid.slowest_s), -np.inf, grid.slowest_s).max(axis=1)
+    cells = cells_of(data, mu=mu)
+    columns = len(cells.slowest_s)
+    slowest = np.where(np.isnan(cells.slowest_s), -np.inf, cells.slowest_s).max(axis=1)
     return {
-        "round": grid.first + -(-np.arange(rows) * (grid.last - grid.first + 1) // rows),
+        "round": cells.first + -(-np.arange(columns) * (cells.last - cells.first + 1) // columns),
         "slowest_s": np.where(np.isfinite(slowest), slowest, np.nan),
-        "straggling": grid.straggling.mean(axis=1),
+        "straggling": cells.straggling.mean(axis=1),
     }
 
 
 def bursts(data: Delays, *, mu: float = 1.0) -> Table:
-    """Return how many bursts of straggling lasted how many rounds.
+    """Return the number of bursts of straggling by their length in rounds.
 
-    ``data``, which profile or run; ``rounds``, from 1 to the longest burst; ``bursts``, how many;
-    ``share`` of all its bursts, NaN if there is none. A burst is a worker's straggling rounds in
-    succession. Raises like `heat_map`.
+    A burst is a worker's uninterrupted sequence of rounds in which it straggled. The columns are
+    ``data``, the profile or run; ``rounds``, from 1 to the length of the longest burst; ``bursts``,
+    the number of bursts of that length; and ``share``, the fraction of all bursts of this profile
+    or run. Raises like `heat_map`.
 
     Examples
     --------
@@ -76,22 +103,22 @@ def bursts(data: Delays, *, mu: float = 1.0) -> Table:
     """
 
     def counted(source: Source) -> Table:
-        answers = answers_of(source, mu=mu)
+        answers = _answers_of(source, mu=mu)
         place, worker = np.divmod(answers.in_time, answers.n)
         place = (np.cumsum(answers.judged) - 1)[place]  # among the rounds that wait for workers
         counts = count_bursts(place, worker, shape=(int(answers.judged.sum()), answers.n))
         share = counts / max(int(counts.sum()), 1)
         return {"rounds": 1 + np.arange(len(counts)), "bursts": counts, "share": share}
 
-    return _joined("data", {name: counted(each) for name, each in named(data).items()})
+    return _stacked("data", {name: counted(each) for name, each in named(data).items()})
 
 
 def completion_times(data: Delays) -> Table:
-    """Return the share of all tasks that had been answered after so many seconds each.
+    """Return the fraction of all tasks that were answered within a number of seconds.
 
-    ``data``, which profile or run; ``seconds``, from task to answer; ``answered``. Where there are
-    more answers than that, these are 201 of them, evenly spread. A run's tasks that nobody waited
-    for to the end count as not answered.
+    The columns are ``data``, the profile or run; ``seconds``, from task to answer; and
+    ``answered``, the fraction of the tasks. Of more than 201 answers the table has 201, evenly
+    spread. A task of a run counts as unanswered if the run gave it up.
 
     Examples
     --------
@@ -102,20 +129,24 @@ def completion_times(data: Delays) -> Table:
     """
 
     def answered(source: Source) -> Table:
-        answers = answers_of(source, mu=0.0)
+        answers = _answers_of(source, mu=0.0)
         seconds = np.sort(answers.seconds)
         count = min(len(seconds), _QUANTILES)
         places = np.linspace(0, len(seconds) - 1, count).round().astype(np.intp)
         return {"seconds": seconds[places], "answered": (places + 1) / max(answers.tasks, 1)}
 
-    return _joined("data", {name: answered(each) for name, each in named(data).items()})
+    return _stacked("data", {name: answered(each) for name, each in named(data).items()})
+
+
+# ---- runs ---------------------------------------------------------------------------------------
 
 
 def timeline(runs: Runs) -> Table:
-    """Return a row for each closed round of each run: when it began and closed.
+    """Return a row for each closed round of each run.
 
-    ``run``; ``round``; ``began_s``; ``first_answer_s`` and ``closed_s``, when it was answered first
-    and closed; ``reason``, why then (see `seqgc.ports.RoundRecord`); ``stragglers``.
+    The columns are ``run``; ``round``; ``began_s``, ``first_answer_s`` and ``closed_s``, the times
+    of its beginning, first answer and end; ``reason``, why it closed then (see
+    `seqgc.ports.RoundRecord`); and ``stragglers``, their number.
 
     Examples
     --------
@@ -130,7 +161,7 @@ def timeline(runs: Runs) -> Table:
     def closed(run: Run) -> Table:
         rounds = run.rounds()
         began_s = rounds["began_s"]
-        # Where work is dealt, the first piece may have come before the round's own time began.
+        # If pieces of work are dealt out, the first may come in before the round's clock starts.
         waited_s = np.where(rounds["reason"] == "dealt", 0.0, rounds["kappa_s"])
         closed_s = np.maximum(rounds["closed_s"], began_s)
         return {
@@ -142,35 +173,39 @@ def timeline(runs: Runs) -> Table:
             "stragglers": rounds["stragglers"],
         }
 
-    return _joined("run", {name: closed(run) for name, run in named(runs).items()})
+    return _stacked("run", {name: closed(run) for name, run in named(runs).items()})
 
 
 def finished_jobs(runs: Runs) -> Table:
-    """Return how many jobs each run had finished when: ``run``, ``finished_s``, ``jobs``."""
+    """Return a row for each finished job of each run.
+
+    The columns are ``run``; ``finished_s``, the time; and ``jobs``, the number of jobs that the run
+    had finished by then.
+    """
 
     def finished(run: Run) -> Table:
         finished_s = np.sort(run.jobs()["finished_s"])
         return {"finished_s": finished_s, "jobs": 1 + np.arange(len(finished_s))}
 
-    return _joined("run", {name: finished(run) for name, run in named(runs).items()})
+    return _stacked("run", {name: finished(run) for name, run in named(runs).items()})
 
 
 def losses(runs: Recorded) -> Table:
     """Return the loss of each model before each of its steps.
 
-    ``run``, and the columns of `seqgc.runs.RecordedRun.models`.
+    The columns are ``run`` and those of `seqgc.runs.RecordedRun.models`.
     """
-    return _joined("run", {name: run.models() for name, run in named(runs).items()})
+    return _stacked("run", {name: run.models() for name, run in named(runs).items()})
 
 
 def worker_seconds(runs: Recorded) -> Table:
-    """Return what the workers of each run did: seconds of all tasks, by what became of them.
+    """Return the worker-seconds of each run by the outcome of the tasks.
 
-    ``run``; ``load``, the mean share of a job's batch that a worker had in a round, NaN where the
-    log does not say; ``seconds``, from the first round's beginning to the last one's end; and
-    worker-seconds ``used_s``; ``dropped_s`` (others had come before), ``failed_s``,
-    ``unanswered_s`` (until it was given up), ``total_s``. A function that is given up runs on, and
-    is billed.
+    The columns are ``run``; ``load``, the mean fraction of a job's batch that a worker had in a
+    round, NaN if the log does not say; ``seconds``, from the beginning of the first round to the
+    end of the last; and the worker-seconds ``used_s``, ``dropped_s`` (the answer came too late to
+    be used), ``failed_s``, ``unanswered_s`` (until the task was given up) and ``total_s``. After a
+    task is given up its function continues to run, and is billed.
     """
 
     def spent(run: RecordedRun) -> Table:
@@ -187,62 +222,64 @@ def worker_seconds(runs: Recorded) -> Table:
         row["total_s"] = sum(by_outcome.values())
         return {name: np.array([value]) for name, value in row.items()}
 
-    return _joined("run", {name: spent(run) for name, run in named(runs).items()})
+    return _stacked("run", {name: spent(run) for name, run in named(runs).items()})
 
 
-# ---- searches -----------------------------------------------------------------------------------
+# ---- searches and comparisons -------------------------------------------------------------------
 
 
 def ratios(tuning: Tuning) -> Table:
-    """Return the best setting of each scheme, the fastest first, and its ratio to the bound.
+    """Return the best setting of each scheme, the one nearest to its bound first.
 
-    ``setting``; ``scheme``, its name; ``runtime_s`` and ``ideal_s`` (the clairvoyant bound), on the
-    held-out rounds if there are any; ``ratio`` of the two.
+    The columns are ``setting``; ``scheme``, the name of its scheme; ``runtime_s`` and ``ideal_s``
+    (the clairvoyant bound), on the held-out rounds if there are any; and ``ratio``, their ratio.
     """
     best: dict[str, Ranked] = {}
     for row in tuning.ranking:
-        best.setdefault(scheme_name(row), row)
+        best.setdefault(_scheme_name(row), row)
     rows = sorted(best.values(), key=lambda row: row.ratio)
-    held = [row.holdout_s is not None for row in rows]
-    seconds = [row.holdout_s if h else row.runtime_s for row, h in zip(rows, held, strict=True)]
+    seconds = np.array(
+        [row.runtime_s if row.holdout_s is None else row.holdout_s for row in rows], dtype=float
+    )
     ratio = np.array([row.ratio for row in rows])
     return {
         "setting": _objects(row.setting.label for row in rows),
-        "scheme": _objects(scheme_name(row) for row in rows),
-        "runtime_s": np.array(seconds, dtype=float),
-        "ideal_s": np.array(seconds, dtype=float) / ratio,
+        "scheme": _objects(map(_scheme_name, rows)),
+        "runtime_s": seconds,
+        "ideal_s": seconds / ratio,
         "ratio": ratio,
     }
 
 
 def pareto(tuning: Tuning) -> Table:
-    """Return what a search ranked, by run time: which settings nothing beats in time and bill.
+    """Return the ranked settings of a search by run time, and say which form the Pareto front.
 
-    ``setting``, ``runtime_s``, ``billed_worker_s``, and whether it is on the ``front``. What is
-    shown is the ranking, and the front that `tune` finds with ``pareto=True``; without it the front
-    is that of the ranking.
+    The columns are ``setting``, ``runtime_s``, ``billed_worker_s`` and ``front``: no other setting
+    is both faster and cheaper. The table has the ranking, and the front that `tune` finds with
+    ``pareto=True``. Without it, the front is that of the ranking.
     """
     rows = sorted(
         {id(row): row for row in (*tuning.ranking, *tuning.pareto)}.values(),
         key=lambda row: (row.runtime_s, row.billed_worker_s),
     )
     bills = np.array([row.billed_worker_s for row in rows])
-    cheapest_before = np.minimum.accumulate(np.concatenate([[np.inf], bills]))[:-1]
+    cheapest_so_far = np.minimum.accumulate(np.concatenate([[np.inf], bills]))[:-1]
     return {
         "setting": _objects(row.setting.label for row in rows),
         "runtime_s": np.array([row.runtime_s for row in rows]),
         "billed_worker_s": bills,
-        "front": bills < cheapest_before,
+        "front": bills < cheapest_so_far,
     }
 
 
 def landscape(tuning: Tuning) -> Table:
-    """Return the shortest run time that a search ranked for each scheme and its parameters.
+    """Return the shortest ranked run time for each scheme and its parameters.
 
-    ``scheme``, with all its parameters but the last: ``B`` and ``W``; ``parameter``, the last one:
-    ``lam`` or ``s``, 0 where there is none; ``runtime_s``, the least over closing rules and
-    bundles; ``best``, whether it is the winner's. A search ranks its ``top`` best: let it rank all
-    (``top=100_000, prune=False``, one closing rule) to see the whole landscape.
+    The columns are ``scheme``, with all its parameters but the last (``B`` and ``W``);
+    ``parameter``, the last one (``lam`` or ``s``), 0 if the scheme has neither; ``runtime_s``, the
+    shortest over closing rules and bundles; and ``best``, which marks the winner. A search ranks
+    its ``top`` best settings only. To see the whole landscape, let it rank all of them with one
+    closing rule (``top=100_000, prune=False``).
     """
     least: dict[tuple[str, int], Ranked] = {}
     for row in tuning.ranking:
@@ -258,19 +295,19 @@ def landscape(tuning: Tuning) -> Table:
 
 
 def comparison(found: Comparison) -> Table:
-    """Return what each defence of a comparison comes to: as its rows, the soonest first.
+    """Return a row for each defence of a comparison, in the order of its rows: the soonest first.
 
-    ``defence``; ``kind`` of its gradients; ``seconds_to_target`` and ``usd``, NaN where the target
-    was not reached; ``front``, whether no other is both as soon and as cheap. See
-    `seqgc.comparison.Row`.
+    The columns are ``defence``; ``kind``, that of its gradients; ``seconds_to_target`` and ``usd``,
+    NaN if it did not reach the target; and ``front``: no other defence is at least as soon and as
+    cheap. See `seqgc.comparison.Row`.
     """
     rows = found.rows
     seconds = np.array([row.seconds_to_target for row in rows], dtype=float)
     usd = np.array([row.usd for row in rows], dtype=float)
     order = np.lexsort([usd, seconds])
-    cheapest_before = np.fmin.accumulate(np.concatenate([[np.inf], usd[order]]))[:-1]
+    cheapest_so_far = np.fmin.accumulate(np.concatenate([[np.inf], usd[order]]))[:-1]
     front = np.empty(len(rows), dtype=bool)
-    front[order] = usd[order] < cheapest_before
+    front[order] = usd[order] < cheapest_so_far
     return {
         "defence": _objects(row.defence for row in rows),
         "kind": _objects(row.kind for row in rows),
@@ -280,13 +317,44 @@ def comparison(found: Comparison) -> Table:
     }
 
 
-def scheme_name(row: Ranked) -> str:
-    """Return the name of a ranked setting's scheme, as specs begin."""
+def number(value: Any) -> str:
+    """Return a value as a table shows it: all digits of a count, four digits of a measurement.
+
+    Examples
+    --------
+    >>> number(12345), number(1234.567), number(0.0001236), number(float("nan")), number(True)
+    ('12,345', '1,235', '0.0001236', '–', 'yes')
+    """
+    match value:
+        case None:
+            return "–"
+        case bool() | np.bool_():
+            return "yes" if value else "no"
+        case int() | np.integer():
+            return f"{value:,}"
+        case float() | np.floating():
+            large = 1000 <= abs(float(value)) < 1e9
+            return (f"{value:,.0f}" if large else f"{value:.4g}") if np.isfinite(value) else "–"
+    return one_line(value, limit=_LONGEST_CELL)
+
+
+def percent(share: float) -> str:
+    """Return a fraction as a percentage.
+
+    Examples
+    --------
+    >>> percent(0.125)
+    '12.5 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def _scheme_name(row: Ranked) -> str:
     return row.setting.scheme.spec.partition(":")[0]
 
 
 def _coordinates(row: Ranked) -> tuple[str, int]:
-    """Return a scheme without its last parameter, and this."""
+    """Return a scheme without its last parameter, and the value of that parameter."""
     name, _, rest = row.setting.scheme.spec.partition(":")
     pairs = [pair.split("=") for pair in rest.split(",") if pair]
     last = next((value for key, value in pairs if key in {"lam", "s"}), "0")
@@ -295,7 +363,7 @@ def _coordinates(row: Ranked) -> tuple[str, int]:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Return a key to sort by in which numbers count as such."""
+    """Return a sort key that compares the digits of a text as numbers."""
     return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", text)]
 
 
@@ -303,10 +371,158 @@ def _objects(texts: Iterable[str]) -> np.ndarray:
     return np.array(list(texts), dtype=np.object_)
 
 
-def _joined(whose: str, parts: Mapping[str, Table]) -> Table:
-    """Return several tables, one below the other; the column ``whose`` says whose a row is."""
+def _stacked(label: str, parts: Mapping[str, Table]) -> Table:
+    """Stack the tables of several runs or profiles, whose names are the new first column."""
     lengths = [len(next(iter(part.values()))) for part in parts.values()]
     names = np.repeat(_objects(parts), lengths)
     first = next(iter(parts.values()))
     columns = {name: np.concatenate([part[name] for part in parts.values()]) for name in first}
-    return {whose: names, **columns}
+    return {label: names, **columns}
+
+
+# ---- profiles and runs --------------------------------------------------------------------------
+
+
+def named(data: _Data | Sequence[_Data] | Mapping[str, _Data]) -> dict[str, _Data]:
+    """Return profiles or runs by unique names.
+
+    Raises
+    ------
+    ParameterError
+        If ``data`` is empty.
+    """
+    if isinstance(data, Mapping):
+        by_name = dict(data)
+    else:
+        by_name = {}
+        for each in [data] if isinstance(data, DelayProfile | RecordedRun | Replay) else data:
+            name = base = _name(each)
+            count = 1
+            while name in by_name:
+                count += 1
+                name = f"{base} ({count})"
+            by_name[name] = each
+    if not by_name:
+        raise ParameterError("data", "must be at least one profile or run", by_name)
+    return by_name
+
+
+def _name(source: DelayProfile | RecordedRun | Replay) -> str:
+    match source:
+        case DelayProfile():
+            return source.meta.model or "profile"
+        case RecordedRun():
+            return source.scheme or "run"
+        case Replay():
+            return "replay"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _AnswerTimes:
+    """The answers of ``n`` workers in ``rounds`` (rounds,), ascending round numbers.
+
+    For each answer (answers,), ``place`` is the index of its round in ``rounds``, ``worker`` its
+    worker, and ``seconds`` the time from task to answer. ``tasks`` is the number of all tasks.
+    ``judged`` (rounds,) marks the rounds that wait for workers: in a round that deals work out or
+    is idle, nobody straggles. ``in_time`` are the answers of workers that did not straggle in a
+    judged round, as unique ascending numbers ``place * n + worker``.
+    """
+
+    rounds: IntArray
+    n: int
+    place: IntArray
+    worker: IntArray
+    seconds: FloatArray
+    tasks: int
+    judged: BoolArray
+    in_time: IntArray
+
+
+def _answers_of(data: Source | Replay, *, mu: float) -> _AnswerTimes:
+    """Return the answers of a profile or of the closed rounds of a run.
+
+    In a profile a worker straggles by tolerance ``mu``. In a run a worker straggles if the round
+    closed without it.
+
+    Raises
+    ------
+    ParameterError
+        If ``data`` is a replay, or a run that has closed no round.
+    """
+    if isinstance(data, DelayProfile):
+        place, worker = np.nonzero(data.answered)
+        return _AnswerTimes(
+            rounds=np.arange(data.num_rounds),
+            n=data.num_workers,
+            place=place,
+            worker=worker,
+            seconds=data.times[data.answered],
+            tasks=data.times.size,
+            judged=np.ones(data.num_rounds, dtype=np.bool_),
+            in_time=np.flatnonzero(~straggler_pattern(data, mu=mu)),
+        )
+    if isinstance(data, Replay):
+        rule = "must be a delay profile or a recorded run"
+        raise ParameterError("data", rule, "a replay", "take the profile that was replayed")
+    closed, table = data.rounds(), data.answers()
+    rounds = closed["round"]
+    if not len(rounds):
+        rule = "must be a run that has closed at least one round"
+        raise ParameterError("data", rule, str(data.path))
+    place = np.searchsorted(rounds, table["round"]).clip(max=len(rounds) - 1)
+    of_closed = rounds[place] == table["round"]
+    used = table["outcome"] == "used"
+    answered = of_closed & (used | (table["outcome"] == "dropped")) & ~np.isnan(table["took_s"])
+    judged = (closed["reason"] != "dealt") & (closed["reason"] != "idle")
+    in_time = of_closed & used & ~table["late"] & judged[place]
+    return _AnswerTimes(
+        rounds=rounds,
+        n=data.workers,
+        place=place[answered],
+        worker=table["worker"][answered],
+        seconds=table["took_s"][answered],
+        tasks=int(of_closed.sum()),
+        judged=judged,
+        in_time=np.unique(place[in_time] * data.workers + table["worker"][in_time]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeatMapCells:
+    """The cells (rounds, workers) of a heat map.
+
+    A cell is one worker in one round. If there are more rounds or workers than a picture has
+    pixels, it is several. ``slowest_s`` is the longest time from task to answer in a cell, NaN
+    without an answer. ``straggling`` is the fraction of the cell that straggled, 0 if its rounds
+    waited for nobody. The cells are of equal size and reach from round ``first`` to round ``last``
+    and over all ``workers``.
+    """
+
+    first: int
+    last: int
+    workers: int
+    slowest_s: FloatArray
+    straggling: FloatArray
+
+
+def cells_of(data: Source, *, mu: float) -> HeatMapCells:
+    """Return the cells of the heat map of a profile or a run. Raises like `_answers_of`."""
+    answers = _answers_of(data, mu=mu)
+    first, last, n = int(answers.rounds[0]), int(answers.rounds[-1]), answers.n
+    rows, columns = min(last - first + 1, _MOST_CELLS), min(n, _MOST_CELLS)
+    row_of = (answers.rounds - first) * rows // (last - first + 1)
+    column_of = np.arange(n) * columns // n
+    slowest = np.full((rows, columns), -np.inf)
+    np.maximum.at(slowest, (row_of[answers.place], column_of[answers.worker]), answers.seconds)
+    in_time = np.zeros((rows, columns))
+    places, workers = np.divmod(answers.in_time, n)
+    np.add.at(in_time, (row_of[places], column_of[workers]), 1)
+    judged = np.bincount(row_of[answers.judged], minlength=rows)
+    total = np.outer(judged, np.bincount(column_of))
+    return HeatMapCells(
+        first=first,
+        last=last,
+        workers=n,
+        slowest_s=np.where(np.isfinite(slowest), slowest, np.nan),
+        straggling=1 - np.divide(in_time, total, out=np.ones_like(in_time), where=total > 0),
+    )

@@ -1,9 +1,9 @@
 """Reports: one self-contained page of HTML for a delay profile, for runs, or for a comparison."""
 
-from seqgc.report._colours import COLOURS as COLOURS
 from seqgc.report._comparison import comparison_page as comparison_page
+from seqgc.report._drawing import COLOURS as COLOURS
 from seqgc.report._page import Page as Page
+from seqgc.report._profile import SEARCH_S as SEARCH_S
 from seqgc.report._profile import profile_page as profile_page
 from seqgc.report._runs import run_page as run_page
-from seqgc.report._search import SEARCH_S as SEARCH_S
-from seqgc.report._watch import watch as watch
+from seqgc.report._runs import watch as watch

@@ -1,34 +1,36 @@
-"""The page of a comparison: what to take, what each defence comes to, and how that was found."""
+"""The page of a comparison: the best defences, the table of all defences, and the conditions."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from seqgc.comparison import Comparison, Row, interval_words
-from seqgc.report._elements import Element, number, rows_table
-from seqgc.report._gallery import comparison_picture
-from seqgc.report._page import Figure, Page, Section
+from seqgc.plot import PICTURES
+from seqgc.plot.tables import number
+from seqgc.report._page import Page, PageTable, Section, Tile
 
 __all__ = ["comparison_page"]
 
 _KINDS: Final = (
-    "Exact gradients are those of the whole batch. Approximate ones lack the slowest workers' "
-    "points. Stale ones are of weights that lack the latest steps."
+    "Exact gradients are those of the whole batch. Approximate gradients lack the points of the "
+    "slowest workers. Stale gradients are taken at weights that lack the latest steps."
 )
 _COLUMNS: Final = (
-    "A clock is a batch of data, a bundle the models whose gradients are one job. Clocks, seconds "
-    "and dollars are those until all models are at the target, all at one learning rate ({lr}, "
-    "the best for exact gradients), medians of the seeds. Between: {interval}. Best: seconds at "
-    "each defence's own best rate; a rate with * is the smallest or largest that was tried, and a "
-    "better one may lie beyond. The bound is the "
-    "time of a master who knows all delays beforehand. Staleness is how many clocks' updates the "
-    "weights of a task lack, on average. Wasted is what workers were asked for beyond one batch a "
-    "clock, in batches."
+    "A clock is one batch of data; a bundle is the models whose gradients are one job. Clocks, "
+    "seconds and dollars are counted until all models reach the target, all at one learning rate "
+    "({lr}, the best for exact gradients); each is the median of the seeds. Between: {interval}. "
+    "Best: the seconds at each defence's own best rate. A rate with * is the smallest or largest "
+    "that was tried: a better one may lie beyond. The bound is the time of a master who knows all "
+    "delays in advance. Staleness is the average number of clocks whose updates the weights of a "
+    "task lack. Wasted is the work asked of workers beyond one batch a clock, in batches."
 )
 
 
 def comparison_page(found: Comparison, *, name: str) -> Page:
-    """Return the page of what `seqgc.compare` has found on the delays of this ``name``."""
+    """Return the page of a comparison that `seqgc.compare` made on the delays called ``name``."""
+    lr = f"{found.trial.rate(found.lr)}{'*' if found.lr_is_edge else ''}"
+    columns = _COLUMNS.format(lr=lr, interval=interval_words(found.trial.seeds or 1))
+    picture = PICTURES["comparison"], found
     return Page(
         kind="Comparison",
         title=name,
@@ -36,20 +38,11 @@ def comparison_page(found: Comparison, *, name: str) -> Page:
         notices=_missing(found),
         glance=_glance(found),
         sections=[
-            Section(title="Time and cost", says=[_KINDS], pictures=[comparison_picture(found)]),
-            Section(
-                title="Each defence",
-                says=[_columns(found)],
-                table=_table(found),
-            ),
+            Section(title="Time and cost", says=[_KINDS], pictures=[picture]),
+            Section(title="Each defence", says=[columns], table=_table(found)),
             Section(title="How it was compared", facts=_facts(found)),
         ],
     )
-
-
-def _columns(found: Comparison) -> str:
-    lr = f"{found.trial.rate(found.lr)}{'*' if found.lr_is_edge else ''}"
-    return _COLUMNS.format(lr=lr, interval=interval_words(found.trial.seeds or 1))
 
 
 def _missing(found: Comparison) -> list[str]:
@@ -61,25 +54,25 @@ def _missing(found: Comparison) -> list[str]:
     return notices
 
 
-def _glance(found: Comparison) -> list[Figure]:
-    """Return the tiles: the best of each kind, and the cheapest."""
+def _glance(found: Comparison) -> list[Tile]:
+    """Return the tiles: the best defence of each kind, the cheapest one, and the bound."""
+    reached = [row for row in found.rows if row.seconds_to_target is not None]
     best: dict[str, Row] = {}
-    there = [row for row in found.rows if row.seconds_to_target is not None]
-    for row in there:
+    for row in reached:
         best.setdefault(row.kind, row)
     tiles = [
-        Figure(name=f"soonest, {kind}", value=row.seconds_to_target, unit="s", about=row.label)
+        Tile(name=f"soonest, {kind}", value=row.seconds_to_target, unit="s", about=row.label)
         for kind, row in best.items()
     ]
-    cheapest = min(there, key=lambda row: row.usd or 0.0, default=None)
+    cheapest = min(reached, key=lambda row: row.usd or 0.0, default=None)
     if cheapest is not None:
         dollars = f"${number(cheapest.usd)}"
-        tiles.append(Figure(name="cheapest", value=dollars, about=cheapest.defence))
-    tiles.append(Figure(name="bound", value=found.bound_s, unit="s", about="for a clock of data"))
+        tiles.append(Tile(name="cheapest", value=dollars, about=cheapest.defence))
+    tiles.append(Tile(name="bound", value=found.bound_s, unit="s", about="for a clock of data"))
     return tiles
 
 
-def _table(found: Comparison) -> Element:
+def _table(found: Comparison) -> PageTable:
     heading = (
         "defence", "gradients", "bundle", "s a clock", "times the bound", "clocks", "seconds",
         "between", "$", "best, s", "at rate", "staleness", "wasted",
@@ -93,33 +86,21 @@ def _table(found: Comparison) -> Element:
             row.over_bound,
             row.clocks_to_target,
             row.seconds_to_target,
-            _between(row),
+            row.seconds_between and " to ".join(map(number, row.seconds_between)),
             row.usd,
             row.best_seconds,
-            _at_rate(row),
+            row.best_lr and f"{number(row.best_lr)}{'*' if row.best_is_edge else ''}",
             row.staleness_mean,
             row.wasted,
         )
         for row in found.rows
     ]
-    return rows_table(heading, rows)
-
-
-def _at_rate(row: Row) -> str | None:
-    edge = "*" if row.best_is_edge else ""
-    return None if row.best_lr is None else f"{number(row.best_lr)}{edge}"
-
-
-def _between(row: Row) -> str | None:
-    if row.seconds_between is None:
-        return None
-    least, most = map(number, row.seconds_between)
-    return f"{least} to {most}"
+    return PageTable(heading, rows)
 
 
 def _facts(found: Comparison) -> dict[str, str]:
     trial = found.trial
-    stay = "stay for the whole run" if found.workers == "resident" else "an invocation for a task"
+    stay = "resident, for the whole run" if found.workers == "resident" else "functions, one a task"
     return {
         "workers": f"{found.n:,}: {stay}",
         "delays": f"read as {found.reading}",
@@ -130,5 +111,5 @@ def _facts(found: Comparison) -> dict[str, str]:
         "target": f"a loss of {number(trial.target)}",
         **({"batch": f"{trial.batch:,} points"} if trial.plan is None else {}),
         "learning rates": trial.rate(*(trial.lrs or ())),
-        "seeds": f"{trial.seeds or 1:,}, of which medians count",
+        "seeds": f"{trial.seeds or 1:,}; the page shows medians",
     }

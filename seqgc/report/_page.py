@@ -1,33 +1,35 @@
-"""`Page`: what a report says, and the one file of HTML that it becomes.
+"""`Page`: the content of a report, and the HTML file that a template makes of it.
 
-The file asks for nothing: no network, no script, no font. A policy in its head forbids the browser
-all that, so that even a mistake here could not let a name from a run's folder do anything.
+The file needs no network, script or font. A policy in its head makes the browser refuse them all.
+Names and texts that come from a run's folder are escaped by the template engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from seqgc import __version__
 from seqgc._durable import replacing
-from seqgc.report._elements import Element, element, number, write
-from seqgc.report._pictures import Picture, figure
-from seqgc.report._style import style_sheet
+from seqgc.errors import ParameterError
+from seqgc.plot import Picture
+from seqgc.plot.tables import number
+from seqgc.report._drawing import COLOURS, FONTS, drawing, without_controls
 
-__all__ = ["Figure", "Page", "Section"]
+if TYPE_CHECKING:
+    from jinja2 import Template
 
-_POLICY: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'"
-)
+__all__ = ["Page", "PageTable", "Section", "Tile"]
+
+_MOST_ROWS: Final = 60  # of the table below a picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A figure at a glance: its name, its value, and what it is of."""
+class Tile:
+    """A number at the top of the page, or a few words, with its name, its unit and a remark."""
 
     name: str
     value: object
@@ -35,97 +37,88 @@ class Figure:
     about: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table: the names of its columns, and its rows."""
+
+    heading: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Any]) -> PageTable:
+        """Return a table with the first rows of columns of equal length."""
+        names = [name.replace("_", " ") for name in columns]
+        return cls(names, list(zip(*(each[:_MOST_ROWS] for each in columns.values()), strict=True)))
+
+    @property
+    def text_columns(self) -> set[int]:
+        """The indices of the columns that hold text; the others hold numbers."""
+        return {i for row in self.rows for i, cell in enumerate(row) if isinstance(cell, str)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page: a heading, sentences, pictures, and facts or a table below them."""
+    """A part of a page: a heading, sentences, pictures with their data, facts, and a table."""
 
     title: str
     says: Sequence[str] = ()
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[tuple[Picture, Any]] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    table: Element | None = None
+    table: PageTable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a report says. ``notices``: what is missing, damaged, or was left out, a sentence each.
+    """The content of a report.
 
-    ``refresh_s``: after how many seconds a browser is to look again; None: never.
+    ``notices`` are sentences about what is missing, damaged or left out. If ``refresh_s`` is given,
+    a browser loads the page again after that many seconds.
     """
 
     kind: str
     title: str
     says: Sequence[str] = ()
     notices: Sequence[str] = ()
-    glance: Sequence[Figure] = ()
+    glance: Sequence[Tile] = ()
     sections: Sequence[Section] = ()
     refresh_s: int | None = None
 
     def html(self) -> str:
-        """Return the file."""
-        root = element("html", self._head(), self._body(), lang="en")
-        return f"<!DOCTYPE html>\n{write(root)}\n"
+        """Return the text of the file.
+
+        Raises
+        ------
+        ParameterError
+            If Jinja2 or matplotlib is not installed.
+        """
+        return without_controls(_template().render(page=self))
 
     def write(self, path: str | Path) -> None:
-        """Write the file; whoever reads it meanwhile has the one before. `OSError` if it cannot."""
+        """Write the file. Until it is complete, readers find the previous file at ``path``.
+
+        Raises `OSError` if the file cannot be written.
+        """
         with replacing(Path(path)) as file:
             file.write(self.html().encode())
 
-    def _head(self) -> Element:
-        head = element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name="color-scheme", content="light dark"),
-            element("meta", name="referrer", content="no-referrer"),
-            element("title", f"{self.title} – {self.kind}"),
-            element("link", rel="icon", href="data:,"),
-            element("style", style_sheet()),
-        )
-        if self.refresh_s is not None:
-            head.append(element("meta", http_equiv="refresh", content=str(self.refresh_s)))
-        return head
 
-    def _body(self) -> Element:
-        header = element(
-            "header",
-            element("p", self.kind, class_="kind"),
-            element("h1", self.title),
-            *(element("p", sentence) for sentence in self.says),
-        )
-        if self.notices:
-            notices = (element("li", each) for each in self.notices)
-            header.append(element("ul", *notices, class_="notices"))
-        if self.glance:
-            header.append(element("dl", *map(_tile, self.glance), class_="glance"))
-        main, numbered = element("main"), 0
-        for section in self.sections:
-            main.append(_section(section, first=numbered))
-            numbered += len(section.pictures)
-        return element("body", header, main, element("footer", f"Made by seqgc {__version__}."))
-
-
-def _tile(each: Figure) -> Element:
-    shown = number(each.value) + (f" {each.unit}" if each.unit else "")
-    about = [element("small", each.about)] if each.about else []
-    kind = {"class_": "words"} if len(shown) > 14 else {}
-    return element("div", element("dt", each.name), element("dd", shown, *about), **kind)
-
-
-def _section(section: Section, *, first: int) -> Element:
-    made = element("section", element("h2", section.title))
-    made.extend(element("p", sentence) for sentence in section.says)
-    if section.pictures:
-        drawn = (figure(each, number=first + i) for i, each in enumerate(section.pictures))
-        made.append(element("div", *drawn, class_="pictures"))
-    if section.facts:
-        pairs = [
-            element(tag, text)
-            for pair in section.facts.items()
-            for tag, text in zip(("dt", "dd"), pair, strict=True)
-        ]
-        made.append(element("dl", *pairs, class_="facts card"))
-    if section.table is not None:
-        made.append(element("div", section.table, class_="card"))
-    return made
+@cache
+def _template() -> Template:
+    try:
+        import jinja2
+    except ImportError as error:
+        rule, remedy = "needs the package Jinja2", "pip install 'seqgc[plot]'"
+        raise ParameterError("report", rule, str(error), remedy) from None
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("seqgc.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    environment.globals |= {
+        "colours": COLOURS, "drawing": drawing, "fonts": FONTS, "table_of": PageTable.of_columns,
+        "version": __version__,
+    }  # fmt: skip
+    return environment.get_template("page.html")

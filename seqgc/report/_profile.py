@@ -1,21 +1,39 @@
-"""The page of a delay profile: who straggles, which scheme suits it, what looks like accidents."""
+"""The page of a delay profile: its stragglers, schemes that suit it, and suspicious entries.
+
+Schemes are searched on a part of the grid of `seqgc.search.tune`, which among hundreds of workers
+would take minutes. The part is evenly spread, and the search is repeated with four times as many
+schemes until the time is over.
+"""
 
 from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.plot import PICTURES
+from seqgc.plot.tables import number, percent
 from seqgc.profiles import DelayProfile, lint
-from seqgc.report._elements import Element, number, percent, rows_table
-from seqgc.report._gallery import delay_pictures, heat_map, search_pictures
-from seqgc.report._page import Figure, Page, Section
-from seqgc.report._search import SEARCH_S, TOLERANCE, Search, search
-from seqgc.search import Ranked, Rehearsal
+from seqgc.report._page import Page, PageTable, Section, Tile
+from seqgc.schemes import Scheme, registered
+from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning, tune
 from seqgc.stragglers import StragglerStats, straggler_stats
 
-__all__ = ["profile_page"]
+__all__ = ["SEARCH_S", "profile_page"]
 
+SEARCH_S: Final = 10.0  # seconds that the search of a page may take
+
+_TOLERANCE: Final = 1.0  # the paper's mu, on the whole page
 _MOST_FINDINGS, _MOST_RANKED = 30, 15
+_MOST_CELLS: Final = 2**14  # rounds × workers that are replayed
+_FEWEST_ROUNDS: Final = 10
+_FIRST: Final = 4  # schemes of each family in the first search
+_FINER: Final = 4  # factor by which each later search has more of them
+_FINE_UP_TO: Final = 64  # workers; among more, the grid itself is thinned out
+_NO_LIMIT: Final = 2**31
 
 
 def profile_page(
@@ -27,26 +45,17 @@ def profile_page(
 ) -> Page:
     """Return the page of a profile.
 
-    ``search_s`` is for about how many seconds schemes are searched (None: not at all), with
-    ``alpha`` seconds per unit of load; None: the profile's own. Raises `ParameterError` if it can
-    be no such number.
+    Schemes are searched for about ``search_s`` seconds, or not at all if it is None. ``alpha`` is
+    the slope in seconds per unit of load; None stands for the profile's own. Raises
+    `ParameterError` if ``alpha`` is not a valid slope.
     """
     if alpha is not None:
-        profile.slope(alpha)  # a wrong one is its user's to mend; the page says what is missing
-    stats = straggler_stats(profile, mu=TOLERANCE, max_window=1)
-    sections = [
-        Section(
-            title="Who straggles",
-            says=[
-                f"A straggler answers later than {1 + TOLERANCE:g} times its round's first answer."
-            ],
-            pictures=[
-                heat_map(profile, title="Each worker in each round"),
-                *delay_pictures(profile),
-            ],
-        )
-    ]
-    best: list[Figure] = []
+        profile.slope(alpha)  # a missing slope is reported on the page, an invalid one is refused
+    stats = straggler_stats(profile, mu=_TOLERANCE, max_window=1)
+    pictures = [(PICTURES[each], profile) for each in ("heat_map", "bursts", "completion_times")]
+    rule = f"A straggler answers later than {1 + _TOLERANCE:g} times its round's first answer."
+    sections = [Section(title="Who straggles", says=[rule], pictures=pictures)]
+    best: list[Tile] = []
     if search_s is not None:
         section, best = _searched(profile, alpha=alpha, seconds=search_s)
         sections.append(section)
@@ -60,99 +69,46 @@ def profile_page(
     )
 
 
-def _glance(profile: DelayProfile, stats: StragglerStats) -> list[Figure]:
+def _glance(profile: DelayProfile, stats: StragglerStats) -> list[Tile]:
     answered = profile.times[profile.answered]
     failed = 1 - profile.answered.mean()
-    figures = []
+    tiles = []
     if answered.size:
         median, late = np.quantile(answered, [0.5, 0.99])
-        figures = [
-            Figure(name="median answer", value=float(median), unit="s"),
-            Figure(name="99 % within", value=float(late), unit="s"),
-            Figure(name="slowest answer", value=float(answered.max()), unit="s"),
+        tiles = [
+            Tile(name="median answer", value=float(median), unit="s"),
+            Tile(name="99 % within", value=float(late), unit="s"),
+            Tile(name="slowest answer", value=float(answered.max()), unit="s"),
         ]
-    figures.append(Figure(name="stragglers", value=percent(stats.rate), about="of all answers"))
+    tiles.append(Tile(name="stragglers", value=percent(stats.rate), about="of all answers"))
     if stats.rate_after_straggling is not None:
         again = percent(stats.rate_after_straggling)
-        figures.append(Figure(name="straggle again", value=again, about="in the next round"))
-    figures.append(Figure(name="most in a round", value=stats.smallest_s, about="stragglers"))
-    figures.append(Figure(name="longest burst", value=len(stats.bursts), unit="rounds"))
+        tiles.append(Tile(name="straggle again", value=again, about="in the next round"))
+    tiles.append(Tile(name="most in a round", value=stats.smallest_s, about="stragglers"))
+    tiles.append(Tile(name="longest burst", value=len(stats.bursts), unit="rounds"))
     if failed:
-        figures.append(Figure(name="no answer", value=percent(failed)))
-    return figures
-
-
-def _searched(
-    profile: DelayProfile, *, alpha: float | None, seconds: float
-) -> tuple[Section, list[Figure]]:
-    title = "What would suit it"
-    try:
-        found = search(Rehearsal(profile=profile, alpha=alpha), seconds=seconds)
-    except (ParameterError, ProfileError) as error:
-        return Section(title=title, says=[f"Schemes were not searched: {error}"]), []
-    best = found.tuning.best
-    section = Section(
-        title=title,
-        says=[_verdict(found, best), found.says],
-        pictures=search_pictures(found.tuning),
-        table=_ranking(found),
-    )
-    return section, [
-        Figure(name="fastest by rounds", value=best.setting.scheme.spec),
-        Figure(
-            name="time to the bound", value=best.ratio, about="1 is a master who knows all delays"
-        ),
-    ]
-
-
-def _verdict(found: Search, best: Ranked) -> str:
-    words = (
-        f"Of schemes that work by rounds {best.setting.scheme.spec} was the fastest: "
-        f"{number(best.runtime_s)} s, {number(best.ratio)} times the bound that a master who knows "
-        "all delays beforehand cannot beat."
-    )
-    if found.dealt is None:
-        return f"{words} Work is dealt out to workers that stay only, so that was not tried."
-    dealt, ratio = found.dealt.setting.scheme.spec, number(found.dealt.ratio)
-    return f"{words} Dealing work out ({dealt}) came to {ratio} times its own bound."
-
-
-def _ranking(found: Search) -> Element:
-    heading = ["scheme", "load", "delay, rounds", "time, s", "times the bound", "worker-seconds"]
-    rows = [
-        (
-            row.setting.scheme.spec,
-            row.setting.scheme.normalized_load,
-            row.setting.scheme.delay,
-            row.runtime_s,
-            row.ratio,
-            row.billed_worker_s,
-        )
-        for row in found.tuning.ranking[:_MOST_RANKED]
-    ]
-    return rows_table(heading, rows)
+        tiles.append(Tile(name="no answer", value=percent(failed)))
+    return tiles
 
 
 def _findings(profile: DelayProfile) -> Section:
-    found = lint(profile)
+    findings = lint(profile)
     title = "What looks like an accident"
-    if not found:
+    if not findings:
         return Section(title=title, says=["Nothing: seqgc profile lint finds no fault."])
-    shown = found[:_MOST_FINDINGS]
-    says = (
-        [f"The first {len(shown)} of {len(found)} findings; seqgc profile lint has all."]
-        if len(found) > len(shown)
-        else []
-    )
-    rows = [(each.severity, each.rule, each.row, each.column, each.message) for each in shown]
+    first = findings[:_MOST_FINDINGS]
+    says = [f"The first {len(first)} of {len(findings)} findings; seqgc profile lint lists all."]
+    rows = [(each.severity, each.rule, each.row, each.column, each.message) for each in first]
     return Section(
-        title=title, says=says, table=rows_table(["", "rule", "round", "worker", "what"], rows)
+        title=title,
+        says=says if len(findings) > len(first) else [],
+        table=PageTable(["", "rule", "round", "worker", "what"], rows),
     )
 
 
 def _facts(profile: DelayProfile) -> Section:
     meta = profile.meta
-    known = {
+    values = {
         "base load": number(meta.base_load),
         "alpha": None if meta.alpha is None else f"{number(meta.alpha)} s per unit of load",
         "batch": meta.batch and number(meta.batch),
@@ -163,5 +119,126 @@ def _facts(profile: DelayProfile) -> Section:
         "source": meta.source,
         "round trip": None if meta.rtt_s is None else f"{number(meta.rtt_s)} s",
     }
-    facts = {name: number(value) for name, value in known.items() if value}
+    facts = {name: number(value) for name, value in values.items() if value}
     return Section(title="What it was recorded on", facts=facts)
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProfileSearch:
+    """The result of the search. ``complete``: every scheme of the grid was evaluated.
+
+    ``dealt`` is the run of a scheme that deals work out and has no parameters. It is None if that
+    scheme cannot run on these workers.
+    """
+
+    tuning: Tuning
+    rounds: int
+    dealt: Ranked | None
+    complete: bool
+
+
+def _search(rehearsal: Rehearsal, *, seconds: float) -> _ProfileSearch:
+    """Search the schemes that work in rounds for about ``seconds``, then the one that deals.
+
+    The first, coarsest search is always completed. Raises `ParameterError` or `ProfileError` if
+    the profile cannot be searched on.
+    """
+    profile = rehearsal.profile
+    rounds = max(_FEWEST_ROUNDS, _MOST_CELLS // profile.num_workers)
+    if rounds < profile.num_rounds:
+        profile = profile.select_rounds(0, stop=rounds)
+        rehearsal = replace(rehearsal, profile=profile)
+    space = SearchSpace(
+        families=tuple(
+            name for name, each in registered().items() if issubclass(each.kind, Scheme)
+        ),
+        mus=(_TOLERANCE,),
+        wait_outs=("feasible",),
+        jobs_per_round=(1,),
+        coarse=profile.num_workers > _FINE_UP_TO,
+        most=_FIRST,
+    )
+    dealt = None
+    if rehearsal.can_deal:
+        dealt = _tune(rehearsal, replace(space, families=("deal",))).best
+    began = lap = time.monotonic()
+    tuning = _tune(rehearsal, space)
+    complete = False
+    while not complete:
+        now = time.monotonic()
+        if now - began + _FINER * (now - lap) > seconds:
+            break
+        lap, evaluated = now, tuning.evaluated
+        space = replace(space, most=_FINER * (space.most or 1))
+        tuning = _tune(rehearsal, space)
+        complete = tuning.evaluated == evaluated
+    return _ProfileSearch(tuning=tuning, rounds=profile.num_rounds, dealt=dealt, complete=complete)
+
+
+def _tune(rehearsal: Rehearsal, space: SearchSpace) -> Tuning:
+    return tune(rehearsal, space=space, top=_NO_LIMIT, prune=False, pareto=True)
+
+
+def _searched(
+    profile: DelayProfile, *, alpha: float | None, seconds: float
+) -> tuple[Section, list[Tile]]:
+    title = "What would suit it"
+    try:
+        result = _search(Rehearsal(profile=profile, alpha=alpha), seconds=seconds)
+    except (ParameterError, ProfileError) as error:
+        return Section(title=title, says=[f"Schemes were not searched: {error}"]), []
+    best = result.tuning.best
+    section = Section(
+        title=title,
+        says=[_verdict(result, best), _extent(result)],
+        pictures=[(PICTURES[each], result.tuning) for each in ("landscape", "ratios", "pareto")],
+        table=_ranking(result.tuning),
+    )
+    return section, [
+        Tile(name="fastest by rounds", value=best.setting.scheme.spec),
+        Tile(
+            name="time to the bound", value=best.ratio, about="1 is a master who knows all delays"
+        ),
+    ]
+
+
+def _verdict(result: _ProfileSearch, best: Ranked) -> str:
+    words = (
+        f"Of the schemes that work in rounds, {best.setting.scheme.spec} was the fastest: "
+        f"{number(best.runtime_s)} s, {number(best.ratio)} times the bound that a master who knows "
+        "all delays in advance cannot beat."
+    )
+    if result.dealt is None:
+        return f"{words} Dealing work out was not tried: it needs resident workers."
+    dealt, ratio = result.dealt.setting.scheme.spec, number(result.dealt.ratio)
+    return f"{words} Dealing work out ({dealt}) took {ratio} times its own bound."
+
+
+def _extent(result: _ProfileSearch) -> str:
+    schemes = "every scheme" if result.complete else "evenly spread schemes"
+    return (
+        f"Searched: {result.tuning.evaluated:,} candidates, {schemes} of a grid, with one model a "
+        f"round. A round closes at (1 + {_TOLERANCE:g}) times its first answer, or when every job "
+        f"can still finish. Each candidate was replayed for {result.tuning.num_jobs:,} jobs on "
+        f"{result.rounds:,} recorded rounds. seqgc tune also searches closing rules and bundles, "
+        "and judges on held-out rounds."
+    )
+
+
+def _ranking(tuning: Tuning) -> PageTable:
+    heading = ["scheme", "load", "delay, rounds", "time, s", "times the bound", "worker-seconds"]
+    rows = [
+        (
+            row.setting.scheme.spec,
+            row.setting.scheme.normalized_load,
+            row.setting.scheme.delay,
+            row.runtime_s,
+            row.ratio,
+            row.billed_worker_s,
+        )
+        for row in tuning.ranking[:_MOST_RANKED]
+    ]
+    return PageTable(heading, rows)

@@ -1,9 +1,10 @@
-"""The page of runs: what each was and came to, and what its rounds waited for."""
+"""The page of one or several runs, and `watch`, which writes it again while its run continues."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,22 +12,24 @@ from typing import Any, Final
 import numpy as np
 
 from seqgc._bounded import read_toml
-from seqgc.errors import one_line
-from seqgc.report._elements import number, percent, rows_table
-from seqgc.report._gallery import delay_pictures, heat_map, run_pictures
-from seqgc.report._page import Figure, Page, Section
-from seqgc.runs import RecordedRun
+from seqgc.errors import no_run, one_line
+from seqgc.plot import PICTURES, Picture
+from seqgc.plot.tables import number, percent
+from seqgc.report._page import Page, PageTable, Section, Tile
+from seqgc.runs import LOG, RecordedRun
 
-__all__ = ["run_page"]
+__all__ = ["run_page", "watch"]
 
 _MOST_NOTICES: Final = 40
 _MOST_MODELS: Final = 12
-_LONGEST: Final = 120
-_SHOWN: Final = (
+_LONGEST: Final = 120  # characters of a value of the configuration
+_SETTINGS: Final = (
     "scheme", "workers", "steps", "jobs_per_round", "mu", "wait_out", "timeout_s", "max_attempts",
     "probe", "retune", "backend", "payload", "precision", "stale", "audit", "max_usd",
 )  # fmt: skip
-_OF_A_MODEL: Final = "module", "data", "optimizer", "lr", "batch_size"
+_MODEL_SETTINGS: Final = "module", "data", "optimizer", "lr", "batch_size"
+_PAUSE_S: Final = 1.0  # the least pause between two pages
+_PAUSE_RATIO: Final = 4  # the least pause, as a multiple of the time that a page takes
 
 
 def run_page(
@@ -36,71 +39,80 @@ def run_page(
     notices: Sequence[str] = (),
     refresh_s: int | None = None,
 ) -> Page:
-    """Return the page of runs by name, one or several.
+    """Return the page of one or several runs by name.
 
-    ``costs`` are what each has cost, in words; ``notices`` are sentences on what is not known;
-    ``refresh_s`` is for a page that is written again while its run goes on.
+    ``costs`` says in words what each run has cost. ``notices`` are sentences about what is unknown.
+    ``refresh_s`` is for a page that is written again while its run continues.
     """
-    notices = [*notices]
+    costs, notices = costs or {}, [*notices]
+    single = len(runs) == 1
     for name, run in runs.items():
-        notices += [f"{name}: {gap}" if len(runs) > 1 else gap for gap in run.gaps]
+        notices += [gap if single else f"{name}: {gap}" for gap in run.gaps]
     configurations = {name: _configuration(run.path, notices) for name, run in runs.items()}
     closed = {name: run for name, run in runs.items() if len(run.rounds()["round"])}
-    sections: list[Section | None] = []
-    if len(runs) > 1:
-        sections.append(_compared(runs, costs or {}))
-    if closed:
-        alone = len(closed) == 1
-        title = "Each worker in each round"
-        heat_maps = [
-            heat_map(run, title=title if alone else f"{title}: {name}", wide=alone)
-            for name, run in closed.items()
-        ]
-        sections += [
-            Section(title="The rounds", pictures=run_pictures(closed)),
-            Section(title="Who straggled", pictures=[*heat_maps, *delay_pictures(closed)]),
-        ]
-    else:
+    if not closed:
         notices.append("No round has closed: there is nothing to draw yet.")
-    sections.append(_settings(configurations))
-    sections += [_happened(name if len(runs) > 1 else "", run) for name, run in runs.items()]
     (first_name, first), *_ = runs.items()
-    single = len(runs) == 1
+    sections = [
+        None if single else _compared(runs, costs),
+        *(_drawn(closed) if closed else ()),
+        _settings(configurations),
+        *(_events("" if single else name, run) for name, run in runs.items()),
+    ]
     return Page(
         kind="Run" if single else "Runs",
         title=first_name if single else f"{len(runs)} runs",
         says=[_sentence(first)] if single else [],
         notices=notices,
-        glance=_glance(first, (costs or {}).get(first_name)) if single else [],
+        glance=_glance(first, costs.get(first_name)) if single else [],
         sections=[section for section in sections if section is not None],
         refresh_s=refresh_s,
     )
 
 
+def _drawn(runs: Mapping[str, RecordedRun]) -> list[Section]:
+    """Return the pictures of runs that have closed a round."""
+    names = ["timeline", "finished_jobs", "losses", "worker_seconds"]
+    if not any(len(run.models()["loss"]) for run in runs.values()):
+        names.remove("losses")
+    heat_map = PICTURES["heat_map"]
+    stragglers: list[tuple[Picture, Any]] = [
+        (heat_map, run)
+        if len(runs) == 1
+        else (replace(heat_map, title=f"{heat_map.title}: {name}", wide=False), run)
+        for name, run in runs.items()
+    ]
+    stragglers += [(PICTURES[name], runs) for name in ("bursts", "completion_times")]
+    return [
+        Section(title="The rounds", pictures=[(PICTURES[name], runs) for name in names]),
+        Section(title="Who straggled", pictures=stragglers),
+    ]
+
+
 def _sentence(run: RecordedRun) -> str:
     rounds = run.rounds()
-    ended = f"it ended: {run.outcome}" if run.outcome is not None else "it has no end yet"
-    began = f", begun {_moment(run.started_at)}" if run.started_at else ""
+    ended = f"it ended: {run.outcome}" if run.outcome is not None else "it has not ended yet"
+    began = f", started {_moment(run.started_at)}" if run.started_at else ""
     return (
-        f"{run.scheme or 'A scheme that is not known'} on {run.workers:,} workers{began}; after "
+        f"{run.scheme or 'An unknown scheme'} on {run.workers:,} workers{began}; after "
         f"{len(rounds['round']):,} rounds {ended}."
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sums:
-    """What a run came to."""
+class _RunTotals:
+    """The totals of a run."""
 
     seconds: float
     rounds: int
     jobs: int
     waited_out: int
-    straggling: float  # the share of all tasks
+    straggling: float  # fraction of all tasks
     failed: int
     worker_s: float
 
     @classmethod
-    def of(cls, run: RecordedRun) -> _Sums:
+    def of(cls, run: RecordedRun) -> _RunTotals:
         rounds, answers, jobs = run.rounds(), run.answers(), run.jobs()
         closed = len(rounds["round"])
         took_s = answers["took_s"].astype(np.float64)
@@ -119,40 +131,38 @@ class _Sums:
         return 60 * self.jobs / self.seconds if self.seconds else float("nan")
 
 
-def _glance(run: RecordedRun, cost: str | None) -> list[Figure]:
-    sums = _Sums.of(run)
-    losses = _last_losses(run)
-    figures = [
-        Figure(name="time", value=_duration(sums.seconds), about="until the last round closed"),
-        Figure(name="jobs finished", value=sums.jobs, about="gradients decoded"),
-        Figure(name="jobs per minute", value=sums.jobs_per_minute),
-        Figure(name="rounds", value=sums.rounds),
-        Figure(
+def _glance(run: RecordedRun, cost: str | None) -> list[Tile]:
+    totals = _RunTotals.of(run)
+    tiles = [
+        Tile(name="time", value=_duration(totals.seconds), about="until the last round closed"),
+        Tile(name="jobs finished", value=totals.jobs, about="gradients decoded"),
+        Tile(name="jobs per minute", value=totals.jobs_per_minute),
+        Tile(name="rounds", value=totals.rounds),
+        Tile(
             name="waited out",
-            value=sums.waited_out,
+            value=totals.waited_out,
             unit="rounds",
             about="kept open for answers that a job needs",
         ),
-        Figure(
+        Tile(
             name="stragglers",
-            value=percent(sums.straggling),
+            value=percent(totals.straggling),
             about="of all workers, each round",
         ),
-        Figure(name="failed tasks", value=sums.failed),
-        Figure(name="worker time", value=_duration(sums.worker_s), about="of all tasks together"),
+        Tile(name="failed tasks", value=totals.failed),
+        Tile(name="worker time", value=_duration(totals.worker_s), about="of all tasks together"),
     ]
-    if losses:
+    if losses := _last_losses(run):
         best = min(losses, key=lambda name: losses[name])
-        figures.append(
-            Figure(name="lowest loss", value=losses[best], about=f"the latest of {best}")
-        )
+        about = f"the latest loss of {best}"
+        tiles.append(Tile(name="lowest loss", value=losses[best], about=about))
     if cost is not None:
-        figures.append(Figure(name="cost", value=cost))
-    return figures
+        tiles.append(Tile(name="cost", value=cost))
+    return tiles
 
 
 def _moment(text: str) -> str:
-    """Return a moment of ISO 8601 as people write it, or whatever the text is."""
+    """Return a time in ISO 8601 in a more readable form, or any other text unchanged."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -161,7 +171,6 @@ def _moment(text: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Return seconds as people say them."""
     if seconds < 120:
         return f"{number(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -171,11 +180,11 @@ def _duration(seconds: float) -> str:
 
 
 def _last_losses(run: RecordedRun) -> dict[str, float]:
-    """Return each model's latest loss that is a number."""
+    """Return the latest finite loss of each model."""
     table = run.models()
-    known = np.isfinite(table["loss"].astype(np.float64))
-    order = np.argsort(table["step"][known], kind="stable")
-    names, losses = table["model"][known][order], table["loss"][known][order]
+    finite = np.isfinite(table["loss"].astype(np.float64))
+    order = np.argsort(table["step"][finite], kind="stable")
+    names, losses = table["model"][finite][order], table["loss"][finite][order]
     return dict(zip(names.tolist(), losses.astype(np.float64).tolist(), strict=True))
 
 
@@ -186,68 +195,105 @@ def _compared(runs: Mapping[str, RecordedRun], costs: Mapping[str, str]) -> Sect
     ]  # fmt: skip
     rows = []
     for name, run in runs.items():
-        sums = _Sums.of(run)
+        totals = _RunTotals.of(run)
         ended = "not yet" if run.outcome is None else run.outcome
         rows.append(
-            (name, run.scheme, run.workers, ended, sums.seconds, sums.rounds, sums.waited_out,
-             sums.jobs, sums.jobs_per_minute, percent(sums.straggling), sums.failed, sums.worker_s,
-             costs.get(name, "–"))
+            (name, run.scheme, run.workers, ended, totals.seconds, totals.rounds,
+             totals.waited_out, totals.jobs, totals.jobs_per_minute, percent(totals.straggling),
+             totals.failed, totals.worker_s, costs.get(name, "–"))
         )  # fmt: skip
-    return Section(title="At a glance", table=rows_table(heading, rows))
+    return Section(title="At a glance", table=PageTable(heading, rows))
 
 
-# ---- what was asked for, and what happened besides -----------------------------------------------
+# ---- configuration and events --------------------------------------------------------------------
 
 
 def _configuration(folder: Path, notices: list[str]) -> dict[str, str]:
-    """Return the main lines of a run's configuration; of one that cannot be read, none."""
+    """Return the main settings of a run; if they cannot be read, add a notice and return none."""
     try:
         values = read_toml(folder / "config.toml")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        notices.append(f"What was asked for is not known: config.toml: {one_line(why)}.")
+        notices.append(f"The configuration is unknown: config.toml: {one_line(why)}.")
         return {}
-    lines: dict[str, str] = {name: _said(values[name]) for name in _SHOWN if name in values}
+    settings: dict[str, str] = {name: _short(values[name]) for name in _SETTINGS if name in values}
     models = values.get("models")
     if isinstance(models, list):
         for place, model in enumerate(models[:_MOST_MODELS]):
             if isinstance(model, dict):
-                name = one_line(model.get("name", place), limit=_LONGEST)
-                about = [f"{key} {_said(model[key])}" for key in _OF_A_MODEL if key in model]
-                lines[f"model {name}"] = ", ".join(about)
+                about = [f"{key} {_short(model[key])}" for key in _MODEL_SETTINGS if key in model]
+                settings[f"model {_short(model.get('name', place))}"] = ", ".join(about)
         if len(models) > _MOST_MODELS:
-            lines["more models"] = f"{len(models) - _MOST_MODELS:,}; config.toml has all"
-    return lines
+            settings["more models"] = f"{len(models) - _MOST_MODELS:,}; config.toml has all"
+    return settings
 
 
-def _said(value: Any) -> str:
+def _short(value: Any) -> str:
     return one_line(value, limit=_LONGEST)
 
 
 def _settings(configurations: Mapping[str, Mapping[str, str]]) -> Section | None:
-    """Return what was asked for; of several runs, in what they differ."""
+    """Return the configuration of a run, or the settings in which several runs differ."""
     if len(configurations) == 1:
-        (lines,) = configurations.values()
-        return Section(title="What was asked for", facts=lines) if lines else None
-    keys = dict.fromkeys(key for lines in configurations.values() for key in lines)
+        (settings,) = configurations.values()
+        return Section(title="Configuration", facts=settings) if settings else None
+    keys = dict.fromkeys(key for settings in configurations.values() for key in settings)
     rows = [
         (key, *values)
         for key in keys
-        if len(set(values := [lines.get(key, "–") for lines in configurations.values()])) > 1
+        if len(set(values := [each.get(key, "–") for each in configurations.values()])) > 1
     ]
-    title = "In what the configurations differ"
+    title = "Differences of the configurations"
     if not rows:
-        return Section(title=title, says=["In nothing of what is shown here."])
-    return Section(title=title, table=rows_table(["", *configurations], rows))
+        return Section(title=title, says=["None in the settings that are shown here."])
+    return Section(title=title, table=PageTable(["", *configurations], rows))
 
 
-def _happened(name: str, run: RecordedRun) -> Section | None:
+def _events(name: str, run: RecordedRun) -> Section | None:
     notices = run.notices()
     total = len(notices["kind"])
     if not total:
         return None
-    shown = slice(max(0, total - _MOST_NOTICES), None)
+    last = slice(max(0, total - _MOST_NOTICES), None)
     says = [f"The last {_MOST_NOTICES} of {total:,}."] if total > _MOST_NOTICES else []
-    rows = zip(*(notices[key][shown] for key in ("at_s", "kind", "text")), strict=True)
-    title = "What happened besides" + (f": {name}" if name else "")
-    return Section(title=title, says=says, table=rows_table(["at, s", "what", ""], rows))
+    rows = list(zip(*(notices[key][last] for key in ("at_s", "kind", "text")), strict=True))
+    title = "Other events" + (f": {name}" if name else "")
+    return Section(title=title, says=says, table=PageTable(["at, s", "what", ""], rows))
+
+
+# ---- watching ------------------------------------------------------------------------------------
+
+
+def watch(
+    folder: Path,
+    make: Callable[[], bool],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Call ``make`` at once, and again each time the log of a run has grown, until it returns True.
+
+    The log grows when a round closes. The pause between two calls is at least a second and at least
+    four times as long as the last call took, because a page takes longer as its run grows.
+
+    Raises
+    ------
+    ParameterError
+        If the log has disappeared.
+    """
+    size = _size(folder)
+    while True:
+        began = clock()
+        if make():
+            return
+        sleep(max(_PAUSE_S, _PAUSE_RATIO * (clock() - began)))
+        drawn = size
+        while (size := _size(folder)) == drawn:
+            sleep(_PAUSE_S)
+
+
+def _size(folder: Path) -> int:
+    try:
+        return (folder / LOG).stat().st_size
+    except OSError as error:
+        raise no_run(folder, f"{LOG}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""The page of a comparison: what it says, in words and in its table."""
+"""The page of a comparison: its sentences and its table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_seconds_are_given_from_the_best_seed_to_the_worst(page: str) -> None:
 
 
 def test_the_picture_says_in_words_what_is_unbeaten(page: str) -> None:
-    alt = Reader(page).text("desc")
+    (alt,) = Reader(page).alts()
     assert alt.startswith("Dots of 3 defences, from 10 to 30 s")
     assert alt.endswith(": asp; uncoded.")
 
@@ -72,15 +72,16 @@ def test_the_picture_says_in_words_what_is_unbeaten(page: str) -> None:
 def test_a_name_is_text_wherever_it_stands(page: str) -> None:
     reader = Reader(page)
     assert "script" not in {tag for tag, _ in reader.elements}
-    assert SCRIPT in reader.text("td", "text")
+    assert SCRIPT in reader.text("td")
+    assert SCRIPT[:30] in "".join(each.text or "" for each in reader.pictures()[0].iter())
     assert f"{SCRIPT}.npz" in reader.text("h1")
 
 
 def test_one_where_nobody_gets_there_is_a_page_too() -> None:
     found = comparison_of(("asp", "stale", None, None))
-    text = Reader(comparison_page(found, name="p").html()).text()
-    assert "None reaches a loss of 0.25" in text
-    assert "Dots of 0 defences." in text
+    reader = Reader(comparison_page(found, name="p").html())
+    assert "None reaches a loss of 0.25" in reader.text()
+    assert reader.alts() == ["Dots of 0 defences."]
 
 
 def test_compare_writes_it_beside_what_it_prints(

@@ -40,9 +40,9 @@ def test_a_log_that_is_cut_off_is_drawn_as_far_as_it_goes() -> None:
     assert main(["report", "run", "-o", "p.html"]) == 0
     page = Path("p.html").read_text("utf-8")
     assert "The last line of events.jsonl is torn" in page
-    assert "What was asked for is not known: config.toml: " in page
-    assert "it has no end yet" in page
-    assert "<svg" in page
+    assert "The configuration is unknown: config.toml: " in page
+    assert "it has not ended yet" in page
+    assert "<img" in page
 
 
 def test_a_run_without_a_closed_round_says_so() -> None:

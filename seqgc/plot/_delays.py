@@ -1,4 +1,4 @@
-"""Pictures of delays: who straggles when, in bursts how long, and how late."""
+"""Pictures of delays: each worker in each round, bursts of straggling, completion times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from seqgc.plot import tables
-from seqgc.plot._canvas import (
+from seqgc.plot._axes import (
     VERMILION,
     axes_for,
     color_bar,
@@ -17,27 +17,27 @@ from seqgc.plot._canvas import (
     legend_above,
     plain_log,
 )  # fmt: skip
-from seqgc.plot._sources import Delays, Source, grid_of, named
+from seqgc.plot.tables import Delays, Source, cells_of, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["bursts", "completion_times", "heat_map"]
 
-_YELLOW: Final = "#F0E442"  # among blue cells, not on the page's ground
-_LONG_TAIL: Final = 8.0  # times the median: an axis of seconds is logarithmic then
+_YELLOW: Final = "#F0E442"  # stands between blue cells, never on the page itself
+_LONG_TAIL: Final = 8.0  # slowest answer over the median, beyond which seconds are logarithmic
 _LEAST_S: Final = 1e-6
-_COLOURED: Final = 0.99  # share of cells whose colours differ; the slowest have one colour
+_COLOURED: Final = 0.99  # quantile at which the colour scale ends
 
 
 def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
-    """Draw how long each worker took in each round, with the stragglers marked (Fig. 1a).
+    """Draw the seconds of each worker in each round, with the stragglers marked (Fig. 1a).
 
-    Of a profile stragglers are those later than ``(1 + mu)`` times their round's first answer; of a
-    run, those that its rounds closed without, and ``mu`` is not used. Where there are more rounds
-    or workers than a picture has room for, a cell shows the slowest of several, and is marked as
-    deep as the share of them that straggled. Colours end where 99 in 100 cells do, so that one
-    stall of many seconds does not make all others pale.
+    In a profile, a worker straggles if it answers later than ``(1 + mu)`` times the first answer of
+    the round. In a run, it straggles if the round closed without it; ``mu`` is not used. If there
+    are more rounds or workers than pixels, a cell stands for several: it has the seconds of the
+    slowest, and its mark is as opaque as the fraction that straggled is large. The colour scale
+    ends at the 99th percentile, so that one long stall does not make all other cells pale.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     >>> heat_map(profile).get_xlabel()
     'round'
     """
-    grid = grid_of(data, mu=mu)
+    cells = cells_of(data, mu=mu)
     ax = axes_for(ax)
     from matplotlib.colors import LogNorm, to_rgba
     from matplotlib.patches import Patch
@@ -54,30 +54,30 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
 
     show = partial(
         ax.imshow,
-        extent=(grid.first - 0.5, grid.last + 0.5, -0.5, grid.workers - 0.5),
+        extent=(cells.first - 0.5, cells.last + 0.5, -0.5, cells.workers - 0.5),
         aspect="auto",
         origin="lower",
         interpolation="nearest",
     )
-    silent = np.isnan(grid.slowest_s)
-    seconds = np.maximum(grid.slowest_s, _LEAST_S)
-    coloured = seconds[~silent & (grid.straggling < 1)]  # the others are not seen
+    silent = np.isnan(cells.slowest_s)
+    seconds = np.maximum(cells.slowest_s, _LEAST_S)
+    coloured = seconds[~silent & (cells.straggling < 1)]  # an opaque mark hides the other cells
     low, high = np.quantile(coloured, (0.0, _COLOURED)) if coloured.size else (1.0, 1.0)
     span = float(low), max(float(high), 1.001 * float(low))
     above = coloured.size and coloured.max() > span[1]
     image = show(seconds.T, norm=LogNorm(*span), cmap="Blues")
-    over = np.zeros((*grid.straggling.T.shape, 4))
-    over[...] = to_rgba(VERMILION)
-    over[..., 3] = np.nan_to_num(grid.straggling.T)
-    unanswered = silent & (grid.straggling > 0)
-    over[unanswered.T] = to_rgba(_YELLOW)
-    show(over)
+    marks = np.zeros((*cells.straggling.T.shape, 4))
+    marks[...] = to_rgba(VERMILION)
+    marks[..., 3] = np.nan_to_num(cells.straggling.T)
+    unanswered = silent & (cells.straggling > 0)
+    marks[unanswered.T] = to_rgba(_YELLOW)
+    show(marks)
     ax.set_xlabel("round")
     ax.set_ylabel("worker")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     color_bar(ax, image, span=span, label="seconds to the answer", above=bool(above))
-    entries = [("straggler", VERMILION)] * bool(((grid.straggling > 0) & ~silent).any())
+    entries = [("straggler", VERMILION)] * bool(((cells.straggling > 0) & ~silent).any())
     entries += [("straggler, no answer", _YELLOW)] * bool(unanswered.any())
     if entries:
         patches = [Patch(color=color) for _, color in entries]
@@ -86,10 +86,10 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
 
 
 def bursts(data: Delays, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
-    """Draw how many bursts of straggling lasted how many rounds (Fig. 1b).
+    """Draw the number of bursts of straggling by their length in rounds (Fig. 1b).
 
-    Stragglers are those of `heat_map`. Of several profiles or runs each has the share of its own
-    bursts.
+    Stragglers are defined as in `heat_map`. If there are several profiles or runs, the bars show
+    fractions of all bursts instead of numbers.
 
     Examples
     --------
@@ -105,8 +105,8 @@ def bursts(data: Delays, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     width = 0.8 / len(parts)
     column = "bursts" if len(parts) == 1 else "share"
     for place, (name, table) in enumerate(parts.items()):
-        left = table["rounds"] - 0.4 + width * place
-        ax.bar(left, table[column], width, align="edge", label=labelled(name))
+        edges = table["rounds"] - 0.4 + width * place
+        ax.bar(edges, table[column], width, align="edge", label=labelled(name))
     ax.set_xlabel("rounds that a burst of straggling lasted")
     ax.set_ylabel("bursts" if len(parts) == 1 else "share of the bursts")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -121,10 +121,10 @@ def bursts(data: Delays, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
 
 
 def completion_times(data: Delays, *, ax: Axes | None = None) -> Axes:
-    """Draw which share of all tasks had been answered after so many seconds each (Fig. 1c).
+    """Draw the fraction of all tasks that were answered within a number of seconds (Fig. 1c).
 
-    A run's tasks that nobody waited for to the end count as not answered, so its line may end below
-    1. The axis of seconds is logarithmic where the slowest answer takes many times the median.
+    A task of a run counts as unanswered if the run gave it up, so the curve may end below 1. The
+    axis of seconds is logarithmic if the slowest answer took many times the median.
 
     Examples
     --------
@@ -139,8 +139,8 @@ def completion_times(data: Delays, *, ax: Axes | None = None) -> Axes:
         for name, table in parts.items()
     }
     draw_steps(ax, lines)
-    every = np.concatenate([seconds for seconds, _ in lines.values()])
-    if every.size and every.max() > _LONG_TAIL * np.median(every):
+    seconds = np.concatenate([each for each, _ in lines.values()])
+    if seconds.size and seconds.max() > _LONG_TAIL * np.median(seconds):
         plain_log(ax, "x")
     ax.set_ylim(0, 1.02)
     ax.set_xlabel("seconds from task to answer")
