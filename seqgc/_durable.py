@@ -8,7 +8,6 @@ files, where a process number means nothing.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -26,11 +25,6 @@ _PIECE = 1 << 20
 
 system = os
 """Whose calls make files durable; tests put their own here (`tests.kit.system_calls`)."""
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Say whether an error is of a disk, or of one's part of it, that is full."""
-    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager

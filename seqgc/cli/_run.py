@@ -51,7 +51,6 @@ class PreparedRun:
     plan: TrainingPlan
     workers: WorkerSet
     forecast: Forecast | None  # of functions
-    here: str  # the folder in which the program was when it was asked for
 
     def train(self, *, run: Path | None) -> TrainResult:
         """Train; ``run`` defaults to a new folder in ``runs``."""
@@ -70,7 +69,7 @@ class PreparedRun:
             return train(
                 self.plan,
                 self.workers,
-                run=self._placed(run or new_run_path("runs", config.scheme)),
+                run=run or new_run_path("runs", config.scheme),
                 observers=observers,
                 config=tomli_w.dumps(final),
                 callbacks=callbacks,
@@ -84,7 +83,7 @@ class PreparedRun:
 
         with self._watched() as (observers, callbacks):
             return resume(
-                self._placed(run),
+                run,
                 self.plan,
                 self.workers,
                 observers=observers,
@@ -97,14 +96,9 @@ class PreparedRun:
         """Go on with the run in a folder, if it has begun there; else begin it."""
         from seqgc.training.new_run import remove_unbegun
 
-        run = self._placed(run)
         remove_unbegun(run)
         begun = os.path.exists(run)  # noqa: PTH110 (`Path.exists` raises at some names)
         return self.resume(run) if begun else self.train(run=run)
-
-    def _placed(self, run: Path) -> Path:
-        """Return where a run is meant to be, though one's own module has gone to another folder."""
-        return run if self.here == _here() else Path(self.here, run)
 
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:
@@ -137,18 +131,13 @@ class PreparedRun:
         return None
 
 
-def _here() -> str:
-    return os.path.realpath(".")
-
-
 def prepare(config: RunConfig, crew: WorkerSet) -> PreparedRun:
     """Make what a configuration asks for, or raise `ParameterError`."""
-    here = _here()
     with busy("importing PyTorch, checking the models"):
         plan = make_plan(config)
     if (predicted := crew.forecast(plan)) is not None:
         predicted.check()
-    return PreparedRun(config=config, plan=plan, workers=crew, forecast=predicted, here=here)
+    return PreparedRun(config=config, plan=plan, workers=crew, forecast=predicted)
 
 
 def make_plan(config: RunConfig) -> TrainingPlan:

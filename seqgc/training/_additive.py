@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from seqgc.errors import ParameterError, refusing
-from seqgc.training._stepper import without_compiler
 from seqgc.training.model import Model, OptimizerFactory, ParameterVector
 
 __all__ = ["require_additive"]
@@ -60,10 +59,9 @@ def _moved(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Te
     forms = {tuple(min(2, d) for d in p.shape) for p in ParameterVector(model.module).tensors}
     parameters = [nn.Parameter(torch.ones(form, dtype=torch.float64)) for form in sorted(forms)]
     make: OptimizerFactory = model.optimizer
-    with without_compiler():
-        optimizer = make(parameters)
-        for gradient in gradients:
-            for parameter in parameters:
-                parameter.grad = torch.full_like(parameter, gradient)
-            optimizer.step()
+    optimizer = make(parameters)
+    for gradient in gradients:
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.step()
     return type(optimizer).__name__, [p.detach() - 1.0 for p in parameters]

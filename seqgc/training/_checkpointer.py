@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias, cast
@@ -12,13 +12,10 @@ from typing import TypeAlias, cast
 import numpy as np
 import torch
 
-from seqgc._durable import is_full
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import IntArray
 from seqgc.training._counts import RunCounts
-from seqgc.training._models import FLIGHT
 from seqgc.training._packing import PackedJob
-from seqgc.training._room import Room, room_bytes
 from seqgc.training.adaptive import DirectorState
 from seqgc.training.metrics import JobMetrics
 from seqgc.training.rundir import Written
@@ -28,7 +25,6 @@ from seqgc.training.workload import WorkloadState
 
 __all__ = ["Checkpointer", "RunSnapshot", "RunState"]
 
-_ROOM = ".room"
 _NUMPYS = "MT19937"
 
 
@@ -97,9 +93,8 @@ RunSnapshot: TypeAlias = Snapshot[RunState]
 class Checkpointer:
     """Takes a snapshot now and then, and has it written while the workers compute.
 
-    It keeps `Room` for the last one, and for the trained weights of the ``models``. ``warn`` is
-    told in one line when one could not be taken or written, where the ones before stay, or when
-    there is no such room.
+    ``warn`` is called with one line if a checkpoint cannot be taken or written. The checkpoints
+    before it stay.
     """
 
     def __init__(
@@ -107,19 +102,12 @@ class Checkpointer:
         folder: SnapshotFolder[RunState],
         *,
         every_s: float,
-        models: Sequence[str],
         warn: Callable[[str], None],
     ) -> None:
         self._folder, self._every_s, self._warn = folder, every_s, warn
-        self._room = Room(folder.root / _ROOM)
-        self._again = [f"{name}{of}.safetensors" for name in models for of in ("", ".best")]
-        self._again.append(FLIGHT)
         self._due_at = -1.0
         self._writing: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
-        self._shortage = ""
-        self._warned = False
-        self._measured = False
         self.latest: int | None = None  # rounds; of the last that is on the disk
         self.failure = ""  # of the last that could not be taken or written
 
@@ -132,11 +120,6 @@ class Checkpointer:
     def _idle(self) -> bool:
         return self._writing is None or self._writing.done()
 
-    @property
-    def unmeasured(self) -> bool:
-        """Whether it is yet to be seen what the last one will need, and could be now."""
-        return self._idle and not self._measured
-
     def look(self) -> None:
         """Say what has failed by now."""
         if self._writing is not None and self._idle:
@@ -147,18 +130,16 @@ class Checkpointer:
 
         If the store cannot be read, where weights in flight are, the next is taken in its turn.
         """
+        self.settle()
         self._due_at = time.monotonic() + self._every_s
-        self._begin(take, self._write)
-
-    def measure(self, take: Callable[[], RunSnapshot]) -> None:
-        """Take one now only for the room that the last one will need, when all have stepped."""
-        self._measured = True
-        self._begin(take, self._keep_room)
+        try:
+            self._writing = self._thread.submit(self._write, take())
+        except StoreError as error:
+            self._fail(f"a checkpoint could not be taken: {error}")
 
     def end(self, take: Callable[[], RunSnapshot]) -> None:
-        """Take the last one, in the room that was kept for it; wait until it is written."""
-        self.give_room_back()
-        self._begin(take, self._write)
+        """Take the last checkpoint, and wait until it is written."""
+        self.begin(take)
         self.settle()
 
     def settle(self) -> None:
@@ -169,66 +150,17 @@ class Checkpointer:
                 writing.result()
             except OSError as error:
                 what = error.strerror or error
-                self._fail(f"a checkpoint could not be written to {self._folder.shown}: {what}")
-        if self._shortage and not self._warned:
-            self._warned = True
-            self._warn(self._shortage)
-
-    def give_room_back(self) -> None:
-        """Let what comes from now on have the room: the run ends."""
-        self.settle()  # not what is being written
-        self._room.give_back(to_another=bool(self._folder.lost()))
+                self._fail(f"a checkpoint could not be written to {self._folder.root}: {what}")
 
     def close(self) -> None:
-        """Wait for the last one; nothing more is written."""
-        self.give_room_back()
-        self._thread.shutdown()
-
-    def _begin(self, take: Callable[[], RunSnapshot], do: Callable[[RunSnapshot], None]) -> None:
+        """Wait for the checkpoint that is being written; nothing more is written."""
         self.settle()
-        try:
-            self._writing = self._thread.submit(do, take())
-        except StoreError as error:
-            self._fail(f"a checkpoint could not be taken: {error}")
+        self._thread.shutdown()
 
     def _fail(self, why: str) -> None:
         self.failure = why
         self._warn(why)
 
     def _write(self, snapshot: RunSnapshot) -> None:
-        try:
-            self._write_in_room(snapshot)
-            self.latest = snapshot.rounds
-        finally:
-            self._keep_room(snapshot)
-
-    def _write_in_room(self, snapshot: RunSnapshot) -> None:
-        while True:
-            try:
-                self._folder.write(snapshot)
-                return
-            except OSError as error:
-                if not (is_full(error) and self._make_room()):
-                    raise
-
-    def _make_room(self) -> bool:
-        """Give up checkpoints that are of no use, or at the end the last but one, if there are."""
-        if self._folder.lost():
-            return False  # they are another master's
-        if self._folder.remove_useless():
-            return True
-        is_last = self.latest is not None and self._room.is_over
-        return is_last and self._folder.keep_only(self.latest)  # of the last two one will do
-
-    def _keep_room(self, snapshot: RunSnapshot) -> None:
-        if self._folder.lost():
-            return
-        size = room_bytes(snapshot, again=self._again)
-        try:
-            self._room.keep(size)
-        except OSError as error:
-            self._shortage = (
-                f"{self._folder.shown}: no room for the last checkpoint and the trained weights "
-                f"({size:,} bytes: {error.strerror or error}): should the disk become full, the "
-                "run may have to go back to a checkpoint before"
-            )
+        self._folder.write(snapshot)
+        self.latest = snapshot.rounds

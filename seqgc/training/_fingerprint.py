@@ -27,7 +27,7 @@ from seqgc.training._made_of import (
     versions,
 )
 from seqgc.training._plan import TrainingPlan
-from seqgc.training._stepper import call_optimizer_factory, without_compiler
+from seqgc.training._stepper import call_optimizer_factory
 from seqgc.training.callbacks import stateful
 from seqgc.training.factories import factories_of
 from seqgc.training.model import Model
@@ -144,13 +144,12 @@ def _settings(model: Model) -> dict[str, str]:
     """Return what its factories make of all that they know, which may be hidden in a closure."""
     seen = {}
     try:
-        with without_compiler():
-            named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
-            made = cast("Optimizer", call_optimizer_factory(model.optimizer, named))
-            seen["optimizer's settings"] = _with_code(made, _of_groups(made))
-            if model.scheduler is not None:
-                scheduler = model.scheduler(made)
-                seen["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
+        named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
+        made = cast("Optimizer", call_optimizer_factory(model.optimizer, named))
+        seen["optimizer's settings"] = _with_code(made, _of_groups(made))
+        if model.scheduler is not None:
+            scheduler = model.scheduler(made)
+            seen["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
     except BaseException as error:  # anybody's code; who makes the workload refuses it
         reraise_stop(error)
         seen["settings"] = type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
-from seqgc._durable import is_full
 from seqgc.errors import DamageError, ParameterError, SeqgcError, StoreError
 from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, RoundRecord, Seen
 from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
@@ -233,9 +232,6 @@ class Recorder:
         observers: Sequence[Observer] = (),
     ) -> None:
         self._journal, self.history, self.lease = journal, history, lease
-        self.make_room: Callable[[], None] = lambda: None
-        """What lets a line be written that the disk has no room for; the run is to end then."""
-        self._full: StoreError | None = None
         self._begins: tuple[dict[str, str], int] | None = None
         self._lasting: dict[str, LastingObserver] = {}
         for each in observers:
@@ -254,26 +250,8 @@ class Recorder:
         self.lease.check()
         if self._lasting:
             self.history.memories = fields["memories"] = self._memories()
-        try:
-            self._journal.append(kind, **fields)
-        except StoreError as error:
-            if not is_full(error.__cause__):
-                raise
-            self.make_room()
-            self._journal.append(kind, **fields)
-            self._full = error
-        self.lease.check()  # the disk may have taken long: nothing follows a line that is void
-
-    def require_room(self) -> None:
-        """Refuse to go on once a line has taken room that was kept for the end.
-
-        Raises
-        ------
-        StoreError
-            If one has; names the journal.
-        """
-        if self._full is not None:
-            raise self._full
+        self._journal.append(kind, **fields)
+        self.lease.check()  # the disk may have taken long
 
     def recall(self) -> list[str]:
         """Let the observers that last go on; return what is worth a warning."""

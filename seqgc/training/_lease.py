@@ -1,17 +1,12 @@
-"""One master a run: a lock while it lives, and a number that the ones before it see.
+"""The right to be the one master of a run: a lock, and a number that each master has.
 
-The lock is the system's, and ends with the process. On file systems that do not keep it for other
-machines the number still tells: every master makes the file of the next one, which only one can do,
-and stops before its next tasks once there is a file after its own.
+The lock is the system's, and ends with the process. A file system without locks is refused. Each
+master also creates a file that has its number as its name, one more than the number before. Should
+another master take over all the same (a network file system may lose a lock), the master finds a
+file with a number above its own, and stops. It looks before each dispatch, checkpoint and file of
+trained weights, and before and after each line of the journal.
 
-The number is looked at before each dispatch, checkpoint and file of trained weights, and before and
-after each line of the journal, but not at one stroke with them. So, without locks, a master that is
-replaced in between does that one thing more. Of its tasks nothing comes: the next master's messages
-have another run id. Its line is void, and so is its checkpoint where the next master's lines say
-otherwise (`seqgc.training.journal`, ``snapshots``). It may leave rows in ``metrics.csv`` that the
-next one writes again. Keep runs that several machines can reach on a file system with locks.
-
-A run whose folder has been moved, or removed, while its master is at work is lost for it too.
+A master also stops if the folder of its run is moved or removed.
 """
 
 from __future__ import annotations
@@ -36,7 +31,7 @@ class Lease:
     Raises
     ------
     ParameterError
-        If another master is at work there.
+        If another master is at work there, or if the file system has no locks.
 
     Examples
     --------
@@ -54,7 +49,7 @@ class Lease:
     """
 
     def __init__(self, run: Path) -> None:
-        self._run, self._folder = run, run.absolute() / "masters"
+        self._run, self._folder = run, run / "masters"
         self._lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             self._acquire()
@@ -64,14 +59,17 @@ class Lease:
             raise
 
     def lost(self) -> str:
-        """Return why this master must leave the run alone; empty as long as the run is its own."""
-        for pause_s in _PAUSES_S:  # what a network file system has for a moment is no answer
+        """Return why this master must stop; an empty string as long as the run is its own."""
+        for pause_s in _PAUSES_S:  # a network file system may fail for a moment
             try:
                 return self._lost()
             except OSError as error:
                 why = f"{self._folder} cannot be read: {error.strerror or error}"
             time.sleep(pause_s)
-        return f"{why}: nobody knows if another master is at work; seqgc resume {self._run}, later"
+        return (
+            f"{why}: another master may be at work on the run; "
+            f"try `seqgc resume {self._run}` again later"
+        )
 
     def _lost(self) -> str:
         if (self._folder / str(self.number + 1)).exists():
@@ -82,18 +80,12 @@ class Lease:
         return ""
 
     def check(self) -> None:
-        """Refuse to go on once another master has taken over, or the run is gone.
-
-        Raises
-        ------
-        StoreError
-            If so.
-        """
+        """Raise `StoreError` if another master has taken over, or if the run is gone."""
         if lost := self.lost():
             raise StoreError(lost)
 
     def close(self) -> None:
-        """Let others have the run; once."""
+        """Release the run. Call this once."""
         os.close(self._lock)
 
     def _acquire(self) -> None:
@@ -101,8 +93,11 @@ class Lease:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise self._taken() from None
-        except OSError:
-            pass  # a file system without locks: the number must do
+        except OSError as error:
+            rule = "must be on a file system that has locks"
+            got = f"{self._run}: {error.strerror or error}"
+            remedy = "put the run on a local disk, or mount the file system with locks"
+            raise ParameterError("run", rule, got, remedy) from error
 
     def _next_number(self) -> int:
         self._folder.mkdir(exist_ok=True)

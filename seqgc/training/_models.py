@@ -162,11 +162,6 @@ class ModelsWorkload(ABC):
         """Why weights that nobody needs could not be removed, the first time; empty: all could."""
         return next((each.unremoved for each in self._learners if each.unremoved), "")
 
-    @property
-    def has_stepped(self) -> bool:
-        """Whether all models have, but those that are parked: their optimizers have their state."""
-        return all(each.changes or each.model.name in self._parked for each in self._learners)
-
     def require_steps(self, steps: int) -> None:
         """Refuse a model whose learning-rate schedule is over before so many steps."""
         for learner in self._learners:

@@ -89,7 +89,7 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
     folder.mend()
     if not folder.numbers:  # the first is written when the first tasks have left
         if closed := len(history.answers):
-            where = f"the journal has {closed} closed rounds, and {folder.shown} no checkpoint"
+            where = f"the journal has {closed} closed rounds, and {folder.root} no checkpoint"
             warnings.append(f"{where}: the run begins again at its first round")
         return None, warnings
     if not history.num_workers:

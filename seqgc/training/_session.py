@@ -144,11 +144,9 @@ class Session:
             self._checkpoints = Checkpointer(
                 snapshots,
                 every_s=self._plan.checkpoint_every_s,
-                models=self._workload.names,
                 warn=self.warn,
             )
             stack.enter_context(closing(self._checkpoints))
-            self._recorder.make_room = self._checkpoints.give_room_back
             self._tell("run" if self._recorder.master == 1 else "resume", self._header())
             for text in warnings:
                 self.warn(text)
@@ -229,16 +227,9 @@ class Session:
         if len(failed) >= enough:
             raise ModelError(failed)
         self._checkpoints.look()
-        take = None
-        if self._checkpoints.due:
-            take = self._checkpoints.begin
-        elif self._checkpoints.unmeasured and self._workload.has_stepped:
-            take = self._checkpoints.measure
-        if take is not None and (held := hold()) is not None:
+        if self._checkpoints.due and (held := hold()) is not None:
             self._recorder.lease.check()  # it may have been stopped for long
-            take(partial(self._copied, held))
-        if not self._course.policy.done:
-            self._recorder.require_room()
+            self._checkpoints.begin(partial(self._copied, held))
         self._interrupts.admit()
 
     def _hand_over(self) -> None:
@@ -307,7 +298,7 @@ class Session:
         if lost := lost_now():
             return [lost]
         unwritten, news = list[str](), self._workload.aftermath.news
-        self._checkpoints.give_room_back()
+        self._checkpoints.settle()
         if self._whole and self._hold is not None:
             if (held := self._hold()) is not None:
                 with suppress(ParameterError, CallbackError):  # the checkpoint before stands
@@ -374,7 +365,6 @@ class Session:
         elif isinstance(seen, ports.Dispatch):
             self._recorder.lease.check()
             self._whole = True
-            self._recorder.require_room()
         elif isinstance(seen, ports.Notice) and seen.kind == "expelled":
             self._begin_step()
         for observer in self._observers:

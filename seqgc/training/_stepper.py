@@ -2,23 +2,14 @@
 
 All of it happens on the master, once for each decoded gradient: what is clipped is the gradient of
 the whole batch, as `torch.nn.utils.clip_grad_norm_` would clip it in a loop without workers.
-
-Every optimizer imports ``torch._dynamo`` when it is made and when it steps, to tell it what not to
-compile (`torch.optim.optimizer`, `torch._compile`): more than a second of processor time, longer
-than a short run's first rounds, for nobody, as nothing is compiled here. Meanwhile a module stands
-in that lets everything through, and hands over to the real one as soon as anybody asks for more.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import ModuleType
-from typing import Final, ParamSpec, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
 
 import torch
 from torch import nn
@@ -31,12 +22,9 @@ from seqgc.training._packing import pack, unpack
 from seqgc.training._result import ModelResult
 from seqgc.training.model import Model, OptimizerFactory, ParameterVector
 
-__all__ = ["Stepper", "call_optimizer_factory", "without_compiler"]
+__all__ = ["Stepper", "call_optimizer_factory"]
 
-_COMPILER: Final = "torch._dynamo"
 _NAMED: Final = "named_parameters"
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class Stepper:
@@ -44,9 +32,8 @@ class Stepper:
 
     def __init__(self, model: Model, parameters: ParameterVector) -> None:
         self._model, self._parameters = model, parameters
-        with without_compiler():
-            self._optimizer = _make_optimizer(model, parameters)
-            self._scheduler = _make_scheduler(model, self._optimizer)
+        self._optimizer = _make_optimizer(model, parameters)
+        self._scheduler = _make_scheduler(model, self._optimizer)
 
     def require_steps(self, steps: int) -> None:
         """Refuse a schedule that is over before so many steps."""
@@ -75,8 +62,7 @@ class Stepper:
 
     def move(self) -> None:
         """Let the optimizer change the weights."""
-        with without_compiler():
-            self._optimizer.step()
+        self._optimizer.step()
         self._parameters.clear_gradient()
 
     def end(self) -> dict[str, float]:
@@ -94,9 +80,7 @@ class Stepper:
     def snapshot(self) -> tuple[str, dict[str, torch.Tensor]]:
         """Return the optimizer's and the scheduler's state: as JSON, and the tensors it names."""
         tensors: dict[str, torch.Tensor] = {}
-        with without_compiler():
-            state = self._optimizer.state_dict()
-        packed = {"optimizer": pack(state, tensors, name="optimizer")}
+        packed = {"optimizer": pack(self._optimizer.state_dict(), tensors, name="optimizer")}
         if self._scheduler is not None:
             packed["scheduler"] = pack(self._scheduler.state_dict(), tensors, name="scheduler")
         return json.dumps(packed), tensors
@@ -104,10 +88,9 @@ class Stepper:
     def restore(self, settings: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Be as the stepper of which this is a snapshot."""
         packed = json.loads(settings)
-        with without_compiler():
-            state = unpack(packed["optimizer"], tensors)
-            self._optimizer.load_state_dict(cast("dict[str, object]", state))
-            _keep_formats(self._optimizer, state)
+        state = unpack(packed["optimizer"], tensors)
+        self._optimizer.load_state_dict(cast("dict[str, object]", state))
+        _keep_formats(self._optimizer, state)
         if self._scheduler is not None:
             state = unpack(packed["scheduler"], tensors)
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
@@ -226,49 +209,3 @@ def _in_format(loaded: object, saved: object) -> object:
 def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
     with refusing(name, "must have a state that a checkpoint can hold ({})", type(thing).__name__):
         pack(thing.state_dict(), {}, name=name)
-
-
-@contextmanager
-def without_compiler() -> Iterator[None]:
-    """Let optimizers be made and step without importing the compiler, unless it is there."""
-    if _COMPILER in sys.modules:
-        yield
-        return
-    stand_in = _NoCompiler(_COMPILER)
-    sys.modules[_COMPILER] = stand_in
-    setattr(torch, "_dynamo", stand_in)  # noqa: B010 (unknown to type checkers)
-    try:
-        yield
-    finally:
-        stand_in.leave()
-
-
-class _NoCompiler(ModuleType):
-    """What an optimizer calls of the compiler, doing nothing."""
-
-    def graph_break(self) -> None:
-        pass
-
-    def disable(self, fn: Callable[_P, _T], *options: object, **more: object) -> Callable[_P, _T]:
-        """Return ``fn``, which torch keeps for good: hidden from a compiler that comes later."""
-
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            real = sys.modules.get(_COMPILER, self)
-            if isinstance(real, _NoCompiler):
-                return fn(*args, **kwargs)
-            hidden: Callable[_P, _T] = real.disable(fn, *options, **more)
-            return hidden(*args, **kwargs)
-
-        return call
-
-    def leave(self) -> None:
-        """Make way for the real module."""
-        if sys.modules.get(_COMPILER) is self:
-            del sys.modules[_COMPILER]
-            delattr(torch, "_dynamo")
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # what the import system looks for
-            raise AttributeError(name)
-        self.leave()
-        return getattr(importlib.import_module(_COMPILER), name)

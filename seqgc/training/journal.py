@@ -12,10 +12,6 @@ number of the master that wrote it, its kind, its own fields, and last ``crc``, 
 that stands before it. A line is appended and synced before what it says is acted on. So after a
 crash at most the last line is torn, and nothing that it says has happened: it is cut off. Damage
 before the last line is something else, and refused.
-
-Where locks are not kept, a master that has been replaced may write one line more (see `_lease`).
-After a line of a later master it is void; before the first of these, which then has its serial
-number, it is replaced by that: the later master had not seen it.
 """
 
 from __future__ import annotations
@@ -119,24 +115,16 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
         raise StoreError(f"journal {path}: {error.strerror or error}") from error
     entries: list[Entry] = []
     good = 0
-    lines = 0  # with those that are void
     for line in data.splitlines(keepends=True):
         number, entry = _entry(line) or (-1, None)
-        newest = entries[-1].master if entries else 0
-        if entry is None or number > len(entries):
+        if entry is None or number != len(entries):
             break
-        if entry.master > newest:
-            del entries[number:]
-        elif number < len(entries) and entry.master == newest:
-            break
-        if entry.master >= newest:
-            entries.append(entry)
+        entries.append(entry)
         good += len(line)
-        lines += 1
     torn = len(data) - good
     if b"\n" in data[good:-1]:  # good or not, lines were written after this one
-        message = f"journal {path} is damaged in line {lines + 1}, and goes on after it"
-        whole = f"the {lines} lines before it are whole, checkpoints may be as well"
+        message = f"journal {path} is damaged in line {len(entries) + 1}, and goes on after it"
+        whole = f"the {len(entries)} lines before it are whole, checkpoints may be as well"
         raise DamageError(f"{message} ({whole}): restore the file from a backup")
     if torn and mend:
         os.truncate(path, good)

@@ -85,8 +85,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
-        self._given: Final = Path(path)
-        self._absolute: Final = self._given.absolute()
+        self.path: Final = Path(path)
         self._config = self.path / "config.toml"
         if reopened:
             if not self.path.resolve().name:
@@ -95,17 +94,12 @@ class RunDirectory:
                 raise no_run(path, "it has no config.toml")
             for name in _FILES:  # a pipe would be waited for, a device has no end
                 there = self.path / name
-                if not there.is_file() and (there.is_symlink() or there.exists()):
+                if there.exists() and not there.is_file():
                     raise no_run(path, f"{name} is no regular file")
             _require_lines(self.path, _LOG)
             return
         require_new(self.path)
         make_run(self.path, config=config)
-
-    @property
-    def path(self) -> Path:
-        """Where it is: as it was given, unless a user's own code has gone to another folder."""
-        return self._given if self._given.absolute() == self._absolute else self._absolute
 
     @property
     def checkpoints(self) -> Path:

@@ -10,8 +10,8 @@ from the survivor sets in the journal (`seqgc.training.journal`).
 
 A folder is written under another name, its files synced, ``state.json`` last with the length and
 SHA-256 of every other file, and then renamed. So a folder of that name is whole, unless the disk
-damages it later: then its digests say so, and the one before it is taken. The last two stay. Of one
-that cannot be written nothing is left. Room for the last one is kept by who takes them (`_room`).
+damages it later: then its digests say so, and the one before it is taken. The last two stay. If a
+checkpoint cannot be written, nothing of it is left.
 
 Where a run goes on from an older one, those after it were of no use: damaged, or of another version
 of seqgc. They take no place of the two, and stay until the run has come as far: until then, whoever
@@ -124,8 +124,7 @@ class SnapshotFolder(Generic[_State]):
         since: int | None = None,
         lost: Callable[[], str] = str,
     ) -> None:
-        self.root: Final = root.absolute()  # a user's own code may go to another folder
-        self.shown: Final = root
+        self.root: Final = root
         self.lost: Final = lost
         self._master = master
         self._body = _Body[state]  # type: ignore[valid-type]
@@ -160,18 +159,6 @@ class SnapshotFolder(Generic[_State]):
         useful = [n for n in self.numbers if n not in self._useless]
         self._remove(*left, *passed, *useful[_KEPT:])
 
-    def remove_useless(self) -> bool:
-        """Remove the checkpoints that are of no use; return whether there were any."""
-        useless, self._useless = self._useless & set(self.numbers), set()
-        self._remove(*useless)
-        return bool(useless)
-
-    def keep_only(self, rounds: int | None) -> bool:
-        """Remove all checkpoints but one; return whether there were others."""
-        before = self.numbers
-        self._remove(*(set(before) - {rounds}))
-        return len(self.numbers) < len(before)
-
     def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest checkpoint that is whole, and what is wrong with those after it.
 
@@ -196,7 +183,7 @@ class SnapshotFolder(Generic[_State]):
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 damage.append(f"checkpoint {rounds} is damaged: {one_line(_about(error))}")
         what = "; ".join(damage) or "there is none"
-        raise DamageError(f"no checkpoint in {self.shown} can be used: {what}")
+        raise DamageError(f"no checkpoint in {self.root} can be used: {what}")
 
     def mend(self) -> None:
         """Before anything is read or written: take a checkpoint back that was being replaced.

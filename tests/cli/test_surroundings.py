@@ -23,33 +23,12 @@ from tests.cli.kit import TRAIN
 
 Out = pytest.CaptureFixture[str]
 
-OWN = """
-import os
-from torch import nn
-{at_import}
-def net():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-"""
-
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module of one's own, in which the program is."""
-    monkeypatch.syspath_prepend(str(tmp_path))
+    """A folder of one's own, in which the program is."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_a_module_that_goes_to_another_folder_takes_no_run_along(own: Path, capsys: Out) -> None:
-    (own / "sub").mkdir()
-    (own / "own_folder.py").write_text(OWN.format(at_import="os.chdir('sub')"))
-    line = [*TRAIN, "--module", "own_folder:net", "--scheme", "uncoded", "-n", "2", "--run", "run"]
-    assert main(line) == 0, capsys.readouterr().err
-    assert (own / "run" / "config.toml").exists()
-    assert not any((own / "sub").iterdir())
-    os.chdir(own)
-    sys.modules.pop("own_folder")
-    assert main(["resume", "run"]) == 0
 
 
 @pytest.mark.parametrize("line", [["--help"], ["train", "--help"]])

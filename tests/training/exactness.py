@@ -38,7 +38,6 @@ from seqgc.training import (
     dropout_masks,
     evaluate,
 )
-from tests.training.inside import without_compiler
 from tests.training.reference import SGD, Chunks, flat, run_coded
 
 STEPS, BATCH, POINTS = 4, 16, 40
@@ -111,16 +110,15 @@ class Exact(Case):
     def plain(self, dtype: torch.dtype) -> nn.Module:
         """Train without workers."""
         module = copy.deepcopy(self.model().module).to(dtype)
-        with without_compiler():
-            optimizer = self.optimizer([p for p in module.parameters() if p.requires_grad])
-            for step in range(STEPS):
-                items = batch_indices(POINTS, batch_size=BATCH, seed=0, step=step)
-                epochs = np.arange(step * BATCH, (step + 1) * BATCH) // POINTS
-                for p in module.parameters():
-                    p.grad = None
-                with dropout_masks(module, epochs * POINTS + items, seed=0):
-                    self.mean(module, items, dtype).backward()
-                optimizer.step()
+        optimizer = self.optimizer([p for p in module.parameters() if p.requires_grad])
+        for step in range(STEPS):
+            items = batch_indices(POINTS, batch_size=BATCH, seed=0, step=step)
+            epochs = np.arange(step * BATCH, (step + 1) * BATCH) // POINTS
+            for p in module.parameters():
+                p.grad = None
+            with dropout_masks(module, epochs * POINTS + items, seed=0):
+                self.mean(module, items, dtype).backward()
+            optimizer.step()
         return module
 
     def mean(self, module: nn.Module, points: Sequence[int], dtype: torch.dtype) -> Tensor:

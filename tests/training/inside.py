@@ -9,7 +9,6 @@ from seqgc.training._fingerprint import changes, fingerprint
 from seqgc.training._forms import form_of
 from seqgc.training._made_of import _data as data_line
 from seqgc.training._session import Session
-from seqgc.training._stepper import without_compiler
 from seqgc.training.rundir import EventLog, MetricsLog
 
 __all__ = [
@@ -23,5 +22,4 @@ __all__ = [
     "data_line",
     "fingerprint",
     "form_of",
-    "without_compiler",
 ]

@@ -27,7 +27,6 @@ from seqgc.training import (
 )
 from tests.cli.inside import make_models
 from tests.kit import decoded
-from tests.training.inside import without_compiler
 from tests.training.reference import SGD, Chunks, blobs, flat, make_model
 
 STEPS = 3
@@ -39,11 +38,6 @@ def half(name: str = "net", module: nn.Module | None = None) -> Model:
 
 def plain(model: Model) -> tuple[nn.Module, list[float]]:
     """A loop without workers, as torch's documentation of autocast has it."""
-    with without_compiler():
-        return _plain(model)
-
-
-def _plain(model: Model) -> tuple[nn.Module, list[float]]:
     module, losses = copy.deepcopy(model.module), []
     optimizer = SGD(list(module.parameters()))
     for step in range(STEPS):

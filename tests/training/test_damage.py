@@ -191,15 +191,6 @@ def test_a_checkpoint_of_no_use_takes_no_place_of_the_two_and_stays_until_it_is_
     for rounds, there in ((12, [31, 12]), (19, [31, 19, 12]), (25, [31, 25, 19])):
         write(again, rounds)
         assert again.numbers == there
-    full = tmp_path / "full"
-    shutil.copytree(tmp_path, full)
-    beside = SnapshotFolder(full, dict[str, int], master=3, since=25)
-    assert beside.remove_useless()
-    assert beside.numbers == [25, 19]
-    assert not beside.remove_useless()
-    assert beside.keep_only(25)
-    assert beside.numbers == [25]
-    assert not beside.keep_only(25)
     if why == "damaged":
         write(again, 31)
         assert again.numbers == [31, 25]

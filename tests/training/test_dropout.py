@@ -30,7 +30,6 @@ from seqgc.training import (
     train,
 )
 from seqgc.training.factories import make_models_compute, register_module, workload_of
-from tests.training.inside import without_compiler
 from tests.training.reference import Chunks, blobs, flat, make_model
 from tests.training.test_factories import Spec, model_of
 from tests.training.test_factories import registered_names_do_not_stay as registered  # noqa: F401
@@ -78,15 +77,14 @@ def plain(model: Model, dtype: torch.dtype) -> FloatArray:
     """Return the weights that a loop without workers ends in."""
     module, loss = copy.deepcopy(model.module).to(dtype), nn.CrossEntropyLoss()
     x, y = model.dataset.tensors
-    with without_compiler():
-        optimizer = ADAM(module.parameters())
-        for step in range(STEPS):
-            points = points_of(model, step)
-            items = [item for _, item in points]
-            optimizer.zero_grad()
-            with dropout_masks(module, [e * SIZE + i for e, i in points], seed=model.seed):
-                loss(module(x[items].to(dtype)), y[items]).backward()
-            optimizer.step()
+    optimizer = ADAM(module.parameters())
+    for step in range(STEPS):
+        points = points_of(model, step)
+        items = [item for _, item in points]
+        optimizer.zero_grad()
+        with dropout_masks(module, [e * SIZE + i for e, i in points], seed=model.seed):
+            loss(module(x[items].to(dtype)), y[items]).backward()
+        optimizer.step()
     return flat(module)
 
 
@@ -241,8 +239,7 @@ def gradient(module: nn.Module) -> FloatArray:
     workload = TorchWorkload([whole], scheme=Chunks(), store=store, precision="float64")
     workload.begin(0)
     part = workload.resolve(MiniTask(job=0, slot=0, chunks=np.arange(4), coefficients=np.ones(4)))
-    with without_compiler():  # which `checkpoint` would import
-        return TorchCompute([whole.objective], store=store, precision="float64")(part)
+    return TorchCompute([whole.objective], store=store, precision="float64")(part)
 
 
 def test_activations_that_are_computed_again_are_dropped_again() -> None:

@@ -14,7 +14,6 @@ from torch import nn
 from seqgc.errors import ParameterError
 from seqgc.stores import MemoryStore
 from seqgc.training import TorchCompute, TorchWorkload
-from tests.training.inside import without_compiler
 from tests.training.reference import Chunks, blobs, flat, make_model, run_coded, train_alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
@@ -50,8 +49,7 @@ def test_a_way_out_of_the_page_trains_as_a_plain_loop(way: str) -> None:
     workload = TorchWorkload([model], scheme=Chunks(), store=store, precision="float64")
     compute = TorchCompute([model.objective], store=store, precision="float64")
     run_coded(workload, compute, jobs=STEPS, scheme=Chunks())
-    with without_compiler():
-        alone, _ = train_alone(model, steps=STEPS, dtype=torch.float64)
+    alone, _ = train_alone(model, steps=STEPS, dtype=torch.float64)
     np.testing.assert_allclose(flat(workload.module("net")), flat(alone), rtol=0, atol=1e-10)
     assert np.abs(flat(alone) - flat(module)).max() > 1e-3
     normed = module[0][:2](inputs).detach()

@@ -19,7 +19,7 @@ from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload, TrainingPlan, batch_indices
 from tests.cli.inside import make_models
 from tests.kit import decoded
-from tests.training.inside import fingerprint, without_compiler
+from tests.training.inside import fingerprint
 from tests.training.reference import Chunks, flat, make_model
 
 STEPS = 6
@@ -56,11 +56,6 @@ def go_on(workload: TorchWorkload, compute: TorchCompute, jobs: range) -> FloatA
 
 def plain(model: Model, make: Callable[[Named], torch.optim.Optimizer]) -> FloatArray:
     """Return the weights that a loop without workers ends in."""
-    with without_compiler():
-        return _plain(model, make)
-
-
-def _plain(model: Model, make: Callable[[Named], torch.optim.Optimizer]) -> FloatArray:
     module, loss = copy.deepcopy(model.module).double(), nn.CrossEntropyLoss()
     optimizer = make(list(module.named_parameters()))
     for step in range(STEPS):

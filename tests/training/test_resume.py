@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen, We
 from seqgc.runs import RecordedRun, read_run
 from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TorchCompute, TrainingPlan, resume, train
+from seqgc.training._lease import Lease
 from seqgc.training.journal import Journal, read_journal
 from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.worker import ComputeFactory
@@ -615,24 +618,26 @@ def test_what_a_dead_master_left_of_a_checkpoint_is_in_nobodys_way(ended: Path) 
     assert not newest.with_name(f".{newest.name}.1.old").exists()
 
 
-def test_the_lines_of_a_master_after_it_was_replaced_are_void(tmp_path: Path) -> None:
+def test_a_line_of_an_earlier_master_amidst_the_next_ones_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    first, second = Journal(path, master=1), Journal(path, master=2, lines=2)
+    first, second = Journal(path, master=1), Journal(path, master=2, lines=1)
     first.append("begin")
-    first.append("round", round=0)
-    first.append("round", round=1)  # before the next one's, and not seen by it
     second.append("begin")
-    first.append("round", round=2)
-    second.append("round", round=1)
-    first.append("round", round=3)
-    second.append("round", round=2)
+    first.append("round", round=0)
+    second.append("round", round=0)
     first.close()
     second.close()
-    entries, torn = read_journal(path)
-    said = [(each.master, each.kind, *each.fields.values()) for each in entries]
-    assert said[:2] == [(1, "begin"), (1, "round", 0)]
-    assert said[2:] == [(2, "begin"), (2, "round", 1), (2, "round", 2)]
-    assert torn == 0
+    with pytest.raises(DamageError, match="damaged in line 3"):
+        read_journal(path)
+
+
+def test_a_run_on_a_file_system_without_locks_is_refused(tmp_path: Path) -> None:
+    no_locks = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    with (
+        mock.patch.object(fcntl, "flock", side_effect=no_locks),
+        pytest.raises(ParameterError, match="`run` must be on a file system that has locks"),
+    ):
+        Lease(tmp_path)
 
 
 def test_a_checkpoint_is_used_where_the_journal_knows_its_rounds_from_its_master(

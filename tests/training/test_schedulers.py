@@ -23,7 +23,6 @@ from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchWorkload, TrainingPlan, batch_indices, train
 from tests.cli.inside import make_models
 from tests.kit import decoded
-from tests.training.inside import without_compiler
 from tests.training.reference import Chunks, flat, make_model, mean_loss
 from tests.training.test_resume import crew
 
@@ -73,11 +72,6 @@ def models_of(name: str) -> list[Model]:
 
 def plain(model: Model) -> np.ndarray:
     """Return the weights that a loop without workers ends in."""
-    with without_compiler():
-        return _plain(model)
-
-
-def _plain(model: Model) -> np.ndarray:
     module = copy.deepcopy(model.module).double()
     optimizer = model.optimizer(list(module.parameters()))
     scheduler = model.scheduler(optimizer)
