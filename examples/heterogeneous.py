@@ -1,11 +1,11 @@
 """Heterogeneity-aware gradient coding, as a plug-in: ``--plugin examples.heterogeneous``.
 
 Wang, Guo, Tang, Li, Li (2019), "Heterogeneity-aware Gradient Coding for Straggler Tolerance",
-ICDCS. Workers are of different speeds, and whoever is faster holds more of the data, so that all
-need the same time; any ``s`` may straggle. There are ``s + 1`` copies of each chunk, as many with
-each worker as it is fast. With a random ``(s+1) x n`` matrix C, the coefficients of a chunk are the
-solution of ``C_k b_k = 1`` over its s + 1 holders (the paper's Algorithm 1), so that ``C B = 1``: a
-row combination of C that sums to 1 and vanishes at the stragglers decodes.
+ICDCS. Workers have different speeds, and a faster worker holds more of the data, so that all need
+the same time; any ``s`` may straggle. Each chunk has ``s + 1`` copies, and a worker holds copies in
+proportion to its speed. With a random ``(s+1) x n`` matrix C, the coefficients of a chunk solve
+``C_k b_k = 1`` over its s + 1 holders (the paper's Algorithm 1), so that ``C B = 1``. Decoding uses
+the combination of rows of C that sums to 1 and vanishes at the stragglers.
 
 ``het:s=1,fast=4,ratio=3``: the first 4 workers are 3 times as fast as the others.
 """
@@ -58,7 +58,7 @@ class HeterogeneousGC(Scheme):
         return [self.ratio] * self.fast + [1] * (self.n - self.fast)
 
     @property
-    def _total(self) -> int:  # and number of chunks
+    def _total(self) -> int:  # also the number of chunks
         return self.fast * self.ratio + self.n - self.fast
 
     @property
@@ -81,12 +81,12 @@ class HeterogeneousGC(Scheme):
 
     @cached_property
     def combinations(self) -> FloatArray:
-        """C (s+1, n): Gaussian, from a fixed seed."""
+        """The matrix C (s+1, n): Gaussian, from a fixed seed."""
         return np.random.default_rng(0).normal(size=(self.s + 1, self.n))
 
     @cached_property
     def encoding_matrix(self) -> FloatArray:
-        """B (n, chunks): ``C @ B == 1``, and each column has s + 1 entries, its chunk's holders."""
+        """The matrix B (n, chunks): ``C @ B == 1``; a column has an entry for each holder."""
         speeds, encoding = np.array(self._speeds), np.zeros((self.n, self._total))
         copies = np.repeat(np.arange(self.n), (self.s + 1) * speeds)
         for chunk in range(self._total):
@@ -120,7 +120,7 @@ class HeterogeneousSchedule(Schedule):
         if job != self._round - 1:
             raise ScheduleError(f"job {job} was not finished by the round closed last")
         C, missing = self._scheme.combinations, ~self._answered
-        # Rows of C, combined to 0 at who is missing and, with B, to the plain sum of the chunks.
+        # Combine the rows of C to 0 at missing workers and, with B, to the plain sum of chunks.
         conditions = np.column_stack([C[:, missing], np.ones(len(C))])
         rows = np.linalg.lstsq(conditions.T, np.append(np.zeros(missing.sum()), 1))[0]
         weights = np.where(missing, 0, rows @ C).tolist()

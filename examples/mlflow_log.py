@@ -1,7 +1,7 @@
 """Losses in MLflow: ``callbacks = ["examples.mlflow_log:MLflow"]``.
 
-``pip install mlflow``. Each model is a run of the experiment ``seqgc``, wherever
-``MLFLOW_TRACKING_URI`` says; if seqgc's run fails, or is interrupted, it stays ``RUNNING`` there.
+``pip install mlflow``. Each model is a run of the experiment ``seqgc``, at ``MLFLOW_TRACKING_URI``.
+If seqgc's run fails or is interrupted, MLflow's runs stay ``RUNNING``.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 
 
 class MLflow:
-    """Logs what a run says of its models, each model as a run of MLflow's."""
+    """Callback that logs the losses of each model as a run of MLflow."""
 
     def __init__(self, experiment: str = "seqgc") -> None:
         self._client, self._runs = MlflowClient(), dict[str, str]()

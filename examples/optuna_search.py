@@ -1,4 +1,4 @@
-"""Optuna's ask and tell: every batch of trials is one run, which trains its models at once.
+"""A search with Optuna's ask and tell: each batch of trials is one run, which trains them at once.
 
 ``pip install optuna 'seqgc[demo]'``, then ``python -m examples.optuna_search``.
 """
@@ -18,7 +18,7 @@ def model_of(trial: optuna.Trial) -> Model:
 
 
 def search(*, batches: int = 4, trials: int = 8, steps: int = 30) -> optuna.Study:
-    """Return the study after so many batches of trials, each a run on four workers."""
+    """Return the study after ``batches`` batches of trials, each a run on four workers."""
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
     setting = Setting(scheme=parse_scheme("gc-rep:s=1", n=4), jobs_per_round=trials)
     with workers.local(4) as crew:

@@ -1,11 +1,11 @@
 """Probabilistic synchronous parallel, as a plug-in: ``--plugin examples.sampling``, ``psp:beta=2``.
 
-Wang, Catterall, Mortier (2017), "Probabilistic Synchronous Parallel", arXiv:1709.07772. To wait for
-the slowest of all workers, somebody must know of all. Here a worker looks at ``beta`` others, drawn
-anew for each of its clocks, and goes on as soon as none of these is more than ``slack`` clocks
-behind. Most of the time a sample tells as much as all would, and a straggler that is in few samples
-holds few up. With beta = n - 1 that is stale synchronous parallel (``ssp``), with beta = 0
-asynchronous (``asp``).
+Wang, Catterall, Mortier (2017), "Probabilistic Synchronous Parallel", arXiv:1709.07772. Waiting for
+the slowest of all workers needs the state of all workers. Here a worker draws ``beta`` others for
+each of its clocks, and proceeds as soon as none of them is more than ``slack`` clocks behind. A
+sample is usually as informative as all workers, and a straggler in few samples delays few workers.
+With beta = n - 1 this is stale synchronous parallel (``ssp``), with beta = 0 asynchronous
+(``asp``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqgc.schemes import register
 @register("psp")
 @dataclass(frozen=True, kw_only=True)
 class Psp(ClockDefence):
-    """Nobody is more than ``slack`` clocks ahead of ``beta`` others, whom ``seed`` draws.
+    """A worker waits for ``beta`` workers, drawn by ``seed``, if ahead by more than ``slack``.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Psp(ClockDefence):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Barrier):
-    """Clock t may begin when each of a sample has completed ``t - slack`` clocks."""
+    """Rule: clock t may begin when every sampled part has completed ``t - slack`` clocks."""
 
     defence: Psp
 
@@ -68,9 +68,9 @@ class Sampled(Barrier):
         return all(clocks.clock(other) >= behind for other in asked)
 
 
-@lru_cache(maxsize=2**14)  # it is asked again each time that somebody has completed a clock
+@lru_cache(maxsize=2**14)  # asked again whenever a worker completes a clock
 def _sample(of: Psp, part: int, clock: int) -> tuple[int, ...]:
-    """Draw whom a part asks before a clock: any others, each as likely."""
+    """Draw the parts that a part waits for before a clock, uniformly."""
     rng = np.random.default_rng([of.seed, part, clock])
     others = rng.choice(of.n - 1, size=of.beta, replace=False)
     return tuple((others + (others >= part)).tolist())

@@ -2,11 +2,11 @@
 
 Bitar, Wootters, El Rouayheb (2020), "Stochastic Gradient Coding for Straggler Mitigation in
 Distributed Learning", IEEE J. Sel. Areas Inf. Theory 1(1). Every chunk of data is given to ``d``
-workers, such that any two workers share about as many chunks as any other two (a pair-wise balanced
+workers, so that any two workers share about as many chunks as any other two (a pair-wise balanced
 design; here random, from a seed). Worker i returns the sum of the gradients of its chunks, each
-divided by ``d (1 - p)``; the master adds what has come from at least ``n - s`` workers, whoever
-they are. With p = s/n the part that straggles, that is the gradient on average, at load ``d/n``:
-the price is that a single one is an approximation.
+divided by ``d (1 - p)``, where p = s/n is the part that straggles. The master adds the results of
+any ``n - s`` workers or more. The sum is the gradient on average, at load ``d/n``, but each single
+sum is an approximation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from seqgc.stragglers import PerRound, StragglerModel
 @register("sgc")
 @dataclass(frozen=True, kw_only=True)
 class StochasticGC(Scheme):
-    """Every chunk at ``d`` workers, drawn with ``seed``; a round closes with ``n - s`` answers.
+    """A scheme with every chunk at ``d`` workers; any ``n - s`` answers close a round.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class StochasticGC(Scheme):
 
     @property
     def chunk_fractions(self) -> FloatArray:
-        return self._equal_loads(1 / self.n)  # as many chunks as workers, of one size
+        return self._equal_loads(1 / self.n)  # one chunk for each worker, all of one size
 
     @property
     def promise(self) -> StragglerModel:
@@ -68,10 +68,10 @@ class StochasticGC(Scheme):
 
     @cached_property
     def holds(self) -> BoolArray:
-        """(workers, chunks): who holds what; every row and every column has d of them.
+        """Mask (workers, chunks) of the chunks that each worker holds, d in each row and column.
 
-        Worker i holds the chunks ``order[i + j]``, j in a random set of d shifts: any two workers
-        share as many chunks as their distance is a difference of two shifts.
+        Worker i holds the chunks ``order[i + j]``, j in a random set of d shifts. Two workers share
+        a chunk for each pair of shifts whose difference is the distance between the workers.
         """
         rng = np.random.default_rng(self.seed)
         shifts = rng.choice(self.n, size=self.d, replace=False)

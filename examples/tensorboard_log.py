@@ -1,6 +1,6 @@
 """Losses in TensorBoard: ``callbacks = ["examples.tensorboard_log:TensorBoard"]``.
 
-``pip install tensorboard``, and after a run ``tensorboard --logdir tensorboard``: a curve a model.
+``pip install tensorboard``. ``tensorboard --logdir tensorboard`` then shows a curve per model.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoard:
-    """Writes what a run says of its models, each model in a folder of its own."""
+    """Callback that writes the losses of each model to its own folder."""
 
     def __init__(self, folder: str = "tensorboard") -> None:
         self._folder, self._writers = folder, dict[str, SummaryWriter]()

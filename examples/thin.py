@@ -1,7 +1,7 @@
 """An approximate gradient code, as a plug-in: ``--plugin examples.thin``, ``gc-thin:s=2``.
 
-Each worker holds a chunk of its own and no redundancy. A round closes without up to ``s`` answers,
-and the gradient is made of the data that is there.
+Each worker holds its own chunk, without redundancy. A round closes without up to ``s`` answers, and
+the gradient is computed from the chunks that arrived.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seqgc.codes import GradientCode, Layout, register_code
 @register_code("thin")
 @dataclass(frozen=True)
 class ThinCode(GradientCode):
-    """Worker i holds chunk i alone; without ``s`` of ``n`` workers, s/n of the data is missing.
+    """A code where worker i holds chunk i only; without ``s`` workers, s/n of the data is missing.
 
     Examples
     --------

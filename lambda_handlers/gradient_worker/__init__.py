@@ -1,1 +1,1 @@
-"""The function that computes gradients, and the workloads that need nothing but numpy."""
+"""The function that computes gradients, and workloads that need only numpy."""

@@ -1,4 +1,4 @@
-"""Logs and metrics of invocations, as CloudWatch reads them from the output."""
+"""Logs and metrics of invocations, printed in CloudWatch's formats."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ _NAMESPACE = "seqgc"
 
 
 class Telemetry:
-    """One line of log and one of metrics (EMF) per invocation; with ``trace``, X-Ray's segments.
+    """One log line and one line of metrics (EMF) per invocation; with ``trace``, X-Ray segments.
 
-    Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are no dimensions
-    of metrics: each value would be a metric of its own, with its own price. `ParameterError` if a
-    trace is wanted, and the image lacks X-Ray's SDK.
+    Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are not dimensions
+    of metrics: AWS charges for every value of a dimension as for a separate metric.
+
+    Raises
+    ------
+    ParameterError
+        If ``trace`` is true and the image lacks X-Ray's SDK.
     """
 
     def __init__(self, *, trace: bool) -> None:
@@ -40,7 +44,7 @@ class Telemetry:
 
     @contextmanager
     def invocation(self, context: object) -> Iterator[Callable[[Report], None]]:
-        """Yield what logs how the invocation went; one that raises is logged, and raises on."""
+        """Yield a function that logs the report; log an exception, and raise it again."""
         cold, self._cold = self._cold, False
         request = getattr(context, "aws_request_id", "")
         try:
@@ -94,18 +98,20 @@ class Telemetry:
         self._count(cold=cold, failed=bool(report.failure))
 
     def _count(self, *, cold: bool, failed: bool = False, refused: bool = False) -> None:
-        """Count an invocation, and print its metrics; that is what sends them."""
+        """Count an invocation, and print its metrics; printing sends them."""
         for name, happened in (("ColdStart", cold), ("Failed", failed), ("Refused", refused)):
             self._metrics.add_metric(name, MetricUnit.Count, int(happened))
         self._metrics.flush_metrics()
 
 
 def _segments() -> Callable[[], AbstractContextManager[object]]:
-    """Return what opens X-Ray's subsegment of an invocation."""
+    """Return a function that opens X-Ray's subsegment of an invocation."""
     from aws_lambda_powertools import Tracer
 
     try:
-        tracer = Tracer(service=_SERVICE, auto_patch=False)  # patching imports what it patches
+        tracer = Tracer(
+            service=_SERVICE, auto_patch=False
+        )  # patching would import every library that it patches
     except ImportError as error:
         remedy = "add aws-lambda-powertools[tracer] to the image's requirements"
         rule = f"must be off in an image without X-Ray's SDK ({error})"

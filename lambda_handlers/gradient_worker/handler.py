@@ -1,7 +1,8 @@
-"""AWS Lambda's way in: from JSON to `seqgc.worker.FunctionWorker`, with logs and metrics.
+"""The entry point for AWS Lambda: JSON for `seqgc.worker.FunctionWorker`, with logs and metrics.
 
-An event is the envelope itself (Invoke API), or a function URL's request whose body it is. The
-reply is the envelope's object either way: a function URL makes a response of it (status 200, JSON).
+An event is the envelope itself (Invoke API), or a function URL's request with the envelope as its
+body. The reply is the envelope's object in both cases: a function URL turns it into a response
+(status 200, JSON).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from seqgc.errors import WireError
 
 __all__ = ["handler"]
 
-# Once per environment: what is imported and made here is paid for by cold starts only.
+# Once per environment: only cold starts pay for these imports and objects.
 _telemetry = Telemetry(trace=wants_trace(os.environ))
 _worker = make_worker(os.environ)
 
@@ -27,7 +28,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, object]:
     Raises
     ------
     WireError
-        If the event holds no invocation: the service then reports a function error, with this line.
+        If the event holds no invocation. Lambda then reports a function error with this message.
     """
     with _telemetry.invocation(context) as log:
         report = _worker.serve(_body(event))
@@ -36,7 +37,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, object]:
 
 
 def _body(event: Mapping[str, Any]) -> Mapping[str, Any] | str:
-    """Return the envelope: the event, or the body of the request that it describes."""
+    """Return the envelope: the event itself, or the body of a function URL's request."""
     if not isinstance(event, Mapping) or "requestContext" not in event:
         return event
     body = event.get("body")

@@ -1,4 +1,4 @@
-"""Workloads that need nothing but numpy: for trying things out, measuring, and small models.
+"""Workloads that need only numpy, for trials, measurements and small models.
 
 ``least-squares``: the gradient of ``(x·w - y)**2 / 2`` on data drawn by a seed. ``constant``: a
 vector of ones times the sum of the coefficients, without any weights. ``weight-decay``: the
@@ -19,11 +19,11 @@ from seqgc.worker import Compute, FetchWeights, register
 __all__ = ["constant", "least_squares", "least_squares_data", "weight_decay"]
 
 _DTYPES = ("float32", "float64")
-_MOST_NUMBERS = 1 << 27  # 1 GB of float64; a setting of a payload may not exhaust the memory
+_MOST_NUMBERS = 1 << 27  # 1 GB of float64; a payload's settings must not exhaust the memory
 
 
 def least_squares_data(*, points: int, features: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return x (points, features) and y (points,), standard normal, float64, the same every time.
+    """Return x (points, features) and y (points,): standard normal, float64, the same for a seed.
 
     Examples
     --------
@@ -39,8 +39,8 @@ def least_squares_data(*, points: int, features: int, seed: int) -> tuple[FloatA
 def least_squares(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compute:
     """Make gradients of ``sum_p c_p (x_p·w - y_p)**2 / 2``, (features,) a part.
 
-    Settings: ``points``, ``features``, ``seed`` (see `least_squares_data`), and ``dtype``, float32
-    or float64 unless given, of weights and results.
+    Settings: ``points``, ``features`` and ``seed`` (see `least_squares_data`), and ``dtype`` of
+    weights and results: float32, or float64, the default.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def least_squares(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> 
 def constant(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compute:  # noqa: ARG001
     """Make vectors of ``size`` times the part's sum of coefficients; no weights are fetched.
 
-    Settings: ``size``, and ``dtype``, float32 or float64 unless given.
+    Settings: ``size``, and ``dtype``: float32, or float64, the default.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def constant(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compu
 def weight_decay(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compute:
     """Make gradients of ``sum_p c_p |w|**2 / 2``: the weights times the sum of coefficients.
 
-    Settings: ``dtype`` of the results, float32 or float64 unless given.
+    Settings: ``dtype`` of the results: float32, or float64, the default.
 
     Raises
     ------

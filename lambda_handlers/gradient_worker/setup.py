@@ -1,12 +1,12 @@
-"""What the image's environment says about the function.
+"""The function's settings, from environment variables of the image.
 
 ===================  ==============================================================================
-SEQGC_FACTORIES      modules of one's own in the image, comma-separated, imported when the
-                     environment starts: they register workloads, networks and data, or define
-                     functions that a payload names as ``package.module:function``. Besides there
-                     are seqgc's own, imported when a workload first needs one
-SEQGC_MOUNT          where the shared file system is mounted; unset: ``/mnt/seqgc``
-SEQGC_S3             ``s3://bucket/prefix`` below which stores may be, comma-separated; unset: none
+SEQGC_FACTORIES      the user's modules in the image, comma-separated, imported when the
+                     environment starts. They register workloads, networks and data, or define
+                     functions that a payload names as ``package.module:function``. seqgc's own
+                     modules are imported when a workload first needs one
+SEQGC_MOUNT          folder where the shared file system is mounted; default: ``/mnt/seqgc``
+SEQGC_S3             ``s3://bucket/prefix`` that may contain stores, comma-separated; default: none
 SEQGC_TRACE          ``1``: trace with X-Ray
 ===================  ==============================================================================
 """
@@ -30,12 +30,12 @@ _TORCH = "seqgc.training.factories"
 def make_worker(
     environment: Mapping[str, str], *, registry: Registry = FACTORIES
 ) -> FunctionWorker:
-    """Return the worker that the environment's variables ask for.
+    """Return the worker that the environment variables describe.
 
     Raises
     ------
     ParameterError
-        If a module that is named cannot be imported.
+        If a named module cannot be imported.
     """
     registry.list_modules(_listed(environment, "SEQGC_FACTORIES"))
     registry.add_modules([_NUMPY])
@@ -52,7 +52,7 @@ def make_worker(
 
 
 def wants_trace(environment: Mapping[str, str]) -> bool:
-    """Whether invocations are to be traced."""
+    """Return whether invocations are traced."""
     return environment.get("SEQGC_TRACE", "") == "1"
 
 
