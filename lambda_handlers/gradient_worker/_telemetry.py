@@ -25,8 +25,8 @@ _NAMESPACE = "seqgc"
 class Telemetry:
     """One log line and one line of metrics (EMF) per invocation; with ``trace``, X-Ray segments.
 
-    Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are not dimensions
-    of metrics: AWS charges for every value of a dimension as for a separate metric.
+    Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are left out of
+    the metrics' dimensions, because AWS charges for every value as for a separate metric.
 
     Raises
     ------
