@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc.plot import tables
 from seqgc.plot._axes import (
@@ -80,19 +78,24 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
-    longest = max((float(bars.height.max(initial=0)) for bars in lanes.values()), default=0) or 1.0
+    longest = (
+        max((float(bars["height"].max(initial=0)) for bars in lanes.values()), default=0) or 1.0
+    )
     reasons: set[str] = set()
     for lane, bars in enumerate(reversed(lanes.values())):
         floor = 1.2 * longest * lane
-        for reason in dict.fromkeys(bars.reason[bars.height > 0]):
+        for reason in dict.fromkeys(bars["reason"][bars["height"] > 0]):
             reasons.add(reason)
             _, color = REASONS.get(reason, (reason, GREY))
-            of = bars.reason == reason
-            spans = (bars.began, bars.answered, _PALE), (bars.answered, bars.closed, color)
+            of = bars["reason"] == reason
+            spans = (
+                (bars["began"], bars["answered"], _PALE),
+                (bars["answered"], bars["closed"], color),
+            )
             for left, right, face in spans:
-                corners = _rectangles(left[of], right[of], floor, bars.height[of])
+                corners = _rectangles(left[of], right[of], floor, bars["height"][of])
                 ax.add_collection(PolyCollection(list(corners), facecolor=face, linewidth=0))
-    ax.set_xlim(0, max(float(bars.closed.max(initial=0)) for bars in lanes.values()) or 1.0)
+    ax.set_xlim(0, max(float(bars["closed"].max(initial=0)) for bars in lanes.values()) or 1.0)
     ax.set_ylim(0, 1.2 * longest * len(lanes))
     ax.set_xlabel("seconds since the run began")
     if len(lanes) == 1:
@@ -214,33 +217,22 @@ def _curves(table: Table, *, by: str) -> dict[str, tuple[FloatArray, FloatArray]
     return curves
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Bars:
-    """Bars (bars,): three times in seconds, the heights, and why their rounds closed."""
+def _bars(rounds: Table) -> Table:
+    """Return a bar for each round, or at most 1000 bars that stand for successive rounds.
 
-    began: FloatArray
-    answered: FloatArray
-    closed: FloatArray
-    height: FloatArray
-    reason: npt.NDArray[np.object_]
-
-
-def _bars(table: Table) -> _Bars:
-    """Return a bar for each round, or at most 1000 bars that stand for successive rounds."""
-    began = table["began_s"]
-    answered = table["first_answer_s"]
-    closed = table["closed_s"]
-    height, reason = closed - began, table["reason"]
+    The columns are ``began``, ``answered`` and ``closed``, in seconds; ``height``; and ``reason``.
+    """
+    began, answered, closed = (rounds[f"{name}_s"] for name in ("began", "first_answer", "closed"))
+    height, reason = closed - began, rounds["reason"]
     if len(began) > _MOST_BARS:
         edges = np.linspace(0, len(began), _MOST_BARS + 1).astype(np.intp)
-        parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
-        longest = np.array([part.start + height[part].argmax() for part in parts])
-        first, last = edges[:-1], edges[1:] - 1
+        longest = np.array([a + height[a:b].argmax() for a, b in itertools.pairwise(edges)])
         pale = (answered - began)[longest] / np.maximum(height[longest], 1e-9)
-        began, closed = began[first], closed[last]
+        began, closed = began[edges[:-1]], closed[edges[1:] - 1]
         answered = began + pale * (closed - began)
         height, reason = height[longest], reason[longest]
-    return _Bars(began=began, answered=answered, closed=closed, height=height, reason=reason)
+    columns = {"began": began, "answered": answered, "closed": closed}
+    return {**columns, "height": height, "reason": reason}
 
 
 def _rectangles(
