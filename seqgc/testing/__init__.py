@@ -1,10 +1,10 @@
-"""What those who extend seqgc test their own parts with; our own tests use nothing else.
+"""Tests for extensions of seqgc. The project tests its own parts with the same functions.
 
-A scheme is checked by `check_scheme`, a code by `check_code`, a defence with a policy of its own by
-`check_defence`. A backend is tested by subclassing `BackendContract` in a test file, a store by
-`StoreContract` or `BlobStoreContract`: these need pytest, the rest does not. `HandWoundClock` goes
-wherever a `seqgc.ports.Clock` does, `ScriptedBackend` and `ChunkWorkload` wherever a policy is to
-be run without workers.
+`check_scheme` checks a scheme, `check_code` a code, and `check_defence` a defence with its own
+policy. To test a backend, subclass `BackendContract` in a test file; for a store, subclass
+`StoreContract` or `BlobStoreContract`. These contracts need pytest, the other names do not.
+`HandWoundClock` is a `seqgc.ports.Clock` that only the test moves. `ScriptedBackend` and
+`ChunkWorkload` run a policy without workers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ _OF_PYTEST = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a contract when it is asked for: pytest is needed by nothing else here."""
+    """Import a contract on first use, because contracts need pytest and the other names do not."""
     if name not in _OF_PYTEST:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest
 
-    pytest.register_assert_rewrite(*set(_OF_PYTEST.values()) - sys.modules.keys())  # shows values
+    pytest.register_assert_rewrite(
+        *set(_OF_PYTEST.values()) - sys.modules.keys()
+    )  # so that a failed assertion shows the values
     return getattr(import_module(_OF_PYTEST[name]), name)

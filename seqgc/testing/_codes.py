@@ -1,4 +1,4 @@
-"""`check_code`: whether a gradient code keeps its contract; and what `check_scheme` needs of it."""
+"""`check_code` checks the contract of a gradient code; helpers that the other checks share."""
 
 from __future__ import annotations
 
@@ -19,32 +19,37 @@ from seqgc.ports import BoolArray, FloatArray, IntArray
 
 _Value = TypeVar("_Value")
 
-_ALL_SETS = 1024  # try every set of survivors if there are no more
-_DRAWN_SETS = 300  # else so many, and n sets of neighbours
+_ALL_SETS = 1024  # up to this number of survivor sets, every set is tried
+_DRAWN_SETS = 300  # of more sets, this number is drawn, next to n sets of neighbours
 
-# What sums of a few dozen numbers may err by, relative to the sum of their magnitudes.
+# Rounding error of a sum of a few dozen numbers, relative to the sum of their magnitudes.
 _ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2}
 
-# Rounding in float64; times the code's own amplification of it, where it has any.
+# Rounding error in float64, to be multiplied by the amplification of the code, if any.
 _EXACT = 1e-11
 
-# Nearer to the span than this, and not decodable, cannot be told from decodable in float64.
+# A set of survivors closer to the span than this cannot be told from a decodable one in float64.
 _SPANNED = 1e-7
 
 
 def check_code(code: GradientCode, *, seed: int = 0) -> None:
-    """Check that a code does what every `GradientCode` promises.
+    """Check that a code keeps the contract of `GradientCode`.
 
-    Supports, coefficients, loads and the encoding matrix agree; any ``n - s`` answers decode (of an
-    approximate code: to within its ``worst_error``), and whatever else `can_decode` accepts, to the
-    sum of the partial gradients, without the results of who is missing; what it refuses cannot be
-    decoded; the covers add up; arrays are read-only; equal content is equal, hashes, pickles and
-    prints alike; wrong arguments are named.
-    Few survivor sets are all tried, of many some are drawn from ``seed``. A code of about a hundred
-    workers takes seconds; several small ``n`` and ``s`` find more than one large pair. The class
-    must be at the top of a module, so that the code can be pickled.
+    Supports, coefficients, loads and the encoding matrix must agree. Any ``n - s`` answers must
+    decode to the sum of the partial gradients (with an approximate code, to within its
+    ``worst_error``), and so must every other set of survivors that `can_decode` accepts; decoding
+    must not use the results of missing workers. A set that `can_decode` refuses must not be
+    decodable. The covers must add up. Arrays must be read-only. Codes with equal content must be
+    equal, and have equal hashes, pickles and reprs. Wrong arguments must raise a `ParameterError`.
 
-    `AssertionError` says in one line the code, what is broken, and for which worker or survivors.
+    If there are few survivor sets, all are tried; otherwise some are drawn from ``seed``. A code of
+    about a hundred workers takes seconds. Several small ``n`` and ``s`` find more faults than one
+    large pair. The class must be at the top of a module, so that the code can be pickled.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; one line names the code, the fault, and the worker or survivors.
 
     Examples
     --------
@@ -70,7 +75,7 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
     """
     rng = np.random.default_rng(seed)
     with complaining(repr(code)):
-        assert isinstance(code, GradientCode), "is no seqgc.codes.GradientCode"
+        assert isinstance(code, GradientCode), "must be a seqgc.codes.GradientCode"
         _check_layout(code)
         for worker in range(code.n):
             _check_worker(code, worker, rng)
@@ -87,9 +92,9 @@ def check_code(code: GradientCode, *, seed: int = 0) -> None:
 
 @contextmanager
 def complaining(subject: str, remark: str = "") -> Iterator[None]:
-    """Say in every failed assertion what it is about."""
+    """Add the subject to the message of a failed assertion."""
     if not __debug__:
-        raise RuntimeError("python -O leaves assertions out, and with them every check")
+        raise RuntimeError("python -O removes assertions, so nothing would be checked")
     try:
         yield
     except AssertionError as error:
@@ -98,7 +103,10 @@ def complaining(subject: str, remark: str = "") -> Iterator[None]:
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Turn any error in a call that must succeed, bad conditioning aside, into one line."""
+    """Convert an error in a call that must succeed into an `AssertionError` of one line.
+
+    An `IllConditionedError` passes.
+    """
     try:
         yield
     except (AssertionError, IllConditionedError):
@@ -110,7 +118,7 @@ def calling(what: str) -> Iterator[None]:
 def refuses(
     name: str, error: type[Exception], call: Callable[..., object], *arguments: object
 ) -> None:
-    """Require that a call raises this error and nothing else."""
+    """Require that a call raises ``error``."""
     try:
         call(*arguments)
     except error:
@@ -124,8 +132,8 @@ def refuses(
 def check_value(
     value: _Value, names: Mapping[str, object], *, field: str
 ) -> Iterator[tuple[str, _Value]]:
-    """Require a frozen value that its repr, its pickle and its copy give again; yield these."""
-    assert "<locals>" not in type(value).__qualname__, "define the class at the top of a module"
+    """Require a frozen value that equals its repr, pickle and copy; yield the three."""
+    assert "<locals>" not in type(value).__qualname__, "its class must be at the top of a module"
     with calling("eval of its repr"):
         printed = eval(repr(value), dict(names))
     with calling("pickling"):
@@ -139,12 +147,12 @@ def check_value(
 
 
 def _check_array(name: str, array: object, shape: tuple[int, ...], kind: str = "f") -> None:
-    """Require a read-only array of this shape: of float64, or of integers (``kind`` "i")."""
-    assert isinstance(array, np.ndarray), f"{name} is no numpy array"
+    """Require a finite read-only array of float64, or of integers if ``kind`` is "i"."""
+    assert isinstance(array, np.ndarray), f"{name} must be a numpy array, got {type(array)}"
     fits = array.dtype == np.float64 if kind == "f" else array.dtype.kind == kind
-    assert fits, f"{name} is of {array.dtype}"
+    assert fits, f"{name} has dtype {array.dtype}"
     assert array.shape == shape, f"{name} has shape {array.shape}, not {shape}"
-    assert not array.flags.writeable, f"{name} can be written to"
+    assert not array.flags.writeable, f"{name} must be read-only"
     assert np.isfinite(array).all(), f"{name} is not finite"
 
 
@@ -156,7 +164,9 @@ def _check_layout(code: GradientCode) -> None:
     assert abs(fractions.sum() - 1) < _EXACT, f"chunk_fractions add to {fractions.sum()}"
     _check_array("encoding_matrix", matrix, (code.n, fractions.size))
     _check_array("worker_loads", loads, (code.n,))
-    assert code.load == loads.max(), f"load is {code.load:g}, the largest of all {loads.max():g}"
+    assert code.load == loads.max(), (
+        f"load is {code.load:g}, the largest of worker_loads {loads.max():g}"
+    )
 
 
 def _check_worker(code: GradientCode, worker: int, rng: np.random.Generator) -> None:
@@ -179,7 +189,7 @@ def _check_worker(code: GradientCode, worker: int, rng: np.random.Generator) -> 
         rounded: FloatArray = partials.astype(dtype)
         with calling(name):
             result = code.encode(worker, rounded)
-        assert result.dtype == dtype, f"{name} is of {result.dtype}"
+        assert result.dtype == dtype, f"{name} has dtype {result.dtype}"
         assert result.shape == (3,), f"{name} has shape {result.shape}"
         off = np.abs(result - values @ rounded.astype(np.float64))
         near = off <= rounding * (np.abs(values) @ np.abs(rounded.astype(np.float64)))
@@ -195,12 +205,12 @@ def _check_covers(code: GradientCode) -> None:
             rows = code.encoding_matrix[candidates]
             assert (rows == rows[0]).all(), f"{line} return different results"
             here = {places.setdefault(worker, (number, place)) for worker in candidates}
-            assert here == {(number, place)}, f"{line} do not all stand there only"
+            assert here == {(number, place)}, f"{line} must not stand in another place"
         total = code.encoding_matrix[cover[0]].sum(axis=0)
         assert (total == 1).all(), f"covers[{number}] does not add up to ones"
     for worker in range(code.n):
-        found, expected = code.place_of(worker), places.get(worker)
-        assert found == expected, f"place_of({worker}) is {found}, not {expected}"
+        place_of, expected = code.place_of(worker), places.get(worker)
+        assert place_of == expected, f"place_of({worker}) is {place_of}, not {expected}"
 
 
 def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
@@ -217,7 +227,7 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
             enough = code.can_decode(responded)
         if code.covers:
             whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
-            assert enough == whole, f"{who}: can_decode is {enough}, and the covers say {whole}"
+            assert enough == whole, f"{who}: can_decode is {enough}, but by the covers {whole}"
         assert enough or not must, f"{who}: can_decode is False"
         try:
             if enough:
@@ -230,9 +240,9 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
         if not enough:
             who += ": can_decode is False, but"
             rows, ones = code.encoding_matrix[responded], np.ones(len(code.chunk_fractions))
-            left = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
-            spanned = np.linalg.norm(left) <= _SPANNED * np.linalg.norm(ones)
-            assert not spanned, f"{who} their rows span the ones"
+            rest = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
+            spanned = np.linalg.norm(rest) <= _SPANNED * np.linalg.norm(ones)
+            assert not spanned, f"{who} their rows span the vector of ones"
             refuses(f"{who} decoding_vector", NotDecodableError, code.decoding_vector, responded)
             refuses(f"{who} decode", NotDecodableError, code.decode, results, responded)
 
@@ -244,12 +254,12 @@ def _check_approximated(
     error = code.approximation(responded).error
     assert error <= worst * (1 + _ROUNDING["float32"]), f"{who}: error {error:g}, over {worst:g}"
     with calling(f"{who}: decode_within"):
-        found = code.decode_within(
+        decoded = code.decode_within(
             np.where(responded[:, None], results, np.nan), responded, allow_error=worst
         )
-    off = float(np.linalg.norm(found.gradient - partials.sum(axis=0)))
+    off = float(np.linalg.norm(decoded.gradient - partials.sum(axis=0)))
     spread = float(np.sqrt((partials**2 / code.chunk_fractions[:, None]).sum()))
-    bound = found.error * spread * (1 + _ROUNDING["float32"]) + _EXACT * spread
+    bound = decoded.error * spread * (1 + _ROUNDING["float32"]) + _EXACT * spread
     assert off <= bound, f"{who}: decode_within is off by {off:g}, over {bound:g}"
 
 
@@ -259,7 +269,7 @@ def _check_decoded(
     with calling(f"{who}: decoding_vector"):
         vector = code.decoding_vector(responded)
     _check_array(f"{who}: decoding_vector", vector, (code.n,))
-    assert not vector[~responded].any(), f"{who}: decoding_vector uses others"
+    assert not vector[~responded].any(), f"{who}: decoding_vector uses missing workers"
     residual = np.abs(vector @ code.encoding_matrix - 1).max()
     bound = _EXACT * (1 + code.amplification(vector))
     assert residual <= bound, f"{who}: decoding_vector misses the ones by {residual:g}"
@@ -270,7 +280,7 @@ def _check_decoded(
 
 
 def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
-    """Yield every mask; of more than a thousand, some with ``s`` missing, and some others."""
+    """Yield all masks of survivors; of more than 1024, a sample, half of it with ``s`` missing."""
     n, s = code.n, code.s
     if 2**n <= _ALL_SETS:
         yield from map(np.array, itertools.product([True, False], repeat=n))
@@ -282,9 +292,9 @@ def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
 
 
 def _check_refusals(code: GradientCode) -> None:
-    replace: Callable[..., GradientCode] = dataclasses.replace  # with values of wrong types, too
+    replace: Callable[..., GradientCode] = dataclasses.replace  # also takes wrong types
     narrow = replace(code, n=np.int64(code.n), s=np.int16(code.s))
-    assert repr(narrow) == repr(code), f"made with numpy's integers it is {narrow!r}"
+    assert repr(narrow) == repr(code), f"made with numpy integers its repr is {narrow!r}"
     n, everybody = code.n, np.ones(code.n, dtype=np.bool_)
     parts = np.ones((len(code.support(0)), 2))
     integers = cast("FloatArray", parts.astype(np.int64))

@@ -1,4 +1,4 @@
-"""`check_defence`: whether a defence's own policy keeps its contract, whatever happens."""
+"""`check_defence` checks the contract of a defence with its own policy, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,47 +17,62 @@ from seqgc.errors import ScheduleError, WireError, WorkerError
 from seqgc.ports import (
     Arrival,
     Close,
+    Decoding,
     Dispatch,
     Doubt,
     Drop,
     Event,
     Failure,
     Finish,
+    FloatArray,
+    MiniTask,
     Seen,
     Task,
     Update,
+    WeightedPoints,
+    WeightRef,
 )
 from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule, PolicyDefence, ResumablePolicy, num_rounds
-from seqgc.schemes import parse_scheme
+from seqgc.schemes import Defence, parse_scheme
 from seqgc.testing._codes import calling, check_value, complaining, refuses
-from seqgc.testing._ledger import Ledger
 from seqgc.virtual import Conduct, Fault, Faults, RandomFaults, VirtualBackend, WorkerKind
 
-_RATES: Final = (0.0, 0.1, 0.3)  # of tasks that fail
-_DEATHS: Final = (0.0, 0.1)  # and of those of which their worker dies
-_JOBS: Final = 6  # of a run, at most
-_FAR: Final = 10**6  # a round, or an attempt, that there is not
+_RATES: Final = (0.0, 0.1, 0.3)  # probabilities that a task fails
+_DEATHS: Final = (0.0, 0.1)  # probabilities that a task kills its worker
+_JOBS: Final = 6  # the most jobs of a run
+_FAR: Final = 10**6  # a round or an attempt that does not exist
+_SIZE: Final = 3  # parameters of a model
+_TOLERANCE: Final = 1e-9  # relative, of gradients and loads
 _NO_STATES: Final[tuple[object, ...]] = (None, [], {}, {"jobs": 1}, "state", 7)
 
 
 def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> None:
     """Check that a defence keeps the contract of `seqgc.rounds.PolicyDefence` and of its policy.
 
-    It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec). In virtual time,
-    with workers of random speed whose tasks fail and who die, functions or residents: every run
-    ends; each part of each job is applied once (or again, if it says so, `most_again` of them for
-    each task that fails at most), and the parts add up to the gradient; no task is
-    made of weights that lack more jobs than `staleness` says; each task touches no more than its
-    `Dispatch` charges; rounds close in order; the same events bring the same actions. A run that is
-    broken off and goes on from a snapshot, as JSON says it, applies all parts once as well; events
-    that nobody waits for are dropped and change nothing, those of workers that there are not are
-    refused, as is a state that is none; a run may end early, with whole jobs. If a worker's
-    failures are final (`seqgc.ports.Failure`), the other workers do all of the work, or the run
-    ends with a `WorkerError` that names this worker. Take few workers: each of the ``runs``, drawn
-    from ``seed``, is made five times.
+    The defence must be a value: frozen, picklable, with ``eval(repr(x)) == x``, and named by its
+    spec. Its policy then runs in virtual time, with functions or resident workers of random speed
+    that fail and die. The check requires:
 
-    `AssertionError` says in one line what is broken, with which seed.
+    - Every run ends. Rounds close in order. The same events cause the same actions.
+    - Each part of each job is applied once, and the parts add up to the gradient. A part may be
+      applied again if the policy says so, at most `most_again` parts for each failed task.
+    - The weights of a task lack at most `staleness` jobs. A task touches at most the load that its
+      `Dispatch` states.
+    - A run that is interrupted, and restored from its snapshot as JSON, also applies each part
+      once. A state that is not a snapshot is refused.
+    - Events that the policy does not wait for are dropped and change nothing. Events of workers
+      that do not exist are refused.
+    - A run that is told to end early ends with complete jobs.
+    - If the failures of one worker are final (`seqgc.ports.Failure`), the other workers do all the
+      work, or the run ends with a `WorkerError` that names this worker.
+
+    Use few workers: each of the ``runs``, drawn from ``seed``, is made five times.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; one line names the defence, the fault and the seed.
 
     Examples
     --------
@@ -73,29 +88,117 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
 
 
 def _check_content(defence: PolicyDefence) -> None:
-    """Require a frozen value that its spec spells, and numbers of the right kind."""
-    assert isinstance(defence, PolicyDefence), "is no seqgc.rounds.PolicyDefence"
+    assert isinstance(defence, PolicyDefence), "must be a seqgc.rounds.PolicyDefence"
     list(check_value(defence, {type(defence).__name__: type(defence)}, field="n"))
-    with calling("reading its spec"):  # which looks at loads and fractions
-        assert parse_scheme(defence.spec, n=defence.n) == defence, "must be what its spec names"
+    with calling("reading its spec"):  # also checks loads and fractions
+        assert parse_scheme(defence.spec, n=defence.n) == defence, "must equal its parsed spec"
     for name in ("worker_loads", "chunk_fractions"):
         assert not getattr(defence, name).flags.writeable, f"{name} must be read-only"
     kinds = ("exact",) if defence.exact else ("approximate", "stale")
-    assert defence.kind in kinds, f"kind is {defence.kind}, and exact {defence.exact}"
+    assert defence.kind in kinds, f"kind {defence.kind} does not fit exact {defence.exact}"
     lacks = defence.staleness
-    assert lacks is None or (type(lacks) is int and lacks >= 0), "staleness must be an int or None"
-    assert not defence.exact or lacks == 0, "an exact defence has staleness 0"
+    assert lacks is None or (type(lacks) is int and lacks >= 0), (
+        f"staleness must be None or an int >= 0, got {lacks!r}"
+    )
+    assert not defence.exact or lacks == 0, f"an exact defence must have staleness 0, got {lacks}"
     for name, least in (("jobs_per_task", 1), ("most_again", 0)):
         count = getattr(defence, name)
-        assert isinstance(count, int), f"{name} must be an int, is {count!r}"
-        assert count >= least, f"{name} must be at least {least}, is {count}"
+        assert isinstance(count, int), f"{name} must be an int, got {count!r}"
+        assert count >= least, f"{name} must be at least {least}, got {count}"
     lines = defence.tolerates.splitlines()
-    assert len(lines) == 1, "tolerates must be a few words in one line"
+    assert len(lines) == 1, f"tolerates must be one line, got {len(lines)}"
+
+
+class _GradientLedger:
+    """A workload that knows the gradient of every job and adds up the parts that are applied.
+
+    A chunk has one data point. ``begun`` is the latest job that has begun, or -1. ``complete`` are
+    the jobs whose gradients are complete. The ledger raises `AssertionError` if the weights of a
+    task lack more jobs than the defence's `staleness`, if a task touches more than its load, or if
+    the parts of a job do not add up to its gradient.
+    """
+
+    def __init__(self, defence: PolicyDefence) -> None:
+        self._defence = defence
+        self._scheme_of: Callable[[int], Defence] = lambda _: defence
+        self._sums: dict[int, FloatArray] = {}
+        self._parts: dict[int, int] = {}  # applied, by job
+        self.begun, self.complete = -1, set[int]()
+
+    def cut_by(self, scheme_of: Callable[[int], Defence]) -> None:
+        """Set the defence that cuts the batch of each job."""
+        self._scheme_of = scheme_of
+
+    def check_loads(self, action: Dispatch) -> None:
+        loads = action.loads
+        assert loads is not None, f"round {action.round}: a Dispatch must state loads"
+        for worker, mini_tasks in action.assignment.items():
+            touched = 0.0
+            for task in mini_tasks:
+                fractions = self._scheme_of(task.job).chunk_fractions
+                valid = ((task.chunks >= 0) & (task.chunks < len(fractions))).all()
+                assert valid, f"job {task.job}: chunks {task.chunks} of {len(fractions)}"
+                touched += float(fractions[task.chunks].sum())
+            line = f"round {action.round}: worker {worker} touches {touched:.6g} of a batch"
+            assert touched <= loads[worker] * (1 + _TOLERANCE), f"{line}, above its load"
+
+    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (the protocol's)
+        """Return True: every task is made from all results that have arrived."""
+        return True
+
+    def begin(self, job: int) -> None:
+        self.begun = max(job, self.begun)
+
+    def result_form(self, job: int) -> None:
+        """Return None: the first result decides."""
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        """Use the number of a chunk as its point, and check that the weights are new enough."""
+        job, lacks = mini_task.job, self._defence.staleness
+        if lacks is not None:
+            missing = sorted(set(range(max(0, job - lacks))) - self.complete)
+            assert not missing, (
+                f"a task of job {job} lacks job {missing[:1]}, but staleness is {lacks}"
+            )
+        ref = WeightRef(model="m", version=job, digest="0" * 64, dtype="float64", size=_SIZE)
+        points, coefficients = mini_task.chunks, mini_task.coefficients
+        return (WeightedPoints(model="m", weights=ref, points=points, coefficients=coefficients),)
+
+    def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        """Return the result (3,) of a mini-task."""
+        (part,) = parts
+        rows = [_gradient(part.weights.version, chunk) for chunk in part.points.tolist()]
+        total: FloatArray = part.coefficients @ np.array(rows)
+        return total
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        """Add a part to the sum of its job, and check the sum when the job is complete."""
+        job, of = decoding.job, 1 if decoding.part is None else decoding.part.of
+        if decoding.share:  # a share of 0 was added before
+            self._sums[job] = self._sums.get(job, np.zeros(_SIZE)) + gradient
+            self._parts[job] = self._parts.get(job, 0) + 1
+        complete = (job,) if self._parts[job] == of else ()
+        for ended in complete if decoding.ends is None else decoding.ends:
+            self._end(ended)
+
+    def _end(self, job: int) -> None:
+        self.complete.add(job)
+        chunks = range(len(self._scheme_of(job).chunk_fractions))
+        direct = np.sum([_gradient(job, chunk) for chunk in chunks], axis=0)
+        off = float(np.linalg.norm(self._sums[job] - direct))
+        if self._defence.kind != "approximate":
+            line = f"the parts of job {job} add up to a gradient that is off by {off:.3g}"
+            assert off <= _TOLERANCE * max(1.0, float(np.linalg.norm(direct))), line
+
+
+def _gradient(job: int, chunk: int) -> FloatArray:
+    """Return the gradient (3,) of a chunk, drawn from the job and the chunk."""
+    return np.random.default_rng([job, chunk]).normal(size=_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Weather:
-    """What a run is made of; each of its runs has the same times, failures and orders."""
+class _RunConditions:
+    """The conditions of a run; each run from them has the same times, failures and orders."""
 
     defence: PolicyDefence
     seed: Sequence[int]
@@ -104,9 +207,9 @@ class _Weather:
     def _draws(self) -> tuple[int, _Crew, ClosingRule]:
         rng, n = np.random.default_rng(self.seed), self.defence.n
         times = 0.1 + rng.exponential(size=(int(rng.integers(1, 5)), n))
-        times *= np.where(rng.random(n) < 0.2, 10.0, 1.0)  # some are slow for good
+        times *= np.where(rng.random(n) < 0.2, 10.0, 1.0)  # some are always slow
         if rng.random() < 0.5:
-            times = np.ceil(times)  # many at one instant
+            times = np.ceil(times)  # many answers at the same time
         pace = ByRound(latencies_s=times, rates=np.array([[float(rng.choice([0.0, 5.0]))]]))
         rates = float(rng.choice(_RATES)), float(rng.choice(_DEATHS))
         faults = RandomFaults(seed=int(rng.integers(1000)), fail=rates[0], die=rates[1])
@@ -119,7 +222,7 @@ class _Weather:
     def jobs(self) -> int:
         return self._draws[0]
 
-    def backend(self, ledger: Ledger, faults: Faults | None = None) -> VirtualBackend:
+    def backend(self, ledger: _GradientLedger, faults: Faults | None = None) -> VirtualBackend:
         return self._draws[1].backend(ledger, faults)
 
     def policy(self) -> ResumablePolicy:
@@ -129,14 +232,13 @@ class _Weather:
 
 @dataclass(frozen=True)
 class _Crew:
-    """Makes the workers of a weather anew."""
+    """The kind, pace and faults of the workers, for each new backend."""
 
     pace: ByRound
     kind: WorkerKind
     faults: RandomFaults
 
-    def backend(self, ledger: Ledger, faults: Faults | None) -> VirtualBackend:
-        """Return workers that compute what a ledger checks, with other ``faults`` if given."""
+    def backend(self, ledger: _GradientLedger, faults: Faults | None) -> VirtualBackend:
         return VirtualBackend(
             self.pace.n,
             self.pace,
@@ -147,8 +249,8 @@ class _Crew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OneIsGone:
-    """Faults of a worker that fails all tasks from round ``answers`` on; each failure is final."""
+class _OneWorkerGone:
+    """Final failures of all tasks of one ``worker``, beginning with round ``answers``."""
 
     worker: int
     answers: int
@@ -158,17 +260,20 @@ class _OneIsGone:
         return Fault(final=True) if is_gone else None
 
 
-class _EnoughError(Exception):
-    """A run was to be broken off here."""
+class _InterruptedRunError(Exception):
+    """The check interrupts a run here."""
 
 
-class _Play:
-    """One run, or several after another that make up one; looked at by `Conduct` and `Ledger`."""
+class _ObservedRun:
+    """A run, or the parts of an interrupted run, observed by `Conduct` and `_GradientLedger`.
 
-    def __init__(self, weather: _Weather, faults: Faults | None = None) -> None:
-        self._weather, self._faults, defence = weather, faults, weather.defence
-        self.ledger = Ledger(defence)
-        self._conduct = Conduct("it", n=defence.n, num_jobs=weather.jobs, remedy="")
+    ``log`` has the events and actions; ``rests`` counts the pauses between events.
+    """
+
+    def __init__(self, conditions: _RunConditions, faults: Faults | None = None) -> None:
+        self._conditions, self._faults, defence = conditions, faults, conditions.defence
+        self.ledger = _GradientLedger(defence)
+        self._conduct = Conduct("it", n=defence.n, num_jobs=conditions.jobs, remedy="")
         self.log = list[object]()
         self.rests = self._again = self._lost = 0
 
@@ -177,10 +282,10 @@ class _Play:
         policy: ResumablePolicy,
         rest: Callable[[int, VirtualBackend], None] = lambda _number, _backend: None,
     ) -> None:
-        """Run a policy; ``rest`` is called between events, with their number."""
-        backend = self._weather.backend(self.ledger, self._faults)
+        """Run a policy, and call ``rest`` with the number of each pause between events."""
+        backend = self._conditions.backend(self.ledger, self._faults)
         self.rests = 0
-        self._lost += self._weather.defence.n if self.log else 0  # of the run that was broken off
+        self._lost += self._conditions.defence.n if self.log else 0  # tasks of the interrupted run
         if isinstance(policy, ControlledPolicy):
             self.ledger.cut_by(policy.scheme_of)
 
@@ -190,7 +295,7 @@ class _Play:
 
         try:
             master.run(policy, backend, self.ledger, observe=self._see, rest=pause)
-        except (AssertionError, _EnoughError):
+        except (AssertionError, _InterruptedRunError):
             raise
         except Exception as error:
             if self._faults is not None and isinstance(error, WorkerError):
@@ -198,14 +303,14 @@ class _Play:
             raise AssertionError(f"a run ends with {type(error).__name__}: {error}") from error
 
     def end(self) -> None:
-        """Require that all is done, and closed."""
+        """Require that the run is complete."""
         try:
             self._conduct.end()
         except ScheduleError as error:
             raise AssertionError(str(error)) from error
-        most = self._weather.defence.most_again * self._lost
-        line = f"{self._again} parts are applied again, {self._lost} tasks having failed"
-        assert self._again <= most, f"{line}: above most_again"
+        most = self._conditions.defence.most_again * self._lost
+        line = f"{self._again} parts are applied again after {self._lost} failed tasks"
+        assert self._again <= most, f"{line}: more than most_again allows"
 
     def _see(self, seen: Seen) -> None:
         self._conduct(seen)
@@ -213,12 +318,12 @@ class _Play:
         if isinstance(seen, Update) and (part := seen.decoding().part) is not None:
             self._again += part.again
         if isinstance(seen, Dispatch):
-            self.ledger.look_at(seen)
-        self.log.append(_said(seen))
+            self.ledger.check_loads(seen)
+        self.log.append(_content(seen))
 
 
-def _said(seen: Seen) -> object:
-    """Return what an event or an action says, to be compared."""
+def _content(seen: Seen) -> object:
+    """Return the content of an event or an action, for comparisons."""
     match seen:
         case Dispatch():
             tasks = {
@@ -236,73 +341,75 @@ def _said(seen: Seen) -> object:
 
 
 def _check_run(defence: PolicyDefence, seed: Sequence[int]) -> None:
-    """Follow a run to its end, another like it, one broken off, and one that ends early."""
-    weather = _Weather(defence=defence, seed=seed)
-    whole, policy = _Play(weather), weather.policy()
-    whole.run(policy)
-    whole.end()
-    rounds = num_rounds(defence, weather.jobs)
+    """Check a complete run, its repetition, an interrupted run, and one that ends early."""
+    conditions = _RunConditions(defence=defence, seed=seed)
+    complete, policy = _ObservedRun(conditions), conditions.policy()
+    complete.run(policy)
+    complete.end()
+    rounds = num_rounds(defence, conditions.jobs)
     assert policy.rounds == rounds, f"rounds is {policy.rounds} at the end, not {rounds}"
-    assert policy.num_jobs == weather.jobs, f"num_jobs is {policy.num_jobs}, not {weather.jobs}"
-    twin = _Play(weather)
-    twin.run(weather.policy())
-    assert twin.log == whole.log, "the same events bring other actions"
-    number = 1 + int(np.random.default_rng([*seed, 1]).integers(whole.rests))
-    _check_broken_off(weather, number)
-    _check_early_end(weather, number)
+    assert policy.num_jobs == conditions.jobs, (
+        f"num_jobs is {policy.num_jobs}, not {conditions.jobs}"
+    )
+    twin = _ObservedRun(conditions)
+    twin.run(conditions.policy())
+    assert twin.log == complete.log, "the same events cause other actions"
+    number = 1 + int(np.random.default_rng([*seed, 1]).integers(complete.rests))
+    _check_interruption(conditions, number)
+    _check_early_end(conditions, number)
 
 
 def _check_final_failure(defence: PolicyDefence, seed: Sequence[int]) -> None:
-    """Make one worker's failures final: the others do all work, or the error names the worker."""
-    weather, rng = _Weather(defence=defence, seed=seed), np.random.default_rng([*seed, 2])
-    gone = _OneIsGone(worker=int(rng.integers(defence.n)), answers=int(rng.integers(3)))
-    play, blamed = _Play(weather, gone), gone.worker
+    """Check a run in which all failures of one worker are final."""
+    conditions, rng = _RunConditions(defence=defence, seed=seed), np.random.default_rng([*seed, 2])
+    gone = _OneWorkerGone(worker=int(rng.integers(defence.n)), answers=int(rng.integers(3)))
+    run, blamed = _ObservedRun(conditions, gone), gone.worker
     try:
-        play.run(weather.policy())
-        play.end()
+        run.run(conditions.policy())
+        run.end()
     except WorkerError as error:
         blamed = -1 if error.worker is None else error.worker
-    line = f"worker {gone.worker} answers no more, and the run ends over worker {blamed}"
+    line = f"worker {gone.worker} has failed for ever, but the error names worker {blamed}"
     assert blamed == gone.worker, line
 
 
-def _check_broken_off(weather: _Weather, number: int) -> None:
-    """Break a run off between two events, and go on; before, tell it what nobody waits for."""
-    play, first, state = _Play(weather), weather.policy(), list[object]()
+def _check_interruption(conditions: _RunConditions, number: int) -> None:
+    """Interrupt a run at pause ``number``, send it stray events, and restore its snapshot."""
+    run, first, state = _ObservedRun(conditions), conditions.policy(), list[object]()
 
     def stop(rest: int, backend: VirtualBackend) -> None:
         if rest == number:
             if not first.done and first.wake_at > backend.now:
-                _check_foreign(first, weather.defence.n, at=backend.now)
+                _check_foreign(first, conditions.defence.n, at=backend.now)
             state.append(_state(first))
-            raise _EnoughError
+            raise _InterruptedRunError
 
-    with suppress(_EnoughError):
-        play.run(first, stop)
-    second = weather.policy()
+    with suppress(_InterruptedRunError):
+        run.run(first, stop)
+    second = conditions.policy()
     with calling("restoring its own snapshot"):
         second.restore(state[0])
     same = first.done or _state(second) == state[0]
-    assert same, "a restored policy has another snapshot"
-    play.run(second)
-    play.end()
+    assert same, "a restored policy must have the same snapshot"
+    run.run(second)
+    run.end()
 
 
-def _check_early_end(weather: _Weather, number: int) -> None:
-    """End a run after a job that has begun: what has begun is done whole."""
-    play, policy, last = _Play(weather), weather.policy(), list[int]()
+def _check_early_end(conditions: _RunConditions, number: int) -> None:
+    """End a run after a job that has begun; every job that has begun must be completed."""
+    run, policy, last = _ObservedRun(conditions), conditions.policy(), list[int]()
 
     def stop(rest: int, _: VirtualBackend) -> None:
         if rest == number and not policy.done:
-            last.append(play.ledger.begun)
+            last.append(run.ledger.begun)
             policy.end_after(last[0])
 
-    play.run(policy, stop)
-    begun, jobs, whole = play.ledger.begun + 1, policy.num_jobs, sorted(play.ledger.whole)
-    most = last[0] + weather.defence.jobs_per_task if last else weather.jobs
-    line = f"told to end after job {last} it has {jobs} jobs, has begun {begun}, and whole {whole}"
-    assert begun <= jobs <= min(most, weather.jobs), line
-    assert whole == list(range(jobs)), line
+    run.run(policy, stop)
+    begun, jobs, complete = run.ledger.begun + 1, policy.num_jobs, sorted(run.ledger.complete)
+    most = last[0] + conditions.defence.jobs_per_task if last else conditions.jobs
+    line = f"told to end after job {last} it has {jobs} jobs, {begun} begun, complete: {complete}"
+    assert begun <= jobs <= min(most, conditions.jobs), line
+    assert complete == list(range(jobs)), line
 
 
 def _state(policy: ResumablePolicy) -> object:
@@ -311,8 +418,8 @@ def _state(policy: ResumablePolicy) -> object:
 
 
 def _check_foreign(policy: ResumablePolicy, n: int, *, at: float) -> None:
-    """Events that nobody waits for are dropped, and those of nobody refused; nothing changes."""
-    before = _state(policy), policy.wake_at
+    """Require that stray events are dropped or refused, and change nothing."""
+    state = _state(policy), policy.wake_at
     for round, attempt in ((_FAR, 0), (0, _FAR)):
         events: tuple[Event, ...] = (
             Arrival(round=round, worker=0, attempt=attempt, at=at, results={}),
@@ -323,21 +430,21 @@ def _check_foreign(policy: ResumablePolicy, n: int, *, at: float) -> None:
             with calling(what):
                 actions = policy.on(event)
             dropped = [type(action) for action in actions] == [Drop]
-            assert dropped, f"{what} that nobody waits for must be dropped"
+            assert dropped, f"{what}, which the policy does not wait for, must be dropped"
     for worker in (n, -1):
         stray = Arrival(round=0, worker=worker, attempt=0, at=at, results={})
         refuses(f"an answer of worker {worker}", WireError, policy.on, stray)
-    assert (_state(policy), policy.wake_at) == before, "what is dropped or refused changes it"
+    unchanged = (_state(policy), policy.wake_at) == state
+    assert unchanged, "an event that is dropped or refused must not change the policy"
 
 
 def _check_states(defence: PolicyDefence) -> None:
-    """Require what is no state to be refused."""
     for state in _NO_STATES:
         try:
             defence.policy(ClosingRule(), num_jobs=2).restore(state)
         except (ValueError, KeyError, TypeError):
             continue
         except Exception as error:
-            line = f"restoring {state!r} raises {type(error).__name__}, no ValueError"
+            line = f"restoring {state!r} raises {type(error).__name__}, not ValueError"
             raise AssertionError(line) from error
-        raise AssertionError(f"restores {state!r}, which is no state")
+        raise AssertionError(f"restores {state!r}, which is not a snapshot")

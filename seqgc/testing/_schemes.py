@@ -1,4 +1,4 @@
-"""`check_scheme`: whether a scheme keeps its contract, whoever straggles."""
+"""`check_scheme` checks the contract of a scheme, over random patterns of stragglers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,33 @@ from seqgc.stragglers import Arbitrary, StragglerModel
 from seqgc.testing._codes import calling, check_value, complaining, refuses
 
 _TOLERANCE: Final = 1e-8  # relative, of decoded gradients
-_SLACK: Final = 1e-12  # of sums of fractions
-_RATES: Final = (0.0, 0.1, 0.3, 0.6)  # of stragglers, in the patterns that are drawn
-_LATE: Final = 0.3  # of the answers that came late
+_SLACK: Final = 1e-12  # relative, of sums of fractions
+_RATES: Final = (0.0, 0.1, 0.3, 0.6)  # rates of stragglers in the random patterns
+_LATE: Final = 0.3  # fraction of the missing answers that come late
 _SIZE: Final = 3  # parameters of the partial gradients
 
 
 def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     """Check that a scheme keeps the contract of `seqgc.schemes.Scheme` and `Schedule`.
 
-    It is a value (frozen, picklable, ``eval(repr(x)) == x``, spelt by its spec); its tasks touch no
-    more than its loads say, with nominal batches and with batches that are cut to whole points;
-    every job is decoded once, by its deadline and correctly, from results that have arrived, over
-    random patterns of stragglers and late answers; more answers never hurt; what conforms loses no
-    job; a refused transition changes nothing; a run that repeats its first rounds goes on as
-    before; what a search may know of it is what a replay does. A scheme that is not exact must stay
-    within the error that it reports, and name the chunks that are lost. Take few workers: each of
-    the ``patterns``, drawn from ``seed``, is followed round by round.
+    The scheme must be a value: frozen, picklable, with ``eval(repr(x)) == x``, and named by its
+    spec. Then its schedules run over random patterns of stragglers and late answers. The check
+    requires:
 
-    `AssertionError` says in one line what is broken, in which round, with which seed.
+    - A task touches at most its load, with nominal batches and with batches cut to whole points.
+    - Every job is decoded once, by its deadline, correctly, and from results that have arrived. If
+      the scheme is not exact, the error is at most the reported one, and lost chunks are named.
+    - One more answer never makes a round infeasible. A conforming pattern loses no job.
+    - A refused transition changes nothing.
+    - A run that repeats its first rounds continues as the original did.
+    - The batched replay of a search agrees with the general replay.
+
+    Use few workers: each of the ``patterns``, drawn from ``seed``, is followed round by round.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; one line names the scheme, the fault, the round and the seed.
 
     Examples
     --------
@@ -46,7 +54,7 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     with complaining(repr(scheme), f" (seed {seed})"):
         _check_content(scheme)
         for number in range(patterns):
-            # Draw what conforms, or whatever loses no job.
+            # Draw patterns that conform, and patterns that only lose no job.
             _check_run(scheme, np.random.default_rng([seed, number]), conforming=bool(number % 2))
             _check_repetition(scheme, np.random.default_rng([seed, number, 1]))
         _check_refusal(scheme)
@@ -55,14 +63,13 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
 
 
 def _check_content(scheme: Scheme) -> None:
-    """Require a frozen value that its spec spells, and numbers of the right kind."""
     names = vars(seqgc.schemes) | {type(scheme).__name__: type(scheme)}
     list(check_value(scheme, names, field="n"))
-    with calling("reading its spec"):  # which looks at loads, fractions, delay and promise
-        assert parse_scheme(scheme.spec, n=scheme.n) == scheme, "must be what its spec names"
+    with calling("reading its spec"):  # also checks loads, fractions, delay and promise
+        assert parse_scheme(scheme.spec, n=scheme.n) == scheme, "must equal its parsed spec"
     for name in ("worker_loads", "chunk_fractions"):
         assert not getattr(scheme, name).flags.writeable, f"{name} must be read-only"
-    assert type(scheme.delay) is int, "delay must be an int"
+    assert type(scheme.delay) is int, f"delay must be an int, got {scheme.delay!r}"
     assert isinstance(scheme.promise, StragglerModel), "promise must be a StragglerModel"
     if scheme.exact:
         least = scheme.load_lower_bound
@@ -71,8 +78,8 @@ def _check_content(scheme: Scheme) -> None:
 
 
 def _check_run(scheme: Scheme, rng: np.random.Generator, *, conforming: bool) -> None:
-    """Follow one run through a random pattern; every job is decoded once, in time and right."""
-    run = _Followed(scheme, rng)
+    """Follow a run through a random pattern, and check every job that it decodes."""
+    run = _FollowedRun(scheme, rng)
     schedule, finished = run.schedule, list[int]()
     while schedule.round < schedule.num_rounds:
         round = schedule.round
@@ -82,50 +89,51 @@ def _check_run(scheme: Scheme, rng: np.random.Generator, *, conforming: bool) ->
         run.used.append(responded & ~schedule.excused)
         for job in schedule.close_round(responded):
             in_time = job <= round <= job + scheme.delay
-            assert in_time, f"round {round} finishes job {job}, not between its rounds"
+            assert in_time, f"round {round} finishes job {job}, too early or after its deadline"
             assert job not in finished, f"job {job} is finished twice"
             finished.append(job)
             run.check_gradient(schedule.decoding(job))
-    left = sorted(set(range(schedule.num_jobs)) - set(finished))
-    assert not left, f"jobs {left} are never finished"
+    unfinished = sorted(set(range(schedule.num_jobs)) - set(finished))
+    assert not unfinished, f"jobs {unfinished} are never finished"
 
 
-class _Followed:
-    """One run of a scheme, on nominal batches or on one that is cut to whole points."""
+class _FollowedRun:
+    """A run of a scheme, on nominal batches or on batches that are cut to whole points."""
 
     def __init__(self, scheme: Scheme, rng: np.random.Generator) -> None:
         self._scheme = scheme
         batches = [int(rng.integers(1, 4 * scheme.n))] * int(rng.integers(2))
         self.schedule = scheme.begin(scheme.delay + 3, batches=batches)
         self._fractions, self._most = scheme.chunk_fractions, scheme.worker_loads
-        self._charges_points = True  # False: loads are nominal, also where a batch is cut to points
+        self._charges_points = True  # False: loads stay nominal if a batch is cut to points
         for size in batches:
             self._fractions, self._most = scheme.cut(size) / size, scheme.loads_of(size)
             self._charges_points = scheme.points_touched(scheme.cut(size)) is not None
         shape = (self.schedule.num_jobs, len(self._fractions), _SIZE)
         self._partials = rng.normal(size=shape) * (self._fractions > 0)[:, None]
         self._assignments: list[Assignment] = []
-        self.used: list[BoolArray] = []  # by round: workers whose answers have arrived (n,)
+        self.used: list[
+            BoolArray
+        ] = []  # for each round, the workers whose answers have arrived (n,)
 
     def begin_round(self) -> None:
-        """Check the tasks of the open round."""
         self._assignments.append(self.schedule.assignment())
         self._check_tasks(self._assignments[-1])
 
     def take(self, late: list[LateAnswer]) -> None:
-        """Record answers to closed rounds that the schedule has taken."""
+        """Record the answers to closed rounds that the schedule has taken."""
         for round, worker in late:
             self.used[round][worker] = True
 
     def _check_tasks(self, assignment: Assignment) -> None:
-        """Tasks are of jobs in flight, of known chunks, and touch no more than the loads say."""
+        """Require tasks of jobs in flight, of existing chunks, and within their loads."""
         scheme, schedule, fractions = self._scheme, self.schedule, self._fractions
         round = schedule.round
         assert len(assignment) == scheme.n, f"round {round} must have a task for each worker"
         in_flight = range(max(0, round - scheme.delay), min(round + 1, schedule.num_jobs))
         loads = schedule.loads()
         within = loads.shape == (scheme.n,) and (loads <= self._most * (1 + 1e-9)).all()
-        line = f"round {round}: loads must be {scheme.n} numbers, none above what loads_of says"
+        line = f"round {round}: loads must be {scheme.n} numbers, none above its loads_of"
         assert within, line
         for worker, (tasks, load) in enumerate(zip(assignment, loads, strict=True)):
             where = f"round {round}, worker {worker}"
@@ -134,8 +142,8 @@ class _Followed:
             )
             for task in tasks:
                 assert task.job in in_flight, f"{where}: job {task.job}"
-                known = ((task.chunks >= 0) & (task.chunks < len(fractions))).all()
-                assert known, f"{where}: chunks {task.chunks} of {len(fractions)}"
+                valid = ((task.chunks >= 0) & (task.chunks < len(fractions))).all()
+                assert valid, f"{where}: chunks {task.chunks} of {len(fractions)}"
                 paired = task.chunks.shape == task.coefficients.shape
                 assert paired, f"{where}: each chunk must have its coefficient"
             touched = sum(float(fractions[task.chunks].sum()) for task in tasks)
@@ -143,14 +151,16 @@ class _Followed:
             assert not exceeds, f"{where}: touches {touched:.6g}, above its load {load:.6g}"
 
     def check_gradient(self, decoding: Decoding) -> None:
-        """Require that the decoding's sum is the job's gradient, up to the reported error."""
+        """Require that the decoding gives the gradient of its job, up to the reported error."""
         job, gradient, held = decoding.job, np.zeros(_SIZE), set[int]()
         partials = self._partials[job]
         for term in decoding.terms:
             tasks = {t.slot: t for t in self._assignments[term.round][term.worker]}
             owed = term.slot in tasks and tasks[term.slot].job == job
-            assert owed, f"job {job} uses what nobody was asked for: {term}"
-            assert self.used[term.round][term.worker], f"job {job} uses what has not come: {term}"
+            assert owed, f"job {job} uses a result that no worker was asked for: {term}"
+            assert self.used[term.round][term.worker], (
+                f"job {job} uses a result that has not arrived: {term}"
+            )
             task = tasks[term.slot]
             gradient += term.weight * (task.coefficients @ partials[task.chunks])
             held.update(task.chunks[task.coefficients * term.weight != 0].tolist())
@@ -158,29 +168,29 @@ class _Followed:
         direct = partials.sum(axis=0)
         missed = float(np.linalg.norm(gradient - direct))
         if self._scheme.exact:
-            assert decoding.error == 0, f"job {job} reports an error, and is exact"
+            assert decoding.error == 0, f"job {job} reports an error, but the scheme is exact"
             right = missed <= _TOLERANCE * max(1.0, float(np.linalg.norm(direct)))
             assert right, f"job {job}: the decoded gradient is off by {missed:.3g}"
             return
         fractions = self._scheme.chunk_fractions[:, None]
         spread = float(np.sqrt((partials**2 / np.where(fractions > 0, fractions, np.inf)).sum()))
         bound = decoding.error * spread * (1 + _TOLERANCE) + _TOLERANCE
-        assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound"
+        assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound {bound:.3g}"
 
     def _check_lost(self, decoding: Decoding, held: set[int]) -> None:
-        """Require that ``lost`` names the chunks that no term holds, and no others."""
+        """Require that ``lost`` names exactly the chunks that no term holds."""
         job, lost = decoding.job, set(decoding.lost)
         without = set(range(len(self._fractions))) - held
-        known = len(lost) == len(decoding.lost) and without.issuperset(lost)
-        line = f"job {job}: lost are chunks that no term holds, each once, and not {decoding.lost}"
-        assert known, line
+        valid = len(lost) == len(decoding.lost) and without.issuperset(lost)
+        line = f"job {job}: lost must name chunks that no term holds, each once: {decoding.lost}"
+        assert valid, line
         if not self._scheme.exact:  # else the gradient is wrong
             unnamed = sorted(k for k in without - lost if self._fractions[k] > 0)
-            assert not unnamed, f"job {job}: chunks {unnamed} are lost, and not named (lost)"
+            assert not unnamed, f"job {job}: chunks {unnamed} are lost, but not named in `lost`"
 
 
 def _take_late(schedule: Schedule, rng: np.random.Generator) -> list[LateAnswer]:
-    """Take some answers to closed rounds, in any order, if they are of use."""
+    """Take some of the late answers that the schedule awaits, in random order."""
     closed = range(max(0, schedule.round - schedule.num_rounds + schedule.num_jobs), schedule.round)
     pairs = [(round, worker) for round in closed for worker in range(schedule.n)]
     taken: list[LateAnswer] = []
@@ -188,11 +198,11 @@ def _take_late(schedule: Schedule, rng: np.random.Generator) -> list[LateAnswer]
         round, worker = pairs[index]
         if rng.random() < _LATE and schedule.awaits(round, worker):
             assert schedule.asked(round)[worker], (
-                f"worker {worker}, round {round}: awaited, unasked"
+                f"worker {worker}, round {round}: awaited, but never asked"
             )
             schedule.take_late(round, worker)
             again = schedule.awaits(round, worker)
-            assert not again, f"worker {worker}, round {round}: awaited though it has come"
+            assert not again, f"worker {worker}, round {round}: still awaited after it was taken"
             taken.append(pairs[index])
     return taken
 
@@ -204,20 +214,20 @@ def _answers(
     conforming: bool,
     rates: Sequence[float] = _RATES,
 ) -> BoolArray:
-    """Draw who answers: one worker after another, until the round may close.
+    """Draw a pattern of answers, and add one worker after another until the round may close.
 
-    On the way, more answers must never hurt, and where all conforms no job may be lost.
+    One more answer must never make the round infeasible, and a conforming pattern must be feasible.
     """
     everyone = np.ones(schedule.n, dtype=np.bool_)
     where = f"round {schedule.round}"
-    assert schedule.feasible(everyone), f"{where}: all answers must suffice"
+    assert schedule.feasible(everyone), f"{where}: the answers of all workers must suffice"
     responded: BoolArray = rng.random(schedule.n) >= rng.choice(rates)
     was_feasible = False
     for worker in (*rng.permutation(schedule.n), None):
         conforms, feasible = schedule.conforms(responded), schedule.feasible(responded)
-        assert feasible or not was_feasible, f"{where}: one more answer hurts"
-        if conforms and conforming:  # what went before conforms, too
-            assert feasible, f"{where}: what conforms must lose no job"
+        assert feasible or not was_feasible, f"{where}: one more answer makes the round infeasible"
+        if conforms and conforming:  # the earlier rounds conform, too
+            assert feasible, f"{where}: a conforming pattern must lose no job"
         if conforms if conforming else feasible:
             return responded
         was_feasible = feasible
@@ -227,52 +237,52 @@ def _answers(
 
 
 def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
-    """Require a schedule that repeats rounds to go on as the one did which closed them at first.
+    """Require that a schedule that repeats rounds continues as the original schedule does.
 
-    It may be told which jobs these finished, or not.
+    The schedule may be told which jobs the repeated rounds finished, or not.
     """
-    reach = scheme.start(1)._reach or 1  # None: nothing is left out
+    reach = scheme.start(1)._reach or 1  # None: every round must be repeated
     num_jobs = 2 * (reach + scheme.delay) + 1
     batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
-    wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # what the state forgets, this still judges
+    wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # judges more rounds than the state remembers
     model = wide if rng.integers(2) else scheme.promise
     one = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
-    rates = (rng.choice(_RATES[1:]),)  # the same in every round: what is remembered lasts longest
+    rates = (rng.choice(_RATES[1:]),)  # a constant rate keeps the longest memory
     cut = int(rng.integers(reach, one.num_rounds + 1))
     answers: list[BoolArray] = []
     late: dict[int, list[LateAnswer]] = {}
     finished: tuple[int, ...] = ()
-    known: dict[int, tuple[int, ...]] = {}
-    knows = rng.integers(2)
+    finished_by_round: dict[int, tuple[int, ...]] = {}
+    told = rng.integers(2)
     while one.round < cut:
         late[one.round] = _take_late(one, rng)
         answers.append(_answers(one, rng, conforming=False, rates=rates))
         finished = one.close_round(answers[-1])
-        if knows:
-            known[one.round - 1] = finished
+        if told:
+            finished_by_round[one.round - 1] = finished
     other = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
-    name = f"going on after {cut} repeated rounds"
+    name = f"after {cut} repeated rounds"
     with calling(name):
-        other.repeat(answers, late, known)
+        other.repeat(answers, late, finished_by_round)
         assert other.round == cut, f"{name}: the open round is {other.round}"
         while True:
             for job in finished:
                 same = one.decoding(job) == other.decoding(job)
-                assert same, f"{name}: job {job} is decoded otherwise"
+                assert same, f"{name}: job {job} is decoded differently"
             if one.round == one.num_rounds:
                 return
-            where = f"otherwise in round {one.round}"
-            assert _tasks(one) == _tasks(other), f"{name}: it asks {where}"
+            where = f"differ in round {one.round}"
+            assert _tasks(one) == _tasks(other), f"{name}: its tasks {where}"
             for rate in _RATES:
                 mask = rng.random(one.n) >= rate
-                assert _judged(one, mask) == _judged(other, mask), f"{name}: it judges {where}"
+                assert _judged(one, mask) == _judged(other, mask), f"{name}: its judgements {where}"
             responded = _answers(one, rng, conforming=False, rates=rates)
             finished = one.close_round(responded)
-            assert other.close_round(responded) == finished, f"{name}: it finishes {where}"
+            assert other.close_round(responded) == finished, f"{name}: its finished jobs {where}"
 
 
 def _tasks(schedule: Schedule) -> list[list[tuple[object, ...]]]:
-    """Return what each worker is asked for, to be compared."""
+    """Return the content of each worker's tasks, for comparisons."""
     return [
         [
             (t.job, t.slot, t.chunks.tolist(), t.coefficients.tolist(), t.cover, t.place)
@@ -283,12 +293,11 @@ def _tasks(schedule: Schedule) -> list[list[tuple[object, ...]]]:
 
 
 def _judged(schedule: Schedule, responded: BoolArray) -> tuple[bool, ...]:
-    of = schedule
-    return of.conforms(responded), of.feasible(responded)
+    return schedule.conforms(responded), schedule.feasible(responded)
 
 
 def _check_refusal(scheme: Scheme) -> None:
-    """Require that a round which would lose the job due does not close, or change anything."""
+    """Require that a round that would lose the job due refuses to close, and changes nothing."""
     schedule = scheme.start(1)
     nobody = np.zeros(scheme.n, dtype=np.bool_)
     while schedule.round < scheme.delay:
@@ -296,21 +305,21 @@ def _check_refusal(scheme: Scheme) -> None:
     if not schedule.feasible(nobody):
         name = "closing a round that loses the job due"
         refuses(name, NotDecodableError, schedule.close_round, nobody)
-        assert schedule.round == scheme.delay, "a round that is refused must change nothing"
+        assert schedule.round == scheme.delay, "a refused transition must change nothing"
 
 
 def _check_candidates(scheme: Scheme) -> None:
-    """Require what a search is offered to be of this class, distinct, and within the grid."""
-    found = list(type(scheme).candidates(scheme.n, Grid(max_delay=3, inexact=True)))
-    assert len(set(found)) == len(found), "candidates must differ"
-    for candidate in found:
+    """Require candidates of this class, all different, and within the grid."""
+    candidates = list(type(scheme).candidates(scheme.n, Grid(max_delay=3, inexact=True)))
+    assert len(set(candidates)) == len(candidates), "candidates must differ from each other"
+    for candidate in candidates:
         fits = type(candidate) is type(scheme) and candidate.n == scheme.n and candidate.delay <= 3
         assert fits, f"{candidate} is not in the grid"
         entry_of(candidate)
 
 
 def _check_replays(scheme: Scheme, rng: np.random.Generator) -> None:
-    """Require the batched replay to decide what the general one does."""
+    """Require that the batched replay agrees with the general one."""
     times = 0.1 + rng.exponential(size=(scheme.delay + 4, scheme.n))
     profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
     rehearsal = Rehearsal(profile=profile, num_jobs=4)
@@ -321,4 +330,4 @@ def _check_replays(scheme: Scheme, rng: np.random.Generator) -> None:
             alone = replay(Setting(scheme=scheme, rule=rule), rehearsal).round_seconds
             (batch,) = batch_replay([scheme], rehearsal, rule=rule).round_seconds
         same = batch[: len(alone)].tolist() == alone.tolist()
-        assert same, f"replayed with others ({wait_out}) it decides otherwise"
+        assert same, f"its batched replay ({wait_out}) differs from its general replay"

@@ -1,4 +1,4 @@
-"""`BackendContract`: what every backend promises, whatever its workers are."""
+"""`BackendContract` and `SerialBackendContract`: tests of the contract of backends."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ __all__ = ["BackendContract", "Open", "SerialBackendContract"]
 
 _HOURS = 10_000.0
 Open: TypeAlias = Callable[..., Backend]
-"""``open_backend(n, Messaging(...), clock=...)``: a backend of n workers."""
+"""A function ``open_backend(n, Messaging(...), clock=...)`` that returns a backend of n workers."""
 
 
 def _require_next(backend: Backend, round: int, *, attempt: int = 0) -> None:
-    """Require that a new task of worker 0 is what a backend answers next."""
+    """Require that the next event is the answer to a new task of worker 0."""
     backend.dispatch(round, [task(round, 0, attempt=attempt)])
     assert address(next_event(backend)) == ("Arrival", round, 0, attempt)
 
 
 def _cancelled_in_time(open_backend: Open, folder: Path, delay_s: float) -> bool:
-    """Cancel an answer that waits for so long; False if that took too long to be sure."""
+    """Cancel an answer that is delayed by ``delay_s``; return False if cancelling took too long."""
     delays = (0.0, delay_s, 0.0, delay_s)
     backend = open_backend(1, Messaging(delays=lambda round, _: delays[round]))
     a, b = f"a{delay_s}", f"b{delay_s}"
@@ -64,10 +64,10 @@ def _cancelled_in_time(open_backend: Open, folder: Path, delay_s: float) -> bool
     for round, model in enumerate((f"gate {a}", "plain", f"gate {b}")):
         backend.dispatch(round, [task(round, 0, model)])
     (folder / f"go {a}").touch()
-    eventually((folder / f"begun {b}").exists, "round 2's computing")  # so round 1 is computed
+    eventually((folder / f"begun {b}").exists, "round 2's computing")  # then round 1 is computed
     backend.cancel(1, [0])
     in_time = time.monotonic() - begun < delay_s / 2
-    backend.dispatch(3, [task(3, 0)])  # due after round 1 would have been
+    backend.dispatch(3, [task(3, 0)])  # due after round 1
     (folder / f"go {b}").touch()
     if in_time:
         assert [event.round for event in next_events(backend, 3)] == [0, 2, 3]
@@ -75,14 +75,14 @@ def _cancelled_in_time(open_backend: Open, folder: Path, delay_s: float) -> bool
 
 
 class BackendContract:
-    """Tests of everything that the loop expects of a `seqgc.ports.Backend`.
+    """Tests of the contract of `seqgc.ports.Backend`.
 
-    Subclass it in a test file and give the fixture ``factory``: a function that is called as
-    ``factory(n, computation, messaging=..., clock=...)`` and returns a backend of n workers which
-    are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`; the `Messaging` says
-    which delays to inject and how results travel; the clock may be None. Workers must see the
-    test's temporary folder. Each backend is closed when its test ends; that nothing stays behind is
-    for the caller's own fixtures to see to.
+    Subclass it in a test file, and define the fixture ``factory``: a function that is called as
+    ``factory(n, computation, messaging=..., clock=...)`` and returns a backend of n workers that
+    are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`. The `Messaging` states
+    the delays to inject and the format of results. The clock may be None. The workers must have
+    access to the temporary folder of the test. Each backend is closed when its test ends; to check
+    that no process or file is left, add a fixture.
 
     Examples
     --------
@@ -94,16 +94,16 @@ class BackendContract:
     """
 
     closes_at_once: ClassVar[bool] = True
-    """False where closing must wait for what still computes, as it must for threads."""
+    """False if closing must wait for tasks that are still computing, as with threads."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """Return where workers and the test tell each other what has happened."""
+        """Return the folder through which workers and the test signal to each other."""
         return tmp_path
 
     @pytest.fixture
     def open_backend(self, factory: Open, folder: Path) -> Iterator[Open]:
-        """Open backends with a scripted computation; they are closed when the test ends."""
+        """Yield a function that opens backends with a `Scripted` computation, and close them."""
         with ExitStack() as stack:
 
             def opened(
@@ -165,10 +165,10 @@ class BackendContract:
         backend = open_backend(1, Messaging(payload=payload))
         backend.dispatch(0, [task(0, 0, "a", "b", size=4)])
         results, exact = next_arrival(backend).results, gradient(part(size=4))
-        due = restore(quantize(exact, payload), exact.dtype)
+        expected = restore(quantize(exact, payload), exact.dtype)
         assert list(results) == [0, 10]
         for result in results.values():
-            assert (result.dtype, result.tobytes()) == (due.dtype, due.tobytes())
+            assert (result.dtype, result.tobytes()) == (expected.dtype, expected.tobytes())
 
     def test_an_event_after_the_deadline_is_kept(self, open_backend: Open, folder: Path) -> None:
         clock = HandWoundClock(100.0)
@@ -178,11 +178,11 @@ class BackendContract:
         for name in ("a", "b"):
             eventually((folder / f"begun {name}").exists, "computing")
         clock.wind(7.0)
-        assert backend.receive(106.9) is None  # what comes from now on did not come before
+        assert backend.receive(106.9) is None  # later events are stamped later
         (folder / "go a").touch()
 
         def received() -> object:
-            assert backend.receive(106.9) is None  # reads the answer, and stamps it
+            assert backend.receive(106.9) is None  # reads and stamps the answer
             return backend.receive(107.0)
 
         first = eventually(received, "the answer")
@@ -201,15 +201,15 @@ class BackendContract:
     def test_the_waiting_ends_though_a_signal_outlasts_it(self, open_backend: Open) -> None:
         backend = open_backend(1, Messaging(delays=lambda *_: _HOURS))
         backend.dispatch(0, [task(0, 0)])
-        kept = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.2))
+        handler = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.2))
         here = threading.get_ident()
-        sent = threading.Timer(0.1, signal.pthread_kill, (here, signal.SIGUSR1))
-        sent.start()
+        timer = threading.Timer(0.1, signal.pthread_kill, (here, signal.SIGUSR1))
+        timer.start()
         try:
             assert backend.receive(time.monotonic() + 0.2) is None
         finally:
-            sent.join()
-            signal.signal(signal.SIGUSR1, kept)
+            timer.join()
+            signal.signal(signal.SIGUSR1, handler)
 
     @pytest.mark.parametrize(
         ("model", "reason"),
@@ -283,7 +283,7 @@ class BackendContract:
         backend.dispatch(0, [task(0, 0)])
         backend.cancel(0, [0])
         _require_next(backend, 0, attempt=1)
-        backend.cancel(5, [0, 1])  # was never dispatched
+        backend.cancel(5, [0, 1])  # never dispatched
         _require_next(backend, 5)
 
     @pytest.mark.parametrize(
@@ -326,15 +326,17 @@ class BackendContract:
             (folder / "go a").touch()
         begun = time.monotonic()
         backend.close()
-        assert time.monotonic() - begun < PATIENCE_S / 2, "what computes waits for longer"
+        assert time.monotonic() - begun < PATIENCE_S / 2, (
+            "closing must not wait for the computing task"
+        )
         (folder / "go a").touch()
 
 
 class SerialBackendContract(BackendContract):
-    """The same, where a worker takes one task after the other and hears when one is cancelled."""
+    """The `BackendContract`, for workers that take one task at a time and hear of cancellations."""
 
     def test_a_cancelled_waiting_answer_is_not_sent(self, open_backend: Open, folder: Path) -> None:
-        delays_s = (0.5, 5.0, 25.0)  # the last for a busy machine
+        delays_s = (0.5, 5.0, 25.0)  # the longest is for a busy machine
         assert any(_cancelled_in_time(open_backend, folder, each) for each in delays_s)
 
     def test_cancelled_mini_tasks_are_not_begun(self, open_backend: Open, folder: Path) -> None:
@@ -355,8 +357,8 @@ class SerialBackendContract(BackendContract):
         eventually((folder / "begun a").exists, "round 0's computing")
         backend.cancel(0, [0])
         (folder / "go a").touch()
-        _require_next(backend, 1)  # after the other, in order
-        backend.dispatch(2, [task(2, 0, "raise")])  # and what is not cancelled fails as ever
+        _require_next(backend, 1)  # answers come in order
+        backend.dispatch(2, [task(2, 0, "raise")])  # a task that is not cancelled fails as usual
         assert address(next_event(backend)) == ("Failure", 2, 0, 0)
 
     def test_an_answer_sent_before_cancel_arrives(self, open_backend: Open, folder: Path) -> None:

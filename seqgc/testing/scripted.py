@@ -1,10 +1,10 @@
-"""What stands in for time, workers and their gradients in a test.
+"""Stand-ins for time, computations, workers and training in tests.
 
-Nothing here guesses how long anything takes. A `HandWoundClock` moves when a test winds it.
-`Scripted` is what real workers compute: a task's model names say what happens to each of its
-mini-tasks, and workers and tests tell each other what has happened by files in a folder that both
-see. `ScriptedBackend` has no workers: answers come when its script says, on a clock that nobody
-waits for. `ChunkWorkload` knows what the gradients should be.
+A test with these never guesses how long something takes. A `HandWoundClock` moves only when the
+test winds it. `Scripted` is a computation for real workers: the model name of each mini-task says
+what happens to it, and workers and test signal to each other through files in a common folder. A
+`ScriptedBackend` has no workers: its script says when answers arrive on a hand-wound clock. A
+`ChunkWorkload` knows the correct gradients.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ __all__ = [
     "task",
 ]
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 PATIENCE_S: Final = 60.0
-"""How long a test waits for what must happen: reached only if it does not."""
+"""Time limit, in seconds, of an event that a test waits for. Only a failing test reaches it."""
 
 
 class HandWoundClock:
-    """A `seqgc.ports.Clock` that moves when it is wound, and at no other time.
+    """A `seqgc.ports.Clock` that moves only when it is wound.
 
-    It shows ``time`` first, seconds; every look at it moves it on by ``step`` seconds, so that with
-    a step no two looks see the same time.
+    It begins at ``time``, in seconds. Each reading moves it by ``step`` seconds, so that with a
+    step no two readings are equal.
 
     Examples
     --------
     >>> clock = HandWoundClock(100.0)
     >>> clock.wind(2.5)
-    >>> clock.sleep(1.0)  # for what takes a `sleep`
+    >>> clock.sleep(1.0)  # a stand-in for `time.sleep`
     >>> clock.now(), clock.slept
     (103.5, [1.0])
     """
@@ -82,21 +82,21 @@ class HandWoundClock:
         return now
 
     def wind(self, seconds: float) -> None:
-        """Let some time pass."""
+        """Move the clock forward."""
         self._time += seconds
 
     def sleep(self, seconds: float) -> None:
-        """Let some time pass, and note how much in ``slept``."""
+        """Move the clock forward, and record the duration in ``slept``."""
         self.slept.append(seconds)
         self.wind(seconds)
 
 
 def eventually(
-    condition: Callable[[], _Found], what: str, *, within_s: float = PATIENCE_S
-) -> _Found:
-    """Wait until a condition holds that other threads or processes bring about; return its value.
+    condition: Callable[[], _Result], what: str, *, within_s: float = PATIENCE_S
+) -> _Result:
+    """Wait until other threads or processes make a condition true, and return its value.
 
-    `AssertionError` after ``within_s`` seconds: ``what`` did not happen.
+    Raises `AssertionError`, which names ``what`` did not happen, after ``within_s`` seconds.
 
     Examples
     --------
@@ -104,21 +104,23 @@ def eventually(
     7
     """
     give_up_at = time.monotonic() + within_s
-    while not (found := condition()):
+    while not (result := condition()):
         if time.monotonic() >= give_up_at:
             raise AssertionError(f"{what} did not happen in {within_s:g} s")
         time.sleep(0.002)
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
-    """A compute factory: each part's model says what happens.
+    """A compute factory in which the model name of each part says what happens.
 
-    ``plain``: nothing, the result is `gradient`; ``gate a``: the worker makes the file ``begun a``
-    in the folder and goes on when there is a file ``go a`` (``gate-raise a``: then it raises);
-    ``raise``: computing raises; ``flawed``: of this model alone; ``nan`` and
-    ``matrix``: the result is none.
+    - ``plain``: the result is `gradient`.
+    - ``gate a``: the worker makes the file ``begun a`` in the folder and waits for a file ``go a``.
+    - ``gate-raise a``: the same, and then it raises an error.
+    - ``raise``: computing raises an error.
+    - ``flawed``: computing raises an error of this model only.
+    - ``nan`` and ``matrix``: the result is not a finite vector.
 
     Examples
     --------
@@ -154,7 +156,7 @@ class Scripted:
 
 
 def gradient(part: WeightedPoints) -> FloatArray:
-    """Return a part's result when nothing happens, (size,)."""
+    """Return the result (size,) of a ``plain`` part."""
     return np.full(part.weights.size, part.coefficients @ part.points, part.weights.dtype)
 
 
@@ -168,7 +170,7 @@ def part(model: str = "plain", *, size: int = 3, points: int = 2) -> WeightedPoi
 def task(
     round: int, worker: int, *models: str, attempt: int = 0, size: int = 3, points: int = 2
 ) -> Task:
-    """Return a task of one mini-task per model name, its slot ten times its place."""
+    """Return a task with one mini-task for each model name; its slot is ten times its index."""
     items = tuple(
         WorkItem(slot=10 * place, parts=(part(model, size=size, points=points),))
         for place, model in enumerate(models or ("plain",))
@@ -177,7 +179,7 @@ def task(
 
 
 def next_event(backend: Backend) -> Arrival | Failure:
-    """Return a backend's next event, which must come (its clock shows the machine's seconds)."""
+    """Return the next event of a backend on the machine's clock, or raise `AssertionError`."""
     event = backend.receive(time.monotonic() + PATIENCE_S)
     if event is None:
         raise AssertionError(f"no event in {PATIENCE_S:g} s")
@@ -185,20 +187,20 @@ def next_event(backend: Backend) -> Arrival | Failure:
 
 
 def next_events(backend: Backend, count: int) -> list[Arrival | Failure]:
-    """Return a backend's next events."""
+    """Return the next ``count`` events of a backend."""
     return [next_event(backend) for _ in range(count)]
 
 
 def next_arrival(backend: Backend) -> Arrival:
-    """Return a backend's next event, which must be an answer."""
+    """Return the next event of a backend, which must be an answer."""
     event = next_event(backend)
     if isinstance(event, Failure):
-        raise AssertionError(f"{event} is no answer")
+        raise AssertionError(f"{event} is not an answer")
     return event
 
 
 def address(event: Arrival | Failure) -> tuple[str, int, int, int]:
-    """Return what an event is, and its task's round, worker and attempt."""
+    """Return the class name of an event, and the round, worker and attempt of its task."""
     return type(event).__name__, event.round, event.worker, event.attempt
 
 
@@ -206,11 +208,11 @@ Address: TypeAlias = tuple[int, int, int]
 
 
 class ScriptedBackend:
-    """A backend whose answers come when a script says, on a hand-wound clock.
+    """A backend whose answers arrive at scripted times on a hand-wound clock.
 
-    The script says by (round, worker, attempt) after how many seconds the answer comes (inf:
-    never), or gives a pair of seconds and the reason of a failure. Who is not in it answers after
-    one second.
+    For each (round, worker, attempt) the script has the seconds until the answer arrives (inf:
+    never), or the seconds and the reason of a failure. A task that is not in the script is answered
+    after one second.
 
     Examples
     --------
@@ -229,7 +231,7 @@ class ScriptedBackend:
         self.cancelled: Final[list[tuple[int, tuple[int, ...]]]] = []
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Note the tasks; queue what will become of them."""
+        """Record the tasks, and queue their events."""
         now = self.clock.now()
         for worker, attempt in ((task.worker, task.attempt) for task in tasks):
             self.sent.append((round, worker, attempt))
@@ -246,26 +248,27 @@ class ScriptedBackend:
         return [now] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Note who is not needed any more; what they send comes all the same."""
+        """Record the cancellation; the answers arrive all the same."""
         self.cancelled.append((round, tuple(workers)))
 
     def receive(self, until: float) -> Arrival | Failure | None:
         """Wind the clock to the next event, or to ``until``."""
-        due = bool(self._events) and self._events[0].at <= until
-        at = self._events[0].at if due else until
+        ready = bool(self._events) and self._events[0].at <= until
+        at = self._events[0].at if ready else until
         self.clock.wind(max(0.0, at - self.clock.now()))
-        return self._events.pop(0) if due else None
+        return self._events.pop(0) if ready else None
 
     def close(self) -> None:
-        """Do nothing: nothing was started."""
+        """Do nothing, because nothing was started."""
 
 
 class ChunkWorkload:
-    """A `seqgc.ports.Workload` of one data point a chunk, which checks the gradients it is handed.
+    """A `seqgc.ports.Workload` that checks the gradients it receives.
 
-    Job t's partial gradients, one for each of the scheme's chunks, are a random matrix of its own
-    with rows of ``size`` components; ``compute`` is what a worker does with them. ``begun`` lists
-    the jobs that have begun; ``errors[t]`` is the relative error of job t's gradient.
+    Each chunk has one data point. Each job has its own random partial gradients, a matrix with a
+    row of ``size`` components for each chunk of the scheme. ``compute`` is the computation of a
+    worker. ``begun`` lists the jobs that have begun, and ``errors[t]`` is the relative error of the
+    gradient of job t.
 
     Examples
     --------
@@ -288,11 +291,11 @@ class ChunkWorkload:
         self.errors: Final[dict[int, float]] = {}
 
     def partials(self, job: int) -> FloatArray:
-        """Return a job's partial gradients, (chunks, size)."""
+        """Return the partial gradients of a job, (chunks, size)."""
         return np.random.default_rng([self._seed, job]).normal(size=self._shape)
 
     def result_form(self, job: int) -> None:
-        """Leave it to the first result."""
+        """Return None: the first result decides."""
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (the protocol's)
         return False
@@ -301,19 +304,22 @@ class ChunkWorkload:
         self.begun.append(job)
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Make a chunk's point its number, and the version of the weights the job's."""
+        """Use the number of a chunk as its point, and the job as the version of the weights."""
         job, size = mini_task.job, self._shape[1]
         ref = WeightRef(model="m", version=job, digest="0" * 64, dtype="float64", size=size)
         points, coefficients = mini_task.chunks, mini_task.coefficients
         return (WeightedPoints(model="m", weights=ref, points=points, coefficients=coefficients),)
 
     def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        """Return a mini-task's result, (size,)."""
+        """Return the result of a mini-task, (size,)."""
         (part,) = parts
         return part.coefficients @ self.partials(part.weights.version)[part.points]
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Compare a gradient with the sum of the job's partial ones; once, or `AssertionError`."""
+        """Compare a gradient with the sum of the job's partial gradients.
+
+        Raises `AssertionError` if the job has already finished.
+        """
         job = decoding.job
         if job in self.errors:
             raise AssertionError(f"job {job} finished twice")

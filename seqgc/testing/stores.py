@@ -1,4 +1,4 @@
-"""`StoreContract` and `BlobStoreContract`: what every store promises, wherever it keeps things."""
+"""`StoreContract` and `BlobStoreContract`: tests of the contracts of stores."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _DATA = bytes(range(256)) * 10
 _NAMES = ("", ".", "..", "../x", "a/b", "/etc", "a\0b", "a b", "-rf", ".hidden", "é", "a\n", "a@1")
 _KEYS = ("", "..", "../x", "a/b", "/a", ".x", "-x", "a b", "é", "x" * 201)
 _REFUSED: dict[str, tuple[object, ...]] = {
-    "model": (*_NAMES, "x" * 101),  # it could leave the store
+    "model": (*_NAMES, "x" * 101),  # such a name could lead out of the store
     "version": (-1, 1.0, True, "0"),
     "params": (np.ones((2, 2)), np.ones(2, int), np.array([None])),
 }
 
 
 class StoreContract:
-    """Tests of everything that is expected of a `seqgc.ports.WeightStore`.
+    """Tests of the contract of `seqgc.ports.WeightStore`.
 
-    Subclass it in a test file and give the fixture ``store``: an empty store. One that also takes
-    bytes under a key is tested by `BlobStoreContract`, which includes this.
+    Subclass it in a test file, and define the fixture ``store``, which returns an empty store. For
+    a store that also keeps bytes under a key, take `BlobStoreContract`, which includes these tests.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class StoreContract:
 
 
 class BlobStoreContract(StoreContract):
-    """The same for a `seqgc.ports.BlobStore`, and what it promises of bytes under a key.
+    """Tests of the contract of `seqgc.ports.BlobStore`: the `StoreContract`, and bytes by key.
 
     Examples
     --------
@@ -157,5 +157,4 @@ class BlobStoreContract(StoreContract):
 
 
 def _get(store: BlobStore, key: str, data: bytes) -> bytes:
-    """Ask for what should be these bytes."""
     return store.get(key, digest=hashlib.sha256(data).hexdigest(), size_bytes=len(data))

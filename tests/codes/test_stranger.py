@@ -369,18 +369,24 @@ class Trusting(Spread):
 BROKEN = {
     "believes too few answers": (Believing(4, 1), "survivors [0, 1, 2, 3]: decoding_vector misses"),
     "doubts enough answers": (Doubting(4, 1), "survivors [0, 1, 2]: can_decode is False"),
-    "uses who is missing": (Looking(4, 1), "survivors [0, 2, 3]: decoding_vector uses others"),
+    "uses who is missing": (
+        Looking(4, 1),
+        "survivors [0, 2, 3]: decoding_vector uses missing workers",
+    ),
     "too few holders": (Lonely(4, 1), "chunk 0 has 1 holders, and any 1 may be missing"),
     "no such chunk": (Outside(4, 1), "the layout raised IndexError"),
     "a chunk twice": (Twice(4, 1), "support(0) repeats chunks"),
     "nothing to do with a chunk": (Zero(4, 1), "coefficients(1) has zeros"),
-    "arrays can be changed": (Writable(4, 1), "support(0) can be written to"),
-    "in two covers": (Overlapping(4, 1), "covers[1]: workers [0, 2] of place 0 do not all stand"),
+    "arrays can be changed": (Writable(4, 1), "support(0) must be read-only"),
+    "in two covers": (Overlapping(4, 1), "covers[1]: workers [0, 2] of place 0 must"),
     "others in a place": (Different(4, 1), "covers[0]: workers [0, 1] of place 0 return different"),
     "not equal": (Alone(4, 1), "its repr gives Alone(n=4, s=1), which is not equal"),
     "not printed": (Silent(4, 1), "eval of its repr raised TypeError"),
-    "numpy's integers": (Trusting(4, 1), "made with numpy's integers it is Trusting(n=np.int64(4)"),
-    "no code": ("rep", "is no seqgc.codes.GradientCode"),
+    "numpy's integers": (
+        Trusting(4, 1),
+        "made with numpy integers its repr is Trusting(n=np.int64(4)",
+    ),
+    "no code": ("rep", "must be a seqgc.codes.GradientCode"),
 }
 
 
