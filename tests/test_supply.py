@@ -20,9 +20,9 @@ MAY = {
     "seqgc/_by_value.py": {"import cloudpickle", "import pickle", "pickle.loads"},
     "seqgc/backends/_child.py": {f"import {BY_VALUE}"},
     "seqgc/backends/local.py": {f"import {BY_VALUE}"},
-    "seqgc/training/compute.py": {f"import {BY_VALUE}"},
-    "seqgc/training/_forms.py": {"import pickle"},  # what a module is, for comparison
-    "seqgc/training/_soundness.py": {"import pickle"},  # global random states are compared by it
+    "seqgc/models/compute.py": {f"import {BY_VALUE}"},
+    "seqgc/models/model.py": {"import pickle"},  # what a module is, for comparison
+    "seqgc/models/soundness.py": {"import pickle"},  # global random states are compared by it
     "seqgc/testing/_codes.py": {"import pickle", "pickle.loads", "eval"},
 }
 MODULES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}

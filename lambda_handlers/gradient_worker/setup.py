@@ -24,7 +24,7 @@ __all__ = ["DEFAULT_MOUNT", "make_worker", "wants_trace"]
 
 DEFAULT_MOUNT = "/mnt/seqgc"
 _NUMPY = "lambda_handlers.gradient_worker.numpy_factories"
-_TORCH = "seqgc.training.factories"
+_TORCH = "seqgc.models.factories"
 
 
 def make_worker(

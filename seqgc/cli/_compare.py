@@ -28,7 +28,7 @@ from seqgc.comparison import (
     require_comparable,
 )
 from seqgc.comparison import compare as compare_defences
-from seqgc.deploy import Architecture, read_prices
+from seqgc.costs import Architecture, read_prices
 from seqgc.errors import ParameterError, one_line
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from seqgc import deploy, workers
+from seqgc import costs, workers
 from seqgc.cli._names import FUNCTIONS
 from seqgc.cli._options import AsJson, apply
 from seqgc.cli._run import PreparedRun, make_plan
@@ -63,7 +63,7 @@ def cost(
         )
         use = predicted.use
         predicted.check()
-        estimate = deploy.estimate_plan(use)
+        estimate = costs.estimate_plan(use)
     settings = predicted.settings
     facts: Values = {
         "target": str(target),
@@ -98,19 +98,19 @@ def cost_in_words(run: Path) -> str | None:
         return None
     predicted, estimate = _hindsight(run, checked(values))
     settings = predicted.settings
-    prices = deploy.find_prices(settings.region).prices
+    prices = costs.find_prices(settings.region).prices
     bill = prices.bill(estimate.likely or estimate.at_most, architecture=settings.arch)
     return f"${bill.usd:.4f}" if estimate.likely else f"at most ${bill.usd:.4f}"
 
 
-def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, deploy.Estimate]:
+def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, costs.Estimate]:
     """Return how a run's functions were set up, and what they have used."""
     header = read_run_header(run)
     adapts = config.probe is not None or config.retune is not None
     reach = _reach_of(config.backend)
     predicted = workers.hindsight(header, config.function, reach=reach, adapts=adapts)
     use = predicted.use
-    return predicted, deploy.estimate_run(
+    return predicted, costs.estimate_run(
         run,
         function=use.function,
         traffic=use.traffic,
@@ -134,7 +134,7 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     reach = _reach_of(config.backend)
     predicted = run.forecast or workers.forecast(plan, crew.n, config.function, reach=reach)
     if run.forecast is not None:
-        cost_facts, cost_pairs = _priced(deploy.estimate_plan(predicted.use), predicted.settings)
+        cost_facts, cost_pairs = _priced(costs.estimate_plan(predicted.use), predicted.settings)
     else:
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
         cost_pairs = {"cost": "none on your own machines; `seqgc cost` has functions' prices"}
@@ -148,13 +148,13 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 
-def _priced(estimate: deploy.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
+def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
     """Return an estimate as ``--json`` has it, and as people read it."""
-    dated, arch = deploy.find_prices(settings.region), settings.arch
+    dated, arch = costs.find_prices(settings.region), settings.arch
     prices = dated.prices
-    start_s, init_limit_s = deploy.START_S, deploy.INIT_LIMIT_S
+    start_s, init_limit_s = costs.START_S, costs.INIT_LIMIT_S
 
-    def facts_of(usage: deploy.Usage) -> Values:
+    def facts_of(usage: costs.Usage) -> Values:
         bill = prices.bill(usage, architecture=arch)
         return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
 

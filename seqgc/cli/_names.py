@@ -2,7 +2,7 @@
 
 A typing error is to be refused at once, and PyTorch takes seconds and a quarter of a gigabyte. So
 the names that seqgc itself has stand here, and a function of the user's own is found before
-anything else is imported. What modules have registered (`seqgc.training.factories`) nobody knows
+anything else is imported. What modules have registered (`seqgc.models.factories`) nobody knows
 before: then the names are checked once more, when they are used.
 """
 
@@ -135,8 +135,8 @@ def _check_options(model: ModelConfig) -> None:
 def require_unregistered(name: str) -> None:
     """Refuse a name for data of one's own under which models would always find others."""
     taken: Collection[str] = DATA
-    if "seqgc.training.factories" in sys.modules:
-        from seqgc.training.factories import data_names
+    if "seqgc.models.factories" in sys.modules:
+        from seqgc.models.factories import data_names
 
         taken = data_names()
     if name in taken:
@@ -146,4 +146,4 @@ def require_unregistered(name: str) -> None:
 
 def _may_be_registered() -> bool:
     """Whether there may be names besides seqgc's: those that plug-ins or the image register."""
-    return "seqgc.training.factories" in sys.modules or bool(os.environ.get("SEQGC_FACTORIES"))
+    return "seqgc.models.factories" in sys.modules or bool(os.environ.get("SEQGC_FACTORIES"))

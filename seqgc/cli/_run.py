@@ -24,7 +24,8 @@ from seqgc.cli.config import (
     Values,
 )
 from seqgc.cli.progress import RunProgress
-from seqgc.deploy import DEPLOYMENT_FILE, Budget, StayBudget, find_prices
+from seqgc.costs import Budget, StayBudget, find_prices
+from seqgc.deploy import DEPLOYMENT_FILE
 from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import Adaptation, ClosingRule, Setting, num_rounds, require_models
@@ -35,9 +36,10 @@ from seqgc.workers import Forecast, FunctionSettings, InjectedDelays, WorkerSet
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from seqgc.models.evaluation import Metric
+    from seqgc.models.model import OptimizerFactory, SchedulerFactory
+    from seqgc.models.points import PointDataset
     from seqgc.training import Model, TrainingPlan, TrainResult, Updates, Validation
-    from seqgc.training.metrics import Metric
-    from seqgc.training.model import OptimizerFactory, PointDataset, SchedulerFactory
 
 
 _OPEN_BUNDLES: Final = 4
@@ -94,7 +96,7 @@ class PreparedRun:
 
     def train_or_resume(self, run: Path) -> TrainResult:
         """Go on with the run in a folder, if it has begun there; else begin it."""
-        from seqgc.training.new_run import remove_unbegun
+        from seqgc.runs.folder import remove_unbegun
 
         remove_unbegun(run)
         begun = os.path.exists(run)  # noqa: PTH110 (`Path.exists` raises at some names)
@@ -103,7 +105,7 @@ class PreparedRun:
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:
         """Yield observers and callbacks: the budget, one's own, and what shows how far it is."""
-        from seqgc.training.rundir import Forgiving
+        from seqgc.runs.folder import Forgiving
 
         config, plan, crew = self.config, self.plan, self.workers
         budget = self._budget()
@@ -276,13 +278,13 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
 def make_models(config: RunConfig) -> list[Model]:
     """Return the models of a configuration; for functions, refuse what they do not have."""
     check_names(config)  # before PyTorch is imported, which takes seconds
-    from seqgc.training import Recipe
-    from seqgc.training.factories import (
+    from seqgc.models.factories import (
         check_recipe,
         import_registered,
         loading_once,
         registered_model,
     )
+    from seqgc.training import Recipe
 
     import_registered()
     names = {"module", "data", "loss", "module_args", "data_args", "loss_args"}

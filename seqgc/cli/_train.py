@@ -98,7 +98,7 @@ def facts_of(result: TrainResult) -> Values:
 
 
 def _pairs(result: TrainResult) -> dict[str, str]:
-    from seqgc.training.adaptive import SearchFailure
+    from seqgc.training.tuner import SearchFailure
 
     counts = result.counts
     pairs = {

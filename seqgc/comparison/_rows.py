@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from seqgc.deploy import Architecture, FunctionSetup, Prices, Usage, read_prices
+from seqgc.costs import Architecture, FunctionSetup, Prices, Usage, read_prices
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Kind
 from seqgc.search import ProfileReading

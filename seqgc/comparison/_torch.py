@@ -17,13 +17,13 @@ from seqgc._fault import fault_of
 from seqgc.comparison._curve import LossWatch
 from seqgc.comparison._run import Workers, trained
 from seqgc.errors import ModelError, ParameterError, reraise_stop
+from seqgc.models.model import OptimizerFactory
 from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Defence, Uncoded
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TrainingPlan, Updates, evaluate
-from seqgc.training.model import OptimizerFactory
 
 __all__ = ["TorchTrainees"]
 

@@ -13,8 +13,8 @@ import tomli_w
 
 from seqgc._bounded import read_toml
 from seqgc._durable import replacing
+from seqgc.costs.prices import Architecture
 from seqgc.deploy._aws import DeployError
-from seqgc.deploy._prices import Architecture
 from seqgc.errors import ParameterError, require_int
 
 _LIMITS: Final = {

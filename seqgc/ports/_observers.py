@@ -37,7 +37,7 @@ class Observer(Protocol):
 
     Observers are called in the order in which they are given, from the master's own thread; the
     run's records come after them. One that raises ends the run there: what it was shown has then
-    not happened, and is not on record. `seqgc.deploy.Budget` is one that does.
+    not happened, and is not on record. `seqgc.costs.Budget` is one that does.
 
     Examples
     --------

@@ -6,5 +6,5 @@ from seqgc.runs._log import SCHEMA as SCHEMA
 from seqgc.runs._log import RunHeader as RunHeader
 from seqgc.runs._log import read_run_header as read_run_header
 from seqgc.runs._log import read_run_log as read_run_log
-from seqgc.runs._recording import RecordedRun as RecordedRun
-from seqgc.runs._recording import read_run as read_run
+from seqgc.runs.recorded import RecordedRun as RecordedRun
+from seqgc.runs.recorded import read_run as read_run

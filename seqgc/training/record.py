@@ -13,12 +13,12 @@ import numpy as np
 from seqgc import ports
 from seqgc._durable import temporary_folder
 from seqgc.errors import WorkerError
+from seqgc.models.model import ParameterVector
 from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
-from seqgc.training._plan import RecordingPlan, num_points
-from seqgc.training._queue import batch_indices
-from seqgc.training._work import Workers
-from seqgc.training.model import ParameterVector
+from seqgc.training.jobs import batch_indices
+from seqgc.training.plan import RecordingPlan, num_points
 from seqgc.training.run import started
+from seqgc.training.work import Workers
 
 __all__ = ["FAILED", "LATE", "record_profile"]
 

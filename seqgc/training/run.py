@@ -1,4 +1,9 @@
-"""`train`: a plan and workers, from the first job to the last checkpoint."""
+"""How many threads a master computes with: one, for the cores are the workers'.
+
+A second thread would spin on one of them. PyTorch has threads of its own, and so has each library
+for linear algebra that numpy and scipy bring. The limits are the whole process's, other threads
+included, and are lifted as they were when a run ends.
+"""
 
 from __future__ import annotations
 
@@ -11,80 +16,44 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 
-from torch import nn
+import torch
 
 from seqgc._fault import fault_of
 from seqgc.errors import AuditError, ModelError, StoreError, WorkerError, reraise_stop
-from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Payload, Seen
+from seqgc.models.evaluation import Evaluation, evaluate
+from seqgc.models.model import Model
+from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Seen
+from seqgc.runs.folder import RunDirectory, new_run_path, require_new
+from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.stores import RetiringStore
-from seqgc.training._checkpointer import RandomState, RunState
-from seqgc.training._counts import RunCounts
-from seqgc.training._fingerprint import fingerprint
-from seqgc.training._models import ModelsWorkload
-from seqgc.training._on_disk import OnDisk, master_of
-from seqgc.training._plan import TrainingPlan
-from seqgc.training._session import Session
-from seqgc.training._threads import one_thread
-from seqgc.training._work import Crew, LeaseObserver, Work, Workers
 from seqgc.training.adaptive import Switch
-from seqgc.training.metrics import Evaluation, evaluate
-from seqgc.training.model import Model
-from seqgc.training.new_run import require_new
-from seqgc.training.parked import Parked
-from seqgc.training.rundir import RunDirectory, new_run_path
-from seqgc.training.snapshots import SnapshotFolder
-from seqgc.training.tuner import Answer, BackgroundTuner, Tuner
-from seqgc.training.validation import Best
+from seqgc.training.checkpointer import RandomState, RunState
+from seqgc.training.fingerprint import fingerprint
+from seqgc.training.on_disk import OnDisk, master_of
+from seqgc.training.plan import TrainingPlan
+from seqgc.training.results import TrainResult
+from seqgc.training.session import Session
+from seqgc.training.tuner import BackgroundTuner, Tuner
+from seqgc.training.work import Crew, LeaseObserver, Work, Workers
+from seqgc.training.workload import ModelsWorkload
 
-__all__ = ["TrainResult", "resume", "started", "train"]
+__all__ = ["one_thread", "resume", "started", "train"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """What a finished run came to."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """During the block, have one thread for PyTorch and for linear algebra."""
+    from threadpoolctl import threadpool_limits  # which functions and workers need not have
 
-    run: Path
-    scheme: str  # what the run began with
-    jobs: int
-    seconds: float  # from the first dispatch to the last decoding: workers had been started before
-    counts: RunCounts
-    # By model, on its test data if it has any; without those that cannot be evaluated.
-    evaluations: dict[str, Evaluation]
-    payload: Payload  # the format in which results travelled
-    switches: tuple[Switch, ...] = ()
-    answers: tuple[Answer, ...] = ()  # of the searches for a better setting
-    # Models that were trained no further before the run's end, and why.
-    parked: dict[str, Parked] = field(default_factory=dict)
-    # Models that were trained to their end and could not be evaluated then, and why.
-    unevaluated: dict[str, str] = field(default_factory=dict)
-    # By model, in the run's precision: as trained; those with which it validated best are in
-    # `checkpoints/NAME.best.safetensors`.
-    modules: dict[str, nn.Module] = field(default_factory=dict, repr=False)
-    best: dict[str, Best] = field(default_factory=dict)  # of the models that are validated
-
-    @property
-    def schemes(self) -> tuple[str, ...]:
-        """The schemes that ran, in order."""
-        return (self.scheme, *(switch.after.scheme.spec for switch in self.switches))
-
-    @property
-    def failed(self) -> dict[str, Parked]:
-        """The models that could not be trained to their end; the others are none the worse."""
-        return {name: each for name, each in self.parked.items() if each.failed}
-
-    @property
-    def ranking(self) -> tuple[str, ...]:
-        """The models that have not failed, by their `evaluations`' loss: the least comes first.
-
-        Equal ones stay in the plan's order.
-        """
-        losses = {name: seen.loss for name, seen in self.evaluations.items()}
-        sound = [name for name in losses if name not in self.failed and isfinite(losses[name])]
-        return tuple(sorted(sound, key=losses.__getitem__))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train(
@@ -101,7 +70,7 @@ def train(
 
     ``run`` is the folder of the run, which must not exist; a new one in ``runs`` unless given. Into
     its ``config.toml`` goes the text ``config``. ``observers`` (logs, progress, a
-    `seqgc.deploy.Budget`) are shown all that happens, before it goes on record. The ``tuner``
+    `seqgc.costs.Budget`) are shown all that happens, before it goes on record. The ``tuner``
     searches for better settings, a process in the background unless given; it is closed at the end.
     ``callbacks`` hear of steps, validations, checkpoints and the end, and may stop a model or the
     run: see `Callback`.

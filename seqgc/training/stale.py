@@ -1,45 +1,218 @@
-"""`StaleWorkload`: training where a batch comes in parts, each applied by itself.
+"""`TreeSum`: a sum whose bits do not depend on the order in which its summands come.
 
-Theory of operation
--------------------
-A job is one batch, and one step of each of its models. A coded gradient is the job's in one piece,
-computed on weights that were fixed when the job began. Here workers go on by themselves: part p of
-job t is one worker's share, chunk p of the batch, and the weights that it is computed on are those
-of the moment at which it is sent. What has arrived by then is in them, the worker's own update of
-before among it (*read my writes*); what others still compute is not: the weights are *stale*.
-
-A defence says by how much at most: weights of a part of job t hold every part of its models' jobs
-up to ``t - staleness - 1``. Its policy sees to that; here it is checked whenever a task is made.
-How updates reach the weights, and which weights are read, is the user's choice (`Updates`).
-
-*At most once.* Each part is taken once, or `ScheduleError`. A checkpoint holds which parts are in,
-beside the weights that they are in; a resumed run asks again for the others. A defence whose
-`most_again` is not 0 has some parts come again: each moves the weights again, and a job is over
-when a decoding says so (`Decoding.ends`), its loss being what the parts said the last time.
-
-*Versions* of weights are kept while a part that has been sent reads them, and its answer is not in.
-A step is at its end (learning rate, metrics, callbacks, validation) when all its parts are in for
-good.
+Summands stand at the leaves of a tree, in the order of their indices: 0 and 1 have one parent, 2
+and 3, and so on; who has no neighbour is its own parent. A sum of two is made as soon as both are
+there. So as long as one summand is missing, whichever it is, no more vectors wait than the tree has
+levels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol, TypeAlias, get_args
 
-from seqgc.errors import ScheduleError
+import numpy as np
+import torch
+
+from seqgc.errors import ParameterError, ScheduleError
+from seqgc.models.model import Model
+from seqgc.models.optimizers import require_additive
+from seqgc.models.precision import Precision
+from seqgc.models.results import LossSums, ModelResult
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, WeightedPoints, WeightRef, WeightStore
-from seqgc.training._jobs import JobPlan
-from seqgc.training._learner import Learner, Tensors
-from seqgc.training._models import ModelsWorkload, WorkloadState
-from seqgc.training._open_jobs import OpenJob
-from seqgc.training._result import ModelResult
-from seqgc.training._updates import Apply, Refresh, StaleScheme, Updates
-from seqgc.training.model import Model, Precision
+from seqgc.training.jobs import ChunkedScheme, JobPlan, Share
+from seqgc.training.learner import Learner, Tensors
+from seqgc.training.workload import ModelsWorkload, PartsState, WorkloadState
 
-__all__ = ["Apply", "Refresh", "StaleScheme", "StaleWorkload", "Updates"]
+__all__ = ["Apply", "OpenJob", "Refresh", "StaleScheme", "StaleWorkload", "TreeSum", "Updates"]
+
+_Node: TypeAlias = tuple[int, int]  # level, from the leaves on, and index in it
+
+
+@dataclass(slots=True, eq=False)
+class TreeSum:
+    """Adds up ``of`` vectors; ``nodes`` are the sums that wait for their neighbours.
+
+    Examples
+    --------
+    >>> total = TreeSum(of=3)
+    >>> for index in (2, 0, 1):
+    ...     total.add(index, np.full(2, 10.0**index))
+    ...     print(list(total.nodes))
+    [(1, 1)]
+    [(1, 1), (0, 0)]
+    [(2, 0)]
+    >>> total.taken()
+    array([111., 111.])
+    """
+
+    of: int
+    nodes: dict[_Node, FloatArray] = field(default_factory=dict)
+
+    def add(self, index: int, vector: FloatArray) -> None:
+        """Take the vector of an index, once; it is the sum's own from now on."""
+        level, width = 0, self.of
+        while width > 1:
+            neighbour = index ^ 1
+            if neighbour < width:
+                other = self.nodes.pop((level, neighbour), None)
+                if other is None:
+                    break
+                with np.errstate(over="ignore", invalid="ignore"):  # found at the end
+                    vector += other
+            level, index, width = level + 1, index // 2, (width + 1) // 2
+        self.nodes[level, index] = vector
+
+    def taken(self) -> FloatArray | None:
+        """Return the sum, all of which is there, and which is the caller's then.
+
+        None if nothing was added.
+        """
+        return self.nodes.popitem()[1] if self.nodes else None
+
+
+@dataclass(slots=True, eq=False)
+class OpenJob:
+    """A job that has begun, and whose step is not over.
+
+    ``may_repeat``: parts that are in may come again, until it is said that none does.
+
+    Examples
+    --------
+    >>> from seqgc.models.results import LossSums
+    >>> job = OpenJob(shares=())
+    >>> for part, loss in ((1, 0.5), (0, 0.25)):
+    ...     print(job.is_complete, job.takes(Part(index=part, of=2)))
+    ...     job.take(Part(index=part, of=2), [LossSums(loss=loss, weight=0.5, points=0.5)])
+    False True
+    False True
+    >>> job.is_complete, job.loss(), job.takes(Part(index=0, of=2))
+    (True, [0.75], False)
+    """
+
+    shares: tuple[Share, ...]  # its models'; with the weights published last when it began
+    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of no part: not known yet
+    losses: dict[int, list[LossSums]] = field(default_factory=dict)  # by part that is in
+    reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
+    """What has been sent of each part that is to come: the versions that its tasks read."""
+    may_repeat: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its parts are in, for good."""
+        return 0 < self.total.of == len(self.losses) and not self.may_repeat
+
+    @property
+    def read(self) -> set[WeightRef]:
+        """The versions that tasks read which are on their way."""
+        return {ref for refs in self.reads.values() for ref in refs}
+
+    def takes(self, part: Part) -> bool:
+        """Say whether a part may come now: for the first time, or again if it says so."""
+        is_next = part.again and self.may_repeat if part.index in self.losses else not part.again
+        return is_next and self.total.of in (0, part.of)
+
+    def take(self, part: Part, losses: list[LossSums]) -> None:
+        """Record a part that has arrived, and the sums of each model's loss over it."""
+        self.total.of = part.of
+        self.losses[part.index] = losses
+
+    def loss(self) -> list[float]:
+        """Return the models' mean losses on the batch."""
+        of_parts = [self.losses[part] for part in sorted(self.losses)]
+        return [LossSums.total(of_model).mean for of_model in zip(*of_parts, strict=True)]
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def state(self) -> PartsState:
+        """Return what is known of it, apart from `tensors`."""
+        losses = {part: list(losses) for part, losses in self.losses.items()}
+        return PartsState(of=self.total.of, losses=losses, sums=list(self.total.nodes))
+
+    def tensors(self, job: int) -> dict[str, torch.Tensor]:
+        """Return copies of what waits to be added up, by names with the job's number."""
+        nodes = self.total.nodes.items()
+        return {_sum_name(job, *node): torch.from_numpy(each.copy()) for node, each in nodes}
+
+    @classmethod
+    def restored(
+        cls,
+        job: int,
+        shares: tuple[Share, ...],
+        state: PartsState,
+        tensors: Mapping[str, torch.Tensor],
+    ) -> OpenJob:
+        """Return the job of which these are the state and, among others, the tensors."""
+        nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
+        total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
+        return cls(shares, total=total, losses=losses)
+
+
+def _sum_name(job: int, level: int, index: int) -> str:
+    return f"parts.{job}.{level}.{index}"
+
+
+Apply: TypeAlias = Literal["update", "clock"]
+Refresh: TypeAlias = Literal["always", "needed", "late"]
+
+
+class StaleScheme(ChunkedScheme, Protocol):
+    """What training must know of a defence whose jobs come in parts."""
+
+    @property
+    def staleness(self) -> int | None: ...
+    @property
+    def most_again(self) -> int: ...  # parts that a failure may have applied again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updates:
+    """How updates reach the weights, and which weights tasks read: see this module's head.
+
+    Examples
+    --------
+    >>> Updates(apply="clock", refresh="late")
+    Updates(apply='clock', refresh='late', aware=False)
+    """
+
+    apply: Apply = "update"
+    refresh: Refresh = "always"
+    aware: bool = False
+    """Weigh an update down by how old its weights are (`seqgc.rounds.StalenessAware`)."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("apply", self.apply, get_args(Apply)),
+            ("refresh", self.refresh, get_args(Refresh)),
+        ):
+            if value not in known:
+                raise ParameterError(name, f"must be one of {', '.join(known)}", value)
+        if self.refresh == "late" and self.apply != "clock":
+            rule = "must be clock where weights are read exactly as late as may be"
+            raise ParameterError("apply", rule, self.apply)
+        if self.refresh == "late" and self.aware:
+            rule = "must be left out where weights are read exactly as late as may be"
+            raise ParameterError("aware", rule, self.aware)
+
+    @property
+    def publishes_each(self) -> bool:
+        """Whether each part of a batch may be sent with a version of weights of its own."""
+        return self.apply == "update" and self.refresh == "always"
+
+    def require_fit(self, models: Sequence[Model], scheme: StaleScheme) -> None:
+        """Refuse models, or a scheme, that this is not for, with `ParameterError`."""
+        if self.refresh != "always" and scheme.staleness is None:
+            rule = "must be always where nothing bounds how stale weights are"
+            raise ParameterError("refresh", rule, self.refresh)
+        if self.apply == "clock" and scheme.most_again:
+            rule = "must be update where parts that are in may be applied again, each by itself"
+            raise ParameterError("apply", rule, self.apply, "take resume=part")
+        if self.apply == "update":
+            also = "resume=part, and " if scheme.most_again else ""
+            require_additive(models, remedy=f'{also}apply="clock", or --apply clock')
 
 
 class StaleWorkload(ModelsWorkload):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from seqgc.backends import Messaging, TaskDelays
-from seqgc.deploy import Budget, StayBudget
+from seqgc.costs import Budget, StayBudget
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Capability, Task
 from seqgc.workers._forecast import Forecast

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from seqgc.deploy import (
+from seqgc.costs import (
     Budget,
     FunctionSetup,
     PlannedUse,
@@ -70,7 +70,7 @@ class Forecast:
         """Return the run's budget in US dollars.
 
         It has to cover the warm-up and a round, or one stay of each function. Its prices are AWS's
-        own where these can be had (`seqgc.deploy.find_prices`). With an infinite amount it only
+        own where these can be had (`seqgc.costs.find_prices`). With an infinite amount it only
         counts, and AWS is not asked.
         """
         use = self.use

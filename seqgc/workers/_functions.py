@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from seqgc.deploy import FunctionSetup
+from seqgc.costs import FunctionSetup
 from seqgc.errors import ParameterError
 from seqgc.ports import Capability, require_capabilities
 from seqgc.schemes import Deal

@@ -245,7 +245,7 @@ def lambda_local(
 def _environment(modules: Sequence[str]) -> dict[str, str]:
     """Return what functions on this machine must have of this process's environment."""
     # What is named is imported by the environments' parent, once, and not by each.
-    named = ["seqgc.training.factories", os.environ.get("SEQGC_FACTORIES", ""), *modules]
+    named = ["seqgc.models.factories", os.environ.get("SEQGC_FACTORIES", ""), *modules]
     variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, named))}
     variables["SEQGC_DATA"] = ",".join(data_places())
     return variables

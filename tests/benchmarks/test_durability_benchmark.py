@@ -22,8 +22,8 @@ from typing import Protocol
 import pytest
 
 from seqgc.cli import main
-from seqgc.training.journal import Journal
-from seqgc.training.snapshots import SnapshotFolder
+from seqgc.runs.journal import Journal
+from seqgc.runs.snapshots import SnapshotFolder
 from tests.training.inside import Checkpointer, Session
 
 

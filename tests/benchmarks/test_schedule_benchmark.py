@@ -21,7 +21,7 @@ import pytest
 
 from seqgc.rounds import ClosingRule, OnRecord, Setting, SwitchingPolicy
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.training._history import read_history
+from seqgc.training.history import read_history
 
 N, ROUNDS, MOST_S = 256, 100_000, 10.0
 SPECS = {  # how many stragglers there are, in the first of so many rounds

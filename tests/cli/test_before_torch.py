@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch.optim import lr_scheduler
 
+from seqgc.models.factories import data_names
+from seqgc.models.losses import LOSSES as TORCH_LOSSES
 from seqgc.training import MODULES as NETWORKS
-from seqgc.training.factories import LOSSES as TORCH_LOSSES
-from seqgc.training.factories import data_names
 from tests.cli.inside import DATA, LOSSES, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 
 BAD = {

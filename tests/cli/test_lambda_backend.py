@@ -58,7 +58,7 @@ def a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def aws(a_user: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLambda]:
-    factories = "seqgc.training.factories,sklearn.datasets"
+    factories = "seqgc.models.factories,sklearn.datasets"
     with LocalLambda(
         HANDLER,
         concurrency=16,

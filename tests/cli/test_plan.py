@@ -10,13 +10,13 @@ import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.cli.config import validated
-from seqgc.deploy import FunctionSetup, PriceModel, read_prices
+from seqgc.costs import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
+from seqgc.models.factories import workload_of
 from seqgc.ports import Dispatch, Task, WorkItem
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.stores import DirectoryStore, StoreChoice
 from seqgc.training import ResultLayout, TaskSizes, TorchWorkload, TrainingPlan, Work
-from seqgc.training.factories import workload_of
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
     StoreKind,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.deploy import (
+from seqgc.costs import (
     Budget,
     FunctionSetup,
     PriceModel,

@@ -19,17 +19,17 @@ from safetensors.numpy import save_file
 from seqgc.cli import main
 from seqgc.deploy import DeployError, put_data, upload_data
 from seqgc.errors import ParameterError, SkewError, StoreError
-from seqgc.stores import find_data
-from seqgc.training.compute import TorchComputeFactory
-from seqgc.training.factories import (
-    digits,
+from seqgc.models.compute import TorchComputeFactory
+from seqgc.models.factories import (
     make_models_compute,
     named_data,
     register_data,
     registered_model,
     workload_of,
 )
-from seqgc.training.stored import StoredPoints
+from seqgc.models.problems import digits
+from seqgc.models.stored_points import StoredPoints
+from seqgc.stores import find_data
 from seqgc.workers import FunctionSettings, functions, lambda_local
 from tests.deploy.kit import REGION
 from tests.kit import system_calls

@@ -190,7 +190,7 @@ def test_two_locks_agree_and_the_zip_takes_its_own() -> None:
     ("modules", "requirements"),
     [
         (["lambda_handlers.gradient_worker.numpy_factories"], "requirements.txt"),
-        (["seqgc.training.factories"], "requirements-torch.txt"),
+        (["seqgc.models.factories"], "requirements-torch.txt"),
     ],
 )
 def test_what_a_worker_imports_is_installed(modules: list[str], requirements: str) -> None:

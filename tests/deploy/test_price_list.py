@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from seqgc.cli import main
-from seqgc.deploy import find_prices, prices_date, read_prices
+from seqgc.costs import find_prices, prices_date, read_prices
 from seqgc.errors import ParameterError
 
 Out = pytest.CaptureFixture[str]

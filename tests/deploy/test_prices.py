@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqgc.deploy import (
+from seqgc.costs import (
     PRICES_FILE,
     FunctionSetup,
     PlannedUse,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_ import Leases, Staying
-from seqgc.deploy import (
+from seqgc.costs import (
     FunctionSetup,
     PlannedUse,
     PriceModel,

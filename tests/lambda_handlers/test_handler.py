@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from lambda_handlers.gradient_worker import numpy_factories
+from seqgc.models.factories import workload_of
 from seqgc.ports import Task
 from seqgc.stores import DirectoryStore
 from seqgc.training import ResultLayout, registered_model
-from seqgc.training.factories import workload_of
 from seqgc.wire import (
     FailureMessage,
     InvokeMessage,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from seqgc.training.factories import register_data, register_module
+from seqgc.models.factories import register_data, register_module
 
 
 @register_module("toy")

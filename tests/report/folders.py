@@ -52,7 +52,7 @@ def write_run(
     delays = LAMBDA_CNN.profile(rounds, workers=n, rng=np.random.default_rng(seed)).times
     now = SimpleNamespace(s=0.0, before=0.0)
     run = RunDirectory(path, config=CONFIG.format(scheme=scheme, n=n, model=json.dumps(models[0])))
-    with patch("seqgc.training.rundir.time", SimpleNamespace(monotonic=lambda: now.s)):
+    with patch("seqgc.runs.folder.time", SimpleNamespace(monotonic=lambda: now.s)):
         log, new = EventLog(path / "events.jsonl"), list[JobMetrics]()
         losses = MetricsLog(path / "metrics.csv", metrics=lambda: take(new), warn=print)
 

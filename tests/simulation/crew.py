@@ -15,8 +15,9 @@ from unittest import mock
 
 from seqgc.backends import lambda_
 from seqgc.backends.lambda_ import Address, Invoking, LambdaBackend
+from seqgc.models import factories
 from seqgc.stores import DirectoryStore, RetiringStore
-from seqgc.training import Crew, Work, factories, run
+from seqgc.training import Crew, Work, run
 from seqgc.workers import FunctionSettings, FunctionWorkers, Reach
 from tests.simulation.functions import TIMEOUT_S, Account, Wire
 from tests.simulation.seams import (

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from seqgc.models.factories import register_data, register_module
 from seqgc.training import Model, Recipe
-from seqgc.training.factories import register_data, register_module
 
 WILD: Final = "m1"
 """The model that diverges in a scenario that has one."""

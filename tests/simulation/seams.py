@@ -30,7 +30,10 @@ from seqgc.backends.lambda_._transport import connection_error, reply_of
 from seqgc.clocks._errands import Errands
 from seqgc.master import _gathering as gathering
 from seqgc.master._replicas import Replicas
+from seqgc.models import factories, provenance
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.runs import folder
+from seqgc.runs.lease import Lease
 from seqgc.stores import _objects as objects
 from seqgc.stores import _open as opening_stores
 from seqgc.training import (
@@ -38,20 +41,16 @@ from seqgc.training import (
     Objective,
     TorchCompute,
     TorchWorkload,
-    _checkpointer,
-    _fingerprint,
-    _made_of,
-    _models,
-    _work,
-    factories,
-    rundir,
+    checkpointer,
+    fingerprint,
+    work,
+    workload,
 )
-from seqgc.training._history import History, Recorder
-from seqgc.training._learner import Learner
-from seqgc.training._lease import Lease
-from seqgc.training._models import ModelsWorkload, PartsState, WorkloadState
-from seqgc.training._queue import DataQueue
+from seqgc.training.history import History, Recorder
+from seqgc.training.jobs import DataQueue
+from seqgc.training.learner import Learner
 from seqgc.training.stale import StaleWorkload
+from seqgc.training.workload import ModelsWorkload, PartsState, WorkloadState
 from seqgc.wire import _codec as codec
 from seqgc.wire import _frame as frames
 from seqgc.worker import _invocations as invocations
@@ -72,7 +71,7 @@ __all__ = [
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.
-_data = cache(_made_of._data)
+_data = cache(provenance._data)
 _seen: dict[Model, dict[str, str]] = {}  # by model, of which each has its own data
 
 
@@ -82,8 +81,8 @@ def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
     return _seen[model]
 
 
-_plain_of_model = _fingerprint._of_model
-_require_sound = cache(_models.require_sound)
+_plain_of_model = fingerprint._of_model
+_require_sound = cache(workload.require_sound)
 _objective = factories._objective
 _objectives: dict[object, Objective] = {}
 
@@ -160,7 +159,8 @@ class _Calendar:
 @cache
 def _timed() -> tuple[ModuleType, ...]:
     """Return the modules of seqgc that ask for the time; none is imported later."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("seqgc.training")]
+    rooms = ("seqgc.models", "seqgc.runs", "seqgc.training")
+    modules = [module for name, module in sys.modules.items() if name.startswith(rooms)]
     return tuple(module for module in modules if getattr(module, "time", None) is time)
 
 
@@ -168,8 +168,8 @@ def _timed() -> tuple[ModuleType, ...]:
 def checkpoints_at_once(clock: object) -> Iterator[None]:
     """Let checkpoints be due by a clock of one's own, and be written when they are taken."""
     with (
-        mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline),
-        mock.patch.object(_checkpointer, "time", clock),
+        mock.patch.object(checkpointer, "ThreadPoolExecutor", Inline),
+        mock.patch.object(checkpointer, "time", clock),
     ):
         yield
 
@@ -200,14 +200,14 @@ def replaced(
     with ExitStack() as stack:
         patch = stack.enter_context
         patch(system_calls(system))
-        patch(mock.patch.object(_checkpointer, "ThreadPoolExecutor", Inline))
-        patch(mock.patch.object(_models, "require_sound", _require_sound))
-        patch(mock.patch.object(_work, "TorchComputeFactory", _SharedCompute))
-        patch(mock.patch.object(_fingerprint, "_of_model", _of_model))
-        patch(mock.patch.object(_made_of, "_data", _data))
+        patch(mock.patch.object(checkpointer, "ThreadPoolExecutor", Inline))
+        patch(mock.patch.object(workload, "require_sound", _require_sound))
+        patch(mock.patch.object(work, "TorchComputeFactory", _SharedCompute))
+        patch(mock.patch.object(fingerprint, "_of_model", _of_model))
+        patch(mock.patch.object(provenance, "_data", _data))
         patch(mock.patch.object(master, "run", watched_run))
         patch(mock.patch.object(time, "time", clock.time))
-        patch(mock.patch.object(rundir, "datetime", _Calendar(clock)))
+        patch(mock.patch.object(folder, "datetime", _Calendar(clock)))
         for module in _timed():
             patch(mock.patch.object(module, "time", clock))
         yield

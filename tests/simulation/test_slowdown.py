@@ -21,7 +21,7 @@ from seqgc.profiles import (
 from seqgc.rounds import ClosingRule, Decision, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
-from seqgc.training.slowdown import Slowdown
+from seqgc.training.adaptive import Slowdown
 from tests.conftest import RECORDED
 from tests.kit import SOAK
 

@@ -3,13 +3,14 @@
 Users have none of these, so they may change at any time; tests take them from here.
 """
 
-from seqgc.training._accepted import KINDS
-from seqgc.training._checkpointer import Checkpointer, RunState
-from seqgc.training._fingerprint import changes, fingerprint
-from seqgc.training._forms import form_of
-from seqgc.training._made_of import _data as data_line
-from seqgc.training._session import Session
-from seqgc.training.rundir import EventLog, MetricsLog
+from seqgc.models.model import form_of
+from seqgc.models.provenance import _data as data_line
+from seqgc.runs.folder import EventLog
+from seqgc.runs.metrics import MetricsLog
+from seqgc.training.checkpointer import Checkpointer, RunState
+from seqgc.training.fingerprint import changes, fingerprint
+from seqgc.training.on_disk import KINDS
+from seqgc.training.session import Session
 
 __all__ = [
     "KINDS",

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from seqgc.errors import CallbackError, ParameterError
+from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.training import Callback, Stop, TrainingPlan, train
 from seqgc.training.callbacks import CallbackList
-from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.training.inside import RunState
 from tests.training.reference import flat, make_model
 from tests.training.test_loop import begun, go_on

@@ -26,14 +26,14 @@ from seqgc import workers
 from seqgc.cli import main
 from seqgc.cli.config import ModelConfig, RunConfig
 from seqgc.errors import ParameterError
+from seqgc.models.model import Recipe
+from seqgc.models.validation import Validation
 from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
+from seqgc.runs.journal import read_journal
 from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Crew, Model, TrainingPlan, Work, resume, train
-from seqgc.training.journal import read_journal
-from seqgc.training.model import Recipe
 from seqgc.training.stale import Updates
-from seqgc.training.validation import Validation
 from seqgc.workers import DelaySettings, FunctionSettings
 from tests.kit import SOAK
 from tests.training.inside import changes, fingerprint

@@ -19,16 +19,16 @@ import torch
 
 from seqgc.errors import SeqgcError, StoreError
 from seqgc.ports import Seen
+from seqgc.runs.snapshots import SCHEMA, Snapshot, SnapshotFolder
 from seqgc.testing import eventually
 from seqgc.training import (
     TrainingPlan,
-    _checkpointer,
+    checkpointer,
     load_checkpoint,
     resume,
     save_checkpoint,
     train,
 )
-from seqgc.training.snapshots import SCHEMA, Snapshot, SnapshotFolder
 from tests.kit import SOAK, system_calls
 from tests.simulation.seams import Inline
 from tests.training.inside import RunState
@@ -104,7 +104,7 @@ def test_a_pipe_that_a_checkpoint_takes_for_an_empty_file_is_not_waited_for(
 def test_a_checkpoint_of_another_version_is_not_called_damaged(
     snapshots: SnapshotFolder[dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqgc.training.snapshots.SCHEMA", 99)
+    monkeypatch.setattr("seqgc.runs.snapshots.SCHEMA", 99)
     with pytest.raises(StoreError) as caught:
         snapshots.newest()
     why = f"is of another version of seqgc: schema {SCHEMA} where this one has 99"
@@ -180,7 +180,7 @@ def test_a_checkpoint_of_no_use_takes_no_place_of_the_two_and_stays_until_it_is_
     write(master(), 12)
     with monkeypatch.context() as other:
         if why == "of another version":
-            other.setattr("seqgc.training.snapshots.SCHEMA", SCHEMA + 1)
+            other.setattr("seqgc.runs.snapshots.SCHEMA", SCHEMA + 1)
         write(master(), 31)
     if why == "damaged":
         flip(tmp_path / "31")
@@ -283,7 +283,7 @@ def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
 def test_the_next_damage_loses_no_run_that_has_gone_on_from_an_older_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_checkpointer, "ThreadPoolExecutor", Inline)
+    monkeypatch.setattr(checkpointer, "ThreadPoolExecutor", Inline)
     run, whole = tmp_path / "run", begun(steps=6)
     of, copying = replace(whole, models=whole.models[:1]), CopyAt(run, {40})
     expected = outcome(train(of, crew(), run=run, observers=[copying]).run)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from seqgc.errors import ParameterError
+from seqgc.models.factories import make_models_compute, register_module, workload_of
 from seqgc.ports import FloatArray, MiniTask
 from seqgc.stores import MemoryStore
 from seqgc.training import (
@@ -29,7 +30,6 @@ from seqgc.training import (
     resume,
     train,
 )
-from seqgc.training.factories import make_models_compute, register_module, workload_of
 from tests.training.reference import Chunks, blobs, flat, make_model
 from tests.training.test_factories import Spec, model_of
 from tests.training.test_factories import registered_names_do_not_stay as registered  # noqa: F401

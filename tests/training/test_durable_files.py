@@ -16,9 +16,9 @@ import torch
 from seqgc.errors import ParameterError, SeqgcError
 from seqgc.ports import Dispatch, Seen
 from seqgc.runs import read_run_header
+from seqgc.runs.folder import RunDirectory
+from seqgc.runs.journal import Journal, read_journal
 from seqgc.training import resume, save_checkpoint, train
-from seqgc.training.journal import Journal, read_journal
-from seqgc.training.rundir import RunDirectory
 from tests.kit import system_calls
 from tests.training.test_resume import CopyAt, crew, plan, whole_checkpoints  # noqa: F401 (a fixture)
 

@@ -17,12 +17,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from seqgc.errors import ParameterError
-from seqgc.ports import WeightedPoints, WeightRef
-from seqgc.stores import DirectoryStore
-from seqgc.training import Model, Recipe, TorchComputeFactory
-from seqgc.training import factories as factories_module
-from seqgc.training.factories import (
-    LOSSES,
+from seqgc.models import factories as factories_module
+from seqgc.models.factories import (
     import_registered,
     make_models_compute,
     make_module,
@@ -31,7 +27,11 @@ from seqgc.training.factories import (
     register_module,
     workload_of,
 )
-from seqgc.training.problems import MODULES
+from seqgc.models.losses import LOSSES
+from seqgc.models.problems import MODULES
+from seqgc.ports import WeightedPoints, WeightRef
+from seqgc.stores import DirectoryStore
+from seqgc.training import Model, Recipe, TorchComputeFactory
 from seqgc.worker import FACTORIES
 from tests.training.inside import form_of
 
@@ -369,7 +369,7 @@ def test_the_master_imports_what_the_image_names(
 ) -> None:
     (tmp_path / "seqgc_mine.py").write_text(
         "from torch import nn\n"
-        "from seqgc.training.factories import register_module\n"
+        "from seqgc.models.factories import register_module\n"
         "@register_module('line')\n"
         "def line(seed): return nn.Linear(1, 1)\n"
     )

@@ -14,10 +14,10 @@ import pytest
 
 from seqgc.errors import StoreError
 from seqgc.ports import Close, Seen, WeightRef
+from seqgc.runs.journal import Journal, read_journal
+from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.stores import MemoryStore, RetiringStore
 from seqgc.training import resume, train
-from seqgc.training.journal import Journal, read_journal
-from seqgc.training.snapshots import SnapshotFolder
 from tests.training.test_resume import crew, outcome, plan, whole_checkpoints  # noqa: F401
 
 SPEC = "gc-rep:s=1"

@@ -11,8 +11,8 @@ import pytest
 
 from seqgc.errors import StoreError
 from seqgc.ports import Seen
+from seqgc.runs.journal import read_journal
 from seqgc.training import resume, train
-from seqgc.training.journal import read_journal
 from tests.kit import system_calls
 from tests.training.test_resume import crew, outcome, plan
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from seqgc.errors import ParameterError
+from seqgc.models.factories import register_data
 from seqgc.training import Model, grid, registered_model
-from seqgc.training.factories import register_data
 from tests.training.reference import SGD, blobs, make_model
 
 

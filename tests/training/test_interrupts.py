@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from seqgc.training._interrupts import Interrupts
+from seqgc.training.session import Interrupts
 from tests.kit import interrupts
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from seqgc import workers
 from seqgc.backends.lambda_ import Leases
-from seqgc.deploy import FunctionSetup, PriceModel, StayBudget, Traffic, read_prices
+from seqgc.costs import FunctionSetup, PriceModel, StayBudget, Traffic, read_prices
 from seqgc.errors import BudgetError
 from seqgc.ports import Backend
+from seqgc.runs.journal import read_journal
 from seqgc.training import Crew, TrainingPlan, Work, resume, train
-from seqgc.training.journal import read_journal
 from tests.training.reference import make_model
 from tests.training.test_adaptive import replayed
 

@@ -22,11 +22,11 @@ from torch.utils.data import TensorDataset
 from seqgc import Validation
 from seqgc.cli.config import checked
 from seqgc.errors import ParameterError
+from seqgc.models.factories import make_models_compute, named_data, workload_of
+from seqgc.models.model import ParameterVector
 from seqgc.ports import FloatArray, WeightedPoints
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, Recipe, TorchCompute, evaluate, make_module, registered_model
-from seqgc.training.factories import make_models_compute, named_data, workload_of
-from seqgc.training.model import ParameterVector
 from seqgc.worker import FACTORIES
 from tests.cli.inside import make_models
 from tests.training.reference import SGD, blobs, make_model

@@ -11,8 +11,7 @@ import pytest
 
 from seqgc.cli import main
 from seqgc.errors import ParameterError
-from seqgc.training.new_run import remove_unbegun
-from seqgc.training.rundir import RunDirectory
+from seqgc.runs.folder import RunDirectory, remove_unbegun
 from tests.kit import system_calls
 
 TRAIN = ["train", "-n", "2", "--models", "1", "--module", "mlp", "--scheme", "uncoded"]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from seqgc import workers
 from seqgc.backends import LocalBackend, Messaging
-from seqgc.deploy import Budget, FunctionSetup, PriceModel, Traffic, read_prices
+from seqgc.costs import Budget, FunctionSetup, PriceModel, Traffic, read_prices
 from seqgc.errors import BudgetError
 from seqgc.ports import Backend, Dispatch, Observer, Seen
 from seqgc.stores import DirectoryStore

@@ -24,7 +24,7 @@ from seqgc.training import (
     make_module,
     save_checkpoint,
 )
-from seqgc.training.parked import Parked
+from seqgc.training.results import Parked
 from tests.training.reference import flat, make_model, train_alone
 
 

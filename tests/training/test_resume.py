@@ -28,11 +28,11 @@ from seqgc import workers
 from seqgc.errors import DamageError, ParameterError, StoreError
 from seqgc.ports import Backend, Close, Dispatch, FloatArray, Observer, Seen, WeightedPoints
 from seqgc.runs import RecordedRun, read_run
+from seqgc.runs.journal import Journal, read_journal
+from seqgc.runs.lease import Lease
+from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.search import ReplayBackend
 from seqgc.training import Adaptation, TorchCompute, TrainingPlan, resume, train
-from seqgc.training._lease import Lease
-from seqgc.training.journal import Journal, read_journal
-from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from seqgc.worker import ComputeFactory
 from tests.kit import SOAK, interrupts, system_calls
 from tests.training.inside import Checkpointer

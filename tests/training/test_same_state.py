@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from seqgc import workers
 from seqgc.errors import CallbackError, ParameterError
+from seqgc.runs.journal import Journal, read_journal
+from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.training import Callback, Crew, Validation, Work, resume, train
-from seqgc.training.journal import Journal, read_journal
-from seqgc.training.snapshots import Snapshot, SnapshotFolder
 from tests.training.inside import RunState
 from tests.training.reference import make_model
 from tests.training.test_adaptive import replayed

@@ -15,15 +15,15 @@ import torch
 
 from seqgc import registered_model, workers
 from seqgc.errors import ParameterError, SkewError
+from seqgc.models import factories as factories_module
+from seqgc.models.factories import make_models_compute, workload_of
 from seqgc.training import Model, TrainingPlan, train
-from seqgc.training import factories as factories_module
-from seqgc.training.factories import make_models_compute, workload_of
 from seqgc.workers import FunctionSettings
 
 NETS = """
 import torch
 from {beside} import scaled
-from seqgc.training.factories import register_data, register_module
+from seqgc.models.factories import register_data, register_module
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -114,7 +114,7 @@ def test_every_part_that_differs_is_named(
 
 
 def test_of_large_data_some_is_looked_at_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seqgc.training._made_of._MOST_BYTES", 64 * 40)
+    monkeypatch.setattr("seqgc.models.provenance._MOST_BYTES", 64 * 40)
     x = torch.zeros(64 * 100, 1)
     for points in (x, torch.zeros(1, 64 * 100).T):  # as one piece of memory, and not
         data = torch.utils.data.TensorDataset(points, torch.zeros(64 * 100, 0))

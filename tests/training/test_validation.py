@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
+from seqgc.models.validation import Validator
 from seqgc.training import Validation
-from seqgc.training.validation import Validator
 from tests.training.reference import blobs, make_model
 
 NAN = math.nan

@@ -1,0 +1,22 @@
+"""Costs of functions on AWS: prices, estimates before a run, budgets in it, bills after it."""
+
+from seqgc.costs.prices import INIT_LIMIT_S as INIT_LIMIT_S
+from seqgc.costs.prices import PRICES_FILE as PRICES_FILE
+from seqgc.costs.prices import START_S as START_S
+from seqgc.costs.prices import Architecture as Architecture
+from seqgc.costs.prices import Bill as Bill
+from seqgc.costs.prices import DatedPrices as DatedPrices
+from seqgc.costs.prices import FunctionSetup as FunctionSetup
+from seqgc.costs.prices import Prices as Prices
+from seqgc.costs.prices import Traffic as Traffic
+from seqgc.costs.prices import Usage as Usage
+from seqgc.costs.prices import find_prices as find_prices
+from seqgc.costs.prices import prices_date as prices_date
+from seqgc.costs.prices import read_prices as read_prices
+from seqgc.costs.spending import Budget as Budget
+from seqgc.costs.spending import Estimate as Estimate
+from seqgc.costs.spending import PlannedUse as PlannedUse
+from seqgc.costs.spending import PriceModel as PriceModel
+from seqgc.costs.spending import StayBudget as StayBudget
+from seqgc.costs.spending import estimate_plan as estimate_plan
+from seqgc.costs.spending import estimate_run as estimate_run

@@ -1,0 +1,463 @@
+"""Prices of AWS: what they are, where they come from, and the bill of a use."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+import tomli_w
+
+from seqgc._aws import is_on_this_machine
+from seqgc._durable import replacing
+from seqgc.errors import ParameterError, did_you_mean, one_line, require_int
+from seqgc.wire import StoreKind
+
+Architecture: TypeAlias = Literal["x86_64", "arm64"]
+
+PRICES_FILE: Final = Path(__file__).with_name("prices.toml")
+
+INIT_LIMIT_S: Final = 10.0
+"""How long an environment may take to start (INIT), seconds, beside the function's time-out.
+
+What takes longer Lambda begins again within the invocation. Since August 2025 it bills INIT for
+all functions (compute blog, "AWS Lambda standardizes billing for INIT Phase").
+"""
+
+START_S: Final = 2.5
+"""How long an environment is expected to import the handler and PyTorch for, seconds.
+
+Measured as processor time: 2.2 to 2.5 s; 0.2 s without PyTorch. It is billed wherever it happens:
+in INIT, or, of what is imported when it is first needed, in the first invocation.
+"""
+
+_BASE64 = 4 / 3  # characters a byte
+_GB = 2**30  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Metered quantities; they add up. ``transfer_out_bytes`` leave the region.
+
+    Examples
+    --------
+    >>> (Usage(requests=2, gb_seconds=0.5) + Usage(requests=1).times(3)).requests
+    5
+    """
+
+    requests: int = 0  # invocations
+    gb_seconds: float = 0.0
+    efs_read_bytes: int = 0
+    efs_write_bytes: int = 0
+    s3_puts: int = 0
+    s3_gets: int = 0
+    transfer_out_bytes: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return Usage(**{name: sum(both) for name, both in pairs.items()})
+
+    def times(self, count: int) -> Usage:
+        """Return ``count`` times as much."""
+        return Usage(**{f.name: getattr(self, f.name) * count for f in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSetup:
+    """A function's memory (MB) and time-out (seconds), which set what an invocation can cost.
+
+    An invocation for which an environment must start is billed that start (INIT) as well, which the
+    time-out does not count.
+
+    Raises
+    ------
+    ParameterError
+        If they are outside Lambda's limits.
+
+    Examples
+    --------
+    >>> FunctionSetup(memory_mb=2048, timeout_s=30.0).invocation(1.0001).gb_seconds  # by the ms, up
+    2.002
+    """
+
+    memory_mb: int
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        if not 128 <= self.memory_mb <= 10240:
+            rule = "must satisfy 128 <= memory_mb <= 10240 (Lambda)"
+            raise ParameterError("memory_mb", rule, self.memory_mb)
+        if not 0 < self.timeout_s <= 900:
+            rule = "must satisfy 0 < timeout_s <= 900 (Lambda)"
+            raise ParameterError("timeout_s", rule, self.timeout_s)
+
+    @property
+    def longest_s(self) -> float:
+        """The most that an invocation is billed: a start at its limit, then to the time-out."""
+        return INIT_LIMIT_S + self.timeout_s
+
+    def invocation(self, seconds: float) -> Usage:
+        """Return the usage of one invocation, any start included; billed up to `longest_s`."""
+        return replace(self.start(min(seconds, self.longest_s)), requests=1)
+
+    def stays(self, seconds: float, *, count: int = 1) -> Usage:
+        """Return the usage of ``count`` functions that stay, one after another, so long in all."""
+        return replace(self.start(seconds), requests=count)
+
+    def start(self, seconds: float = START_S) -> Usage:
+        """Return the usage of an environment's start that takes so many seconds."""
+        # The rounding takes back what the multiplication adds: 1.001 s are 1001 ms.
+        milliseconds = math.ceil(round(max(seconds, 0.0) * 1e3, 6))
+        return Usage(gb_seconds=milliseconds * self.memory_mb / (1024 * 1000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """The bytes that a task moves, beside its message.
+
+    Of one job, ``weights_bytes`` in ``weights_files`` files or objects are new to an environment:
+    each is read once, then cached. A task needs the weights of ``weights_jobs`` jobs; an
+    environment that was just started has none. Its results are ``result_bytes`` as they are packed,
+    ``results_stored`` if they are too large for the answer and go through the store. Of a job's
+    weights there are up to so many ``versions``, if more than one each for the tasks that leave
+    together. What a master outside the region reads is paid for as transfer to the internet.
+
+    Examples
+    --------
+    >>> files = Traffic(where="directory", weights_bytes=1000, result_bytes=500)
+    >>> files.task().efs_read_bytes, files.publication().efs_write_bytes
+    (1000, 1000)
+    """
+
+    where: StoreKind
+    weights_bytes: int
+    result_bytes: int
+    weights_files: int = 1
+    weights_jobs: int = 1
+    versions: int = 1
+    results_stored: bool = False
+    master_outside: bool = False
+
+    def __post_init__(self) -> None:
+        require_int("weights_jobs", self.weights_jobs, least=1)
+        if self.where == "inline" and self.results_stored:
+            rule = "must be directory or s3 where results are too large for the answer"
+            raise ParameterError("where", rule, self.where)
+
+    def task(self, *, fresh: bool = False, mini_tasks: int | None = None) -> Usage:
+        """Return what one task's weights and results use, the master's reading included.
+
+        ``fresh``: in an environment that was just started, and has none of the weights yet;
+        ``mini_tasks``: how many it has, each of one job; None: as many as a task may have.
+        """
+        jobs = self.weights_jobs if mini_tasks is None else min(mini_tasks, self.weights_jobs)
+        result_bytes = math.ceil(self.result_bytes * jobs / self.weights_jobs)
+        jobs = jobs if fresh else min(jobs, 1)
+        stored = result_bytes if self.results_stored else 0
+        answered = stored or math.ceil(result_bytes * _BASE64)
+        out = Usage(transfer_out_bytes=answered if self.master_outside else 0)
+        match self.where:
+            case "directory":
+                read = jobs * self.weights_bytes + stored
+                return replace(out, efs_read_bytes=read, efs_write_bytes=stored)
+            case "s3":
+                gets = jobs * self.weights_files + self.results_stored
+                return replace(out, s3_gets=gets, s3_puts=int(self.results_stored))
+            case "inline":
+                return out
+
+    def publication(self) -> Usage:
+        """Return what it takes the master to publish a job's weights."""
+        if self.where == "directory":
+            return Usage(efs_write_bytes=self.weights_bytes)
+        return Usage(s3_puts=self.weights_files) if self.where == "s3" else Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What a usage costs, in US dollars."""
+
+    functions: float
+    requests: float
+    efs: float
+    s3: float
+    transfer: float
+
+    @property
+    def usd(self) -> float:
+        """The sum."""
+        return self.functions + self.requests + self.efs + self.s3 + self.transfer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """The prices of a region, US dollars per unit; the fields are the keys of the file.
+
+    Storage is not part of a `bill`: weights and gradients are there for seconds.
+
+    Examples
+    --------
+    >>> from seqgc.costs import Usage, read_prices
+    >>> prices = read_prices("us-east-1")
+    >>> bill = prices.bill(Usage(requests=1_000_000, gb_seconds=1000.0), architecture="arm64")
+    >>> bill.requests, round(bill.functions, 7), round(bill.usd, 7)
+    (0.2, 0.0133334, 0.2133334)
+    """
+
+    lambda_x86_64_gb_second: float
+    lambda_arm64_gb_second: float
+    lambda_million_requests: float
+    efs_elastic_read_gb: float
+    efs_elastic_write_gb: float
+    s3_thousand_puts: float
+    s3_thousand_gets: float
+    transfer_out_gb: float
+
+    def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
+        """Return what a usage costs; the architecture must be one of Lambda's."""
+        known = get_args(Architecture)
+        if architecture not in known:
+            rule = f"must be {' or '.join(known)}"
+            raise ParameterError("arch", rule, architecture, did_you_mean(architecture, known))
+        arm = architecture == "arm64"
+        second = self.lambda_arm64_gb_second if arm else self.lambda_x86_64_gb_second
+        read = usage.efs_read_bytes / _GB * self.efs_elastic_read_gb
+        written = usage.efs_write_bytes / _GB * self.efs_elastic_write_gb
+        puts = usage.s3_puts / 1e3 * self.s3_thousand_puts
+        gets = usage.s3_gets / 1e3 * self.s3_thousand_gets
+        return Bill(
+            functions=usage.gb_seconds * second,
+            requests=usage.requests / 1e6 * self.lambda_million_requests,
+            efs=read + written,
+            s3=puts + gets,
+            transfer=usage.transfer_out_bytes / _GB * self.transfer_out_gb,
+        )
+
+
+def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Prices:
+    """Return the prices of a region.
+
+    Raises
+    ------
+    ParameterError
+        If the file has none, or not exactly the prices that are asked for.
+    """
+    regions = _decoded_prices(path)["regions"]
+    if region not in regions:
+        remedy = f"add its prices to {path}, from the pages that are named there"
+        raise ParameterError("region", f"must be one of {', '.join(regions)}", region, remedy)
+    values, where = regions[region], f"regions.{region}"
+    names = {field.name for field in fields(Prices)}
+    if set(values) != names:
+        odd = ", ".join(sorted(set(values) ^ names))
+        raise ParameterError("prices", f"of {where} must be {', '.join(sorted(names))}", odd)
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+            raise ParameterError("prices", f"{where}.{name} must be a price in USD >= 0", value)
+    return Prices(**{name: float(value) for name, value in values.items()})
+
+
+def prices_date(path: Path = PRICES_FILE) -> date:
+    """Return the day for which the file's prices were true."""
+    return date.fromisoformat(str(_decoded_prices(path)["as_of"]))
+
+
+@lru_cache(maxsize=4)
+def _decoded_prices(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ParameterError("prices", f"must be a TOML file ({error})", str(path)) from None
+    if content.get("schema") != 1 or "as_of" not in content or "regions" not in content:
+        rule = "must have schema = 1, as_of and [regions.…]"
+        raise ParameterError("prices", rule, sorted(content))
+    return content
+
+
+LIST: Final = "https://pricing.us-east-1.amazonaws.com"
+_TIMEOUT_S, _LONGEST_S = 3.0, 20.0  # of an answer; of all files
+_LARGEST: Final = 64 * 2**20  # bytes of a file; the largest is of about one megabyte
+_DEAREST: Final = 100.0  # US dollars of a unit, none of which costs one
+_FRESH: Final = timedelta(days=1)
+_REGION: Final = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+_PREFIX: Final = r"(?:EU-|[A-Z]{2,4}\d+-)?"  # what a region's name is within a usage type
+
+# Of each price: the service, the usage type, how many units it is of, and what else it is.
+_SOUGHT: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
+    "lambda_x86_64_gb_second": ("AWSLambda", "Lambda-GB-Second", 1, {}),
+    "lambda_arm64_gb_second": ("AWSLambda", "Lambda-GB-Second-ARM", 1, {}),
+    "lambda_million_requests": ("AWSLambda", "Request", 1e6, {}),
+    "efs_elastic_read_gb": ("AmazonEFS", "ETDataAccess-Bytes", 1, {"accessType": "Read"}),
+    "efs_elastic_write_gb": ("AmazonEFS", "ETDataAccess-Bytes", 1, {"accessType": "Write"}),
+    "s3_thousand_puts": ("AmazonS3", "Requests-Tier1", 1e3, {}),
+    "s3_thousand_gets": ("AmazonS3", "Requests-Tier2", 1e3, {}),
+    "transfer_out_gb": ("AWSDataTransfer", "DataTransfer-Out-Bytes", 1, {}),
+}
+
+
+class _Range(msgspec.Struct, rename="camel"):
+    price_per_unit: dict[str, str]
+    begin_range: str = "0"
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    price_dimensions: dict[str, _Range]
+
+
+class _Product(msgspec.Struct):
+    attributes: dict[str, object]
+
+
+class _Terms(msgspec.Struct, rename="pascal"):
+    on_demand: dict[str, dict[str, _Term]] = {}
+
+
+class _Offer(msgspec.Struct):
+    products: dict[str, _Product]
+    terms: _Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatedPrices:
+    """A region's prices, the day for which they are true, and where they are from.
+
+    ``missed`` says why they are not from AWS's list, and is empty if they are.
+    """
+
+    prices: Prices
+    as_of: date
+    source: str
+    missed: str = ""
+
+
+def find_prices(region: str, *, ask: bool = True) -> DatedPrices:
+    """Return the prices of a region: AWS's own, at most a day old, if they can be had.
+
+    Without ``ask`` nobody is asked: what is at hand is taken.
+
+    Raises
+    ------
+    ParameterError
+        If nothing is at hand of that region either; it says why AWS's list could not be had.
+    """
+    base = os.environ.get("SEQGC_PRICE_LIST", LIST)
+    if not base:
+        return _shipped(region, "SEQGC_PRICE_LIST is empty")
+    if not _REGION.fullmatch(region):
+        raise ParameterError("region", "must be the name of an AWS region, as eu-central-1", region)
+    kept = _kept(region)
+    if kept is not None and (not ask or timedelta() <= date.today() - kept.as_of < _FRESH):
+        return kept
+    if not ask:
+        return _shipped(region, "nobody was asked")
+    asked = _ask(region, base)
+    if isinstance(asked, DatedPrices):
+        return asked
+    if kept is not None:
+        return DatedPrices(prices=kept.prices, as_of=kept.as_of, source=kept.source, missed=asked)
+    return _shipped(region, asked)
+
+
+def _shipped(region: str, missed: str) -> DatedPrices:
+    try:
+        prices = read_prices(region)
+    except ParameterError as error:
+        if error.argument != "region":
+            raise
+        rule = f"{error.rule}, or AWS's price list in reach ({missed})"
+        raise ParameterError("region", rule, region) from None
+    source = "the table that comes with seqgc"
+    return DatedPrices(prices=prices, as_of=prices_date(), source=source, missed=missed)
+
+
+@lru_cache
+def _ask(region: str, base: str) -> DatedPrices | str:
+    """Return what AWS asks, and keep it; or why it cannot be had, once for this process."""
+    offers: dict[str, _Offer] = {}
+    until = time.monotonic() + _LONGEST_S
+    try:
+        for service in dict.fromkeys(service for service, *_ in _SOUGHT.values()):
+            url = f"{base.rstrip('/')}/offers/v1.0/aws/{service}/current/{region}/index.json"
+            offers[service] = msgspec.json.decode(_read_offer(url, until), type=_Offer)
+        prices = Prices(**{name: _price(offers, name) for name in _SOUGHT})
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        return one_line(f"{type(error).__name__}: {error}", limit=120)
+    found = DatedPrices(prices=prices, as_of=date.today(), source="AWS's price list")
+    content = {"schema": 1, "as_of": found.as_of, "regions": {region: asdict(prices)}}
+    with suppress(OSError):  # it is asked for again
+        path = _file(region)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(tomli_w.dumps(content).encode())
+    return found
+
+
+def _read_offer(url: str, until: float) -> bytes:
+    from http.client import HTTPException
+
+    # not before: it takes longer than most of what is imported
+    from urllib.request import ProxyHandler, build_opener
+
+    proxies = dict[str, str]() if is_on_this_machine(url) else None  # None: the environment's
+    parts: list[bytes] = []
+    try:
+        with build_opener(ProxyHandler(proxies)).open(url, timeout=_TIMEOUT_S) as answer:
+            while part := answer.read(2**20):
+                parts.append(part)
+                if sum(map(len, parts)) > _LARGEST:
+                    raise ValueError(f"{url} is larger than {_LARGEST} bytes")
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{url} takes too long")
+    except HTTPException as error:
+        raise ConnectionError(f"{url}: {type(error).__name__}: {error}") from error
+    return b"".join(parts)
+
+
+def _price(offers: dict[str, _Offer], name: str) -> float:
+    """Return the price: of the first range that is not free, the highest if there are several."""
+    service, usage, units, further = _SOUGHT[name]
+    pattern, offer = re.compile(_PREFIX + re.escape(usage)), offers[service]
+    found = [
+        min(ranges)[1]
+        for sku, product in offer.products.items()
+        if pattern.fullmatch(str(product.attributes.get("usagetype", "")))
+        and further.items() <= product.attributes.items()
+        and (ranges := list(_ranges(offer, sku)))
+    ]
+    if not found:
+        raise ValueError(f"{service} has no price in US dollars of {usage}")
+    if not max(found) < _DEAREST:
+        raise ValueError(f"{service} has no price of {usage} that is a number")
+    return max(found) * units
+
+
+def _ranges(offer: _Offer, sku: str) -> Iterator[tuple[float, float]]:
+    """Yield where each range begins, and its price in US dollars; those that are not free."""
+    for term in offer.terms.on_demand.get(sku, {}).values():
+        for each in term.price_dimensions.values():
+            if "USD" in each.price_per_unit and (usd := float(each.price_per_unit["USD"])) > 0:
+                yield float(each.begin_range), usd
+
+
+def _file(region: str) -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(home, "seqgc", f"prices-{region}.toml")
+
+
+def _kept(region: str) -> DatedPrices | None:
+    path = _file(region)
+    try:
+        prices, as_of = read_prices(region, path=path), prices_date(path)
+    except (ParameterError, ValueError):  # not there, or damaged
+        return None
+    return DatedPrices(prices=prices, as_of=as_of, source="AWS's price list")

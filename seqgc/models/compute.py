@@ -1,0 +1,285 @@
+"""The worker's side: coefficient-weighted losses, one backward pass each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Final, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from seqgc._by_value import PicklingError, dumps, loads
+from seqgc._fault import fault_of, is_own_interrupt
+from seqgc.errors import ParameterError, reraise_stop
+from seqgc.models.dropout import dropout_layers, items_of, masks_of
+from seqgc.models.losses import loss_in, point_losses
+from seqgc.models.model import Model, Objective, ParameterVector, with_shared_modules
+from seqgc.models.points import collate
+from seqgc.models.precision import Precision, autocasting, require_autocast, torch_dtype
+from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.worker import PROGRESS
+
+__all__ = [
+    "FetchingStore",
+    "LocalModule",
+    "LocalObjective",
+    "TorchCompute",
+    "TorchComputeFactory",
+    "picklable",
+    "restore",
+]
+
+DEFAULT_CACHED_WEIGHTS = 8
+
+
+class FetchingStore(Protocol):
+    """What a worker needs of a store."""
+
+    def fetch(self, ref: WeightRef, /) -> FloatArray: ...
+
+
+class TorchCompute:
+    """Computes results of mini-tasks from weights that it fetches.
+
+    For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` over
+    the trainable parameters (P,), then ``sum_p coefficients[p] * loss(points[p])``, and a few more
+    numbers (`seqgc.training.ResultLayout`). The loss is as linear in the chunks as the gradient, so
+    the decoded result has the batch's loss as well.
+
+    The modules of ``objectives``, which parts may name, are copied; one that several have is copied
+    once, as its own weights are never used. ``precision`` is that of the weights, the
+    floating-point inputs, the computation and the results. ``cached_weights`` versions are kept at
+    hand: 0 where the store keeps them itself.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from seqgc.ports import WeightedPoints, WeightRef
+    >>> from seqgc.training import Objective, TorchCompute
+    >>> class Ones:
+    ...     def fetch(self, ref): return np.ones(ref.size)
+    >>> line = Objective(
+    ...     name="line",
+    ...     module=torch.nn.Linear(1, 1, bias=False),
+    ...     loss=torch.nn.MSELoss(reduction="none"),
+    ...     dataset=torch.utils.data.TensorDataset(torch.tensor([[3.0]]), torch.tensor([[1.0]])),
+    ... )
+    >>> compute = TorchCompute([line], store=Ones(), precision="float64")
+    >>> ref = WeightRef(model="line", version=0, digest="", dtype="float64", size=1)
+    >>> part = WeightedPoints(
+    ...     model="line", weights=ref, points=np.array([0]), coefficients=np.array([0.5])
+    ... )
+    >>> compute((part,))[:2]  # 0.5 * [2 * 3 * (3 - 1), (3 - 1)**2]
+    array([6., 2.])
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        *,
+        store: FetchingStore,
+        precision: Precision = "float32",
+        cached_weights: int = DEFAULT_CACHED_WEIGHTS,
+    ) -> None:
+        self._precision: Final = precision
+        dtype = torch_dtype(precision)
+        local = cache(lambda module: LocalModule(module, dtype))  # by identity
+        self._local: Final = {o.name: LocalObjective(o, local(o.module)) for o in objectives}
+        # A reference names immutable weights, and is hashable: the cache is never stale.
+        self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
+
+    def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
+        """Return the results of the parts, one after the other, as a new array.
+
+        ParameterError if a part names an unknown model, or weights of another size; StoreError if
+        the store no longer has the weights; `FlawedResult` where a model's own code raises.
+        """
+        for part in parts:
+            if part.model not in self._local:
+                rule = f"must be one of {', '.join(self._local)}"
+                raise ParameterError("model", rule, part.model)
+        flaws: dict[str, Flaw] = {}
+        sizes = [self._local[part.model].parameters.layout.size for part in parts]
+        result, end = np.empty(sum(sizes), dtype=self._precision), 0
+        for part, size in zip(parts, sizes, strict=True):
+            start, end = end, end + size
+            out = result[start:end]
+            if len(part.points) == 0:
+                out[:] = 0
+                continue
+            objective = self._local[part.model]
+            objective.module.load(part.weights, self._fetch)
+            PROGRESS.enter(part.model)
+            try:
+                with objective.masks(part):
+                    objective.compute(part, out=out)
+            except BaseException as error:  # of one model's own code: other parts are none of it
+                if not is_own_interrupt(error):
+                    reraise_stop(error)
+                out[:] = 0
+                flaws[part.model] = Flaw(kind="raised", why=fault_of(error))
+        if flaws:
+            raise FlawedResult(result, flaws)
+        return result
+
+
+class LocalModule:
+    """A worker's copy of a module, and the version of the weights that is in it."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self.dtype: Final = dtype
+        self.call: Final = copy.deepcopy(module).to(device="cpu", dtype=dtype)
+        self.parameters: Final = ParameterVector(self.call)
+        self.dropouts: Final = dropout_layers(self.call)
+        self._loaded: WeightRef | None = None
+
+    def load(self, ref: WeightRef, fetch: Callable[[WeightRef], FloatArray]) -> None:
+        """Have the module use these weights."""
+        if ref != self._loaded:
+            self._loaded = None  # half-written weights must not pass for any version
+            self.parameters.write(fetch(ref))
+            self._loaded = ref
+
+
+class LocalObjective:
+    """An objective on a worker, and the module of its form."""
+
+    def __init__(self, objective: Objective, module: LocalModule) -> None:
+        require_autocast(objective.autocast)  # what this machine can do
+        self._objective, self.module = objective, module
+        self._loss: Final = loss_in(objective.loss, module.dtype)
+        self.parameters: Final = module.parameters
+
+    def masks(self, part: WeightedPoints) -> AbstractContextManager[None]:
+        """Return a context in which `Dropout` layers draw the masks of the part's points."""
+        layers = self.module.dropouts
+        return masks_of(layers, part.points, seed=self._objective.seed) if layers else nullcontext()
+
+    def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
+        """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
+        module, dtype = self.module, self.module.dtype
+        dataset = self._objective.dataset
+        # With layers that drop out, points tell the epoch as well.
+        items = items_of(dataset, part.points) if module.dropouts else part.points
+        x, y = collate(dataset, items, dtype=dtype)
+        with autocasting(self._objective.autocast):
+            losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
+        # Copied, because the coefficients are read-only and torch warns of such arrays.
+        coefficients = torch.from_numpy(part.coefficients.copy()).to(dtype)
+        values = losses.values.to(dtype)
+        self.parameters.clear_gradient()
+        if values.requires_grad:  # not if the output uses no trainable parameter
+            torch.autograd.backward(values, coefficients)  # of their weighted sum
+        points = float(np.add.reduce(part.coefficients))
+        received = self.parameters.read_gradient(out[: self.parameters.size])
+        self.parameters.layout.write(
+            out,
+            loss=torch.dot(coefficients, values.detach()).item(),
+            weight=losses.weight(part.coefficients, points),
+            points=points,
+            received=received,
+        )
+
+
+class TorchComputeFactory:
+    """Makes a `TorchCompute` in another process; what it carries is pickled once, by value.
+
+    Left to multiprocessing, torch would move every tensor to memory shared with the master, whose
+    optimizer changes weights in place, at the price of one file descriptor a tensor and process.
+    ``store`` is where workers fetch weights; it must mean the same in another process.
+
+    Raises
+    ------
+    ParameterError
+        If a model or the store cannot be pickled.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Sequence[Model],
+        store: WeightStore,
+        precision: Precision = "float32",
+        cached_weights: int = DEFAULT_CACHED_WEIGHTS,
+    ) -> None:
+        torch_dtype(precision)
+        objectives = with_shared_modules(model.objective for model in models)
+        modules = {id(o.module): picklable(o.module) for o in objectives}
+        objectives = tuple(replace(o, module=modules[id(o.module)]) for o in objectives)
+        content = (objectives, store, precision, cached_weights)
+        try:
+            # In one piece, so that models that share a dataset share it in the worker as well.
+            self._payload: Final = dumps(content)
+        except PicklingError as error:
+            raise _culprit(objectives, store) from error
+
+    def __call__(self) -> TorchCompute:
+        """Return the worker's compute function; this process then uses one torch thread."""
+        # More threads than cores, which many workers on one machine would be, are far slower.
+        torch.set_num_threads(1)
+        content = cast(
+            "tuple[Sequence[Objective], WeightStore, Precision, int]", loads(self._payload)
+        )
+        objectives, store, precision, cached = content
+        for module in {id(o.module): o.module for o in objectives}.values():
+            restore(module)
+        return TorchCompute(objectives, store=store, precision=precision, cached_weights=cached)
+
+
+def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
+    """Return the error that names what does not pickle."""
+    rule = "must pickle, to be sent to the workers"
+    named = [("models", objective.name, objective) for objective in objectives]
+    for argument, name, value in (*named, ("store", type(store).__name__, store)):
+        try:
+            dumps(value)
+        except PicklingError as error:
+            remedy = "let its code open files, connections and locks where it first uses them"
+            return ParameterError(argument, f"{rule} ({error})", name, remedy)
+    return ParameterError("models", rule, [name for _, name, _ in named])
+
+
+def picklable(module: nn.Module) -> nn.Module:
+    """Return the module, or a copy of it that can be pickled if any part is parametrized.
+
+    Until `restore` was called with the copy, it computes nothing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from seqgc._by_value import dumps, loads
+    >>> from torch.nn.utils.parametrizations import weight_norm
+    >>> module = weight_norm(nn.Linear(3, 2))
+    >>> arrived = loads(dumps(picklable(module)))
+    >>> restore(arrived)
+    >>> bool((arrived(torch.ones(1, 3)) == module(torch.ones(1, 3))).all())
+    True
+    """
+    if not any(map(is_parametrized, module.modules())):
+        return module
+    module = copy.deepcopy(module)
+    for part in filter(is_parametrized, module.modules()):
+        part.__class__ = type(part).__bases__[0]
+    return module
+
+
+def restore(module: nn.Module) -> None:
+    """Make a module of `picklable` that was pickled, or the copy itself, compute as before."""
+    for part in filter(is_parametrized, module.modules()):
+        base, names = type(part), list(part.parametrizations)  # type: ignore[arg-type]
+        properties = {name: property(_computed(name)) for name in names}
+        part.__class__ = type(f"Parametrized{base.__name__}", (base,), properties)
+
+
+def _computed(name: str) -> Callable[[nn.Module], Tensor]:
+    def compute(part: nn.Module) -> Tensor:
+        tensor: Tensor = part.parametrizations[name]()  # type: ignore[index, operator]
+        return tensor
+
+    return compute

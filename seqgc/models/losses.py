@@ -1,0 +1,299 @@
+"""Losses: named ones, the user's own, and their value at each point of a batch."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seqgc.errors import ParameterError, refusing
+from seqgc.models.points import _MEANS, _REMEDY, _WEIGHTED
+from seqgc.ports import FloatArray
+from seqgc.wire import Json
+from seqgc.worker import (
+    OwnFunction,
+    call_own,
+    own_function,
+    own_module,
+    require_arguments,
+    require_known,
+)
+
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "PointLoss",
+    "PointLosses",
+    "loss_in",
+    "make_loss",
+    "name_of",
+    "per_point_loss",
+    "point_losses",
+    "require_mean",
+]
+
+Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
+"""``(output, target) -> values``, or ``(values, weights)`` for a mean of ``sum v / sum w``."""
+
+LOSSES: Mapping[str, Callable[[], nn.Module]]
+LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
+"""Losses by name."""
+
+
+def per_point_loss(loss: Loss) -> Loss:
+    """Return a loss that returns one value for each point, made of a torch loss if it has a mean.
+
+    Sums are refused, as are losses whose mean is not known to be one over points, and losses with
+    trainable parameters of their own. A ``loss`` that is no torch loss is returned as it is.
+    """
+    if not callable(loss):
+        raise ParameterError(
+            "loss", "must be callable, (output, target) -> one value a point", loss
+        )
+    if not isinstance(loss, nn.Module):
+        return loss
+    if trained := [name for name, each in loss.named_parameters() if each.requires_grad]:
+        rule = "must have no trainable parameters: only those of the module are trained"
+        remedy = "move them into the module, or set requires_grad=False"
+        raise ParameterError("loss", rule, f"{type(loss).__name__} with {trained[0]}", remedy)
+    if not isinstance(loss, nn.modules.loss._Loss) or loss.reduction == "none":
+        return loss
+    own = type(loss).__module__ != nn.modules.loss.__name__  # a subclass, with a mean of its own
+    if loss.reduction == "mean" and (type(loss) in _MEANS or own):
+        return PointLoss(loss) if own or type(loss) in _WEIGHTED else _unreduced(loss)
+    if loss.reduction == "batchmean" and isinstance(loss, nn.KLDivLoss):
+        return PointLoss(loss)
+    rule = "must be a mean over the data points"
+    got = f"{type(loss).__name__} with reduction={loss.reduction!r}"
+    raise ParameterError("loss", rule, got, _REMEDY)
+
+
+class PointLoss(nn.Module):
+    """The values and weights of single data points, made of a torch loss that is their mean.
+
+    ``mean`` is the torch loss: it equals ``sum(values) / sum(weights)``. ``forward`` returns
+    ``values`` alone if all weights are 1. `torch.nn.CrossEntropyLoss` and `torch.nn.NLLLoss` give a
+    target the weight of its class (``weight``), or 0 if it is ``ignore_index``. Label smoothing
+    changes no weight; targets that are probabilities have the weight 1.
+
+    Examples
+    --------
+    >>> output, target = torch.zeros(3, 2), torch.tensor([0, 1, -100])
+    >>> loss = PointLoss(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0])))
+    >>> values, weights = loss(output, target)
+    >>> weights
+    tensor([1., 3., 0.])
+    >>> bool(values.sum() / weights.sum() == loss.mean(output, target))
+    True
+    """
+
+    reduction: Final = "none"
+
+    def __init__(self, mean: nn.Module) -> None:
+        super().__init__()
+        self.mean: Final = copy.deepcopy(mean)
+        self._each: Final = _unreduced(mean)
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the values (m, ...), with their weights (m, ...) if these may differ from 1."""
+        values: Tensor = self._each(output, target)
+        if self.mean.reduction == "batchmean":
+            return values.flatten(1).sum(1) if values.ndim > 1 else values
+        if not isinstance(self.mean, _WEIGHTED):
+            return values
+        if target.is_floating_point():  # probabilities: torch divides by the number of points
+            return values
+        counts = target != self.mean.ignore_index
+        if self.mean.weight is None:
+            return values, counts.to(values.dtype)
+        return values, self.mean.weight[target * counts] * counts
+
+
+def _unreduced(loss: nn.Module) -> nn.Module:
+    twin = copy.deepcopy(loss)
+    setattr(twin, "reduction", "none")  # noqa: B010 (unknown to type checkers)
+    return twin
+
+
+def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
+    """Return a loss whose own tensors, such as class weights, have the dtype of the computation."""
+    if isinstance(loss, nn.Module):
+        return cast("Loss", copy.deepcopy(loss).to(device="cpu", dtype=dtype))
+    return loss
+
+
+class PointLosses(NamedTuple):
+    """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
+
+    ``of_targets`` are the weights of the single targets, (m, ...). ``weights`` and ``of_targets``
+    are None if all weights are 1.
+    """
+
+    values: Tensor
+    weights: Tensor | None = None
+    of_targets: Tensor | None = None
+
+    @property
+    def sums(self) -> tuple[float, float]:
+        """The sums of values and weights, in double precision."""
+        weight = len(self.values) if self.weights is None else float(self.weights.sum())
+        return float(self.values.double().sum()), weight
+
+    def weight(self, coefficients: FloatArray, total: float) -> float:
+        """Return the sum of the weights times ``coefficients`` (m,), whose own sum is ``total``.
+
+        If all weights are 1, it is exactly ``total``.
+        """
+        if self.weights is None:
+            return total
+        return float((coefficients * self.weights.numpy()).sum())
+
+
+def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLosses:
+    """Return the losses of ``count`` points, averaged over any further axes."""
+    returned = loss(output, target)
+    if not isinstance(returned, tuple):
+        return PointLosses(values=_of_points(returned, count=count))
+    if len(returned) != 2 or not all(isinstance(each, Tensor) for each in returned):
+        rule = "must return values, or a pair of tensors (values, weights)"
+        raise ParameterError("loss", rule, [type(each).__name__ for each in returned])
+    values, weights = returned
+    if weights.shape != values.shape:
+        rule = "must return weights of the shape of its values"
+        raise ParameterError("loss", rule, (tuple(values.shape), tuple(weights.shape)))
+    if weights.requires_grad:
+        rule = "must return weights that depend on no trainable parameter"
+        raise ParameterError("loss", rule, "weights that require grad", "call weights.detach()")
+    return PointLosses(
+        values=_of_points(values, count=count),
+        weights=_of_points(weights.double(), count=count),
+        of_targets=weights,
+    )
+
+
+def require_mean(loss: Loss, losses: PointLosses, output: Any, target: Any) -> None:
+    """Refuse a `PointLoss` if, for this output and target, its values do not lead to its mean.
+
+    A subclass of a torch loss may divide by a number that ``reduction="none"`` does not show.
+    """
+    if not isinstance(loss, PointLoss):
+        return
+    due, (total, weight) = float(loss.mean(output, target)), losses.sums
+    got = total / weight if weight else math.nan
+    if not np.isclose(got, due, rtol=1e-4, equal_nan=True):
+        kind = type(loss.mean).__name__
+        rule = f"must have the mean of the values that reduction='none' returns, which is {got:.6g}"
+        remedy = "return (values, weights), whose mean is sum(values) / sum(weights)"
+        raise ParameterError("loss", rule, f"{due:.6g} from {kind}", remedy)
+
+
+def _of_points(returned: object, *, count: int) -> Tensor:
+    """Return means (count,) over all axes but the first."""
+    if not isinstance(returned, Tensor):
+        rule = "must return a tensor with one value for each point"
+        raise ParameterError("loss", rule, type(returned).__name__, _REMEDY)
+    if returned.ndim == 0 or returned.shape[0] != count:
+        rule = f"must yield one value for each of {count} points"
+        raise ParameterError("loss", rule, tuple(returned.shape), _REMEDY)
+    return returned if returned.ndim == 1 else returned.flatten(1).mean(1)
+
+
+_DEPRECATED: Final = {"size_average", "reduce"}
+
+
+def make_loss(
+    name: str, args: Mapping[str, Json] | None = None, *, listed: Collection[str] | None = None
+) -> Loss:
+    """Return the loss of a name, which has one value for each point.
+
+    ``name`` is one of `LOSSES`, or the path of a function or a class. ``args`` are its arguments;
+    those of a torch class may have lists in place of tensors. ``listed`` are the only modules that
+    a path may lead into, as in `own_function`.
+
+    Raises
+    ------
+    ParameterError
+        If there is no loss of that name, or it does not take the arguments.
+
+    Examples
+    --------
+    >>> make_loss("cross-entropy", {"label_smoothing": 0.1}).reduction
+    'none'
+    """
+    args = args or {}
+    if own_module(name) is None:
+        require_known("loss", name, LOSSES)
+        require_arguments("loss_args", args, of=LOSSES[name], name=name)
+        with refusing("loss_args", f"must make a loss {name} ({{}})", str(dict(args))):
+            tensors = {key: _tensor(value) for key, value in args.items()}
+            made = partial(LOSSES[name], **tensors)()
+        return per_point_loss(made)
+    loss = own_function(name, argument="loss", listed=listed)
+    require_arguments("loss_args", args, of=loss, name=name)
+    if inspect.isclass(loss):
+        return per_point_loss(cast("Loss", call_own(loss, name, argument="loss", args=args)))
+    _require_loss(loss, name, args)
+    return per_point_loss(cast("Loss", partial(loss, **args) if args else loss))
+
+
+def _require_loss(function: OwnFunction, name: str, args: Mapping[str, Json]) -> None:
+    """Refuse a function that cannot be called with outputs and targets."""
+    try:
+        inspect.signature(function).bind(None, None, **args)
+    except TypeError as error:
+        rule = (
+            "must be a function (output, target) -> losses, or a class that makes such a function"
+        )
+        rule += f" ({error})"
+        raise ParameterError("loss", rule, name) from None
+    except ValueError:  # a callable of C has no signature
+        pass
+
+
+def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:
+    """Return the name or path by which `make_loss` makes ``loss``, and the arguments.
+
+    A lambda, a `functools.partial` or an object of the user's class has no name: None is returned.
+
+    Examples
+    --------
+    >>> name_of(nn.CrossEntropyLoss(label_smoothing=0.1))
+    ('cross-entropy', {'label_smoothing': 0.1})
+    >>> name_of(lambda output, target: output)
+    """
+    if isinstance(loss, str):
+        return loss, {}
+    for name, kind in LOSSES.items():
+        if loss is kind:
+            return name, {}
+        if type(loss) is kind:
+            return name, _arguments_of(cast("nn.Module", loss))
+    module, name = getattr(loss, "__module__", ""), getattr(loss, "__qualname__", "")
+    is_there = name and getattr(sys.modules.get(module), name, None) is loss
+    return (f"{module}:{name}", {}) if is_there else None
+
+
+def _arguments_of(loss: nn.Module) -> dict[str, Json]:
+    """Return the arguments with which one of torch's losses was made, without its defaults."""
+    found: dict[str, Json] = {}
+    for name, parameter in inspect.signature(type(loss)).parameters.items():
+        if name not in _DEPRECATED:
+            value = getattr(loss, name)
+            if isinstance(value, Tensor):
+                found[name] = value.tolist()
+            elif value != parameter.default:
+                found[name] = value
+    return found
+
+
+def _tensor(value: Json) -> object:
+    """Return a list of numbers as a tensor, and anything else as it is."""
+    return torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value

@@ -1,0 +1,254 @@
+"""The optimizer's step of one model, and its state between steps."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from seqgc.errors import ParameterError, refusing
+from seqgc.models.model import Model, OptimizerFactory, ParameterVector
+from seqgc.models.results import ModelResult
+from seqgc.runs.packing import pack, unpack
+
+__all__ = ["Stepper", "call_optimizer_factory", "require_additive"]
+
+_NAMED: Final = "named_parameters"
+
+
+class Stepper:
+    """A model's optimizer and learning-rate scheduler, over ``parameters``."""
+
+    def __init__(self, model: Model, parameters: ParameterVector) -> None:
+        self._model, self._parameters = model, parameters
+        self._optimizer = _make_optimizer(model, parameters)
+        self._scheduler = _make_scheduler(model, self._optimizer)
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse a schedule that is over before so many steps."""
+        last = getattr(self._scheduler, "total_steps", None)
+        if last is not None and last < steps:
+            rule = f"must last for the {steps} steps of the run"
+            raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
+
+    def set(self, result: ModelResult) -> None:
+        """Set the gradient that `move` follows to that of ``result``, which must be writable."""
+        self._parameters.set_gradient(result.gradient, result.received)
+
+    def clip(self, result: ModelResult) -> dict[str, float]:
+        """Clip the gradient of ``result``, and `set` it.
+
+        If it is clipped by its norm, the ``gradient_norm`` from before is returned.
+        """
+        self.set(result)
+        limit = self._model.gradient_clip_val
+        if limit is None:
+            return {}
+        if self._model.gradient_clip_algorithm == "value":
+            clip_grad_value_(self._parameters.tensors, limit)
+            return {}
+        return {"gradient_norm": float(clip_grad_norm_(self._parameters.tensors, limit))}
+
+    def move(self) -> None:
+        """Let the optimizer change the weights."""
+        self._optimizer.step()
+        self._parameters.clear_gradient()
+
+    def end(self) -> dict[str, float]:
+        """End a step: the scheduler follows. Returns the learning rate ``lr`` that it had."""
+        about = {"lr": float(self._optimizer.param_groups[0]["lr"])}
+        if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step()
+        return about
+
+    def validated(self, monitored: float) -> None:
+        """Let a scheduler that follows a metric, if it is one, know that metric's new value."""
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step(monitored)
+
+    def snapshot(self) -> tuple[str, dict[str, torch.Tensor]]:
+        """Return the optimizer's and the scheduler's state: as JSON, and the tensors it names."""
+        tensors: dict[str, torch.Tensor] = {}
+        packed = {"optimizer": pack(self._optimizer.state_dict(), tensors, name="optimizer")}
+        if self._scheduler is not None:
+            packed["scheduler"] = pack(self._scheduler.state_dict(), tensors, name="scheduler")
+        return json.dumps(packed), tensors
+
+    def restore(self, settings: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Be as the stepper of which this is a snapshot."""
+        packed = json.loads(settings)
+        state = unpack(packed["optimizer"], tensors)
+        self._optimizer.load_state_dict(cast("dict[str, object]", state))
+        _keep_formats(self._optimizer, state)
+        if self._scheduler is not None:
+            state = unpack(packed["scheduler"], tensors)
+            self._scheduler.load_state_dict(cast("dict[str, object]", state))
+
+
+def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
+    """Return the model's scheduler of that optimizer's learning rate, if it has one."""
+    if model.scheduler is None:
+        return None
+    rule = "must make a learning-rate scheduler of the model's optimizer ({})"
+    with refusing("scheduler", rule, repr(model.scheduler)):
+        scheduler: object = model.scheduler(optimizer)
+    if not isinstance(scheduler, LRScheduler):
+        rule = "must be a factory, optimizer -> torch.optim.lr_scheduler.LRScheduler"
+        remedy = "e.g. functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)"
+        raise ParameterError("scheduler", rule, scheduler, remedy)
+    if isinstance(scheduler, ReduceLROnPlateau) and model.validation is None:
+        rule = "must not follow a metric where there is no validation"
+        raise ParameterError("scheduler", rule, type(scheduler).__name__, "give a `validation`")
+    _require_storable("scheduler", scheduler)
+    return scheduler
+
+
+def call_optimizer_factory(
+    factory: OptimizerFactory, parameters: Sequence[tuple[str, nn.Parameter]]
+) -> object:
+    """Call an optimizer factory, and return what it makes.
+
+    ``parameters`` are pairs (name, parameter). A factory that has an argument ``named_parameters``
+    is called with a list of these pairs, and any other factory with a list of the parameters.
+    """
+    try:
+        takes_names = _NAMED in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a callable of C has no signature
+        takes_names = False
+    if takes_names:
+        return factory(**{_NAMED: list(parameters)})
+    return factory([parameter for _, parameter in parameters])
+
+
+def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
+    """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
+    rule = "must make an optimizer of the model's parameters ({})"
+    with refusing("optimizer", rule, repr(model.optimizer)):
+        named = list(zip(parameters.names, parameters.tensors, strict=True))
+        optimizer: object = call_optimizer_factory(model.optimizer, named)
+    if not isinstance(optimizer, Optimizer):
+        rule = "must be a factory, parameters -> torch.optim.Optimizer"
+        remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
+        raise ParameterError("optimizer", rule, optimizer, remedy)
+    _require_given(optimizer, parameters, model)
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        rule = "must take dense gradients, since workers' results are combined as dense vectors"
+        remedy = "use torch.optim.Adam, which also moves rows that a batch does not use"
+        raise ParameterError("optimizer", rule, "SparseAdam", remedy)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ParameterError(
+            "optimizer",
+            "must step from one gradient, not from a closure that computes the loss again: "
+            "gradients come from the workers, one a job",
+            type(optimizer).__name__,
+            "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
+        )
+    _require_storable("optimizer", optimizer)
+    return optimizer
+
+
+def _require_given(optimizer: Optimizer, parameters: ParameterVector, model: Model) -> None:
+    """Refuse an optimizer that holds other parameters than the given ones; it may hold fewer."""
+    given = set(map(id, parameters.tensors))
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    foreign = [each for each in held if id(each) not in given]
+    if foreign:
+        named = ((name, each) for name, each in model.module.named_parameters())
+        names = [name for name, each in named if any(each is other for other in foreign)]
+        raise ParameterError(
+            "optimizer",
+            "must hold only the parameters that its factory is given, because the run trains a "
+            "copy of the module",
+            f"{type(optimizer).__name__} with {len(foreign)} others"
+            + (f", such as {names[0]!r} of the original module" if names else ""),
+            "to group parameters by name, give the factory an argument `named_parameters`, a list "
+            "of pairs (name, parameter)",
+        )
+
+
+def _keep_formats(optimizer: Optimizer, saved: object) -> None:
+    """Give each tensor of its state the format that it had when it was saved.
+
+    `Optimizer.load_state_dict` casts all but ``step`` to the format of their parameter.
+    """
+    match saved:
+        case {"state": dict(states), "param_groups": list(groups)}:
+            names = [name for group in groups for name in group["params"]]
+            own = [each for group in optimizer.param_groups for each in group["params"]]
+            for name, parameter in zip(names, own, strict=True):
+                if name in states and parameter in optimizer.state:
+                    loaded = _in_format(optimizer.state[parameter], states[name])
+                    optimizer.state[parameter] = loaded
+
+
+def _in_format(loaded: object, saved: object) -> object:
+    """Return what was loaded, its tensors as they were saved if their format was another one."""
+    match loaded, saved:
+        case torch.Tensor(), torch.Tensor() if loaded.dtype != saved.dtype:
+            return saved.to(loaded.device)
+        case dict(), dict():
+            return {k: _in_format(each, saved.get(k)) for k, each in loaded.items()}
+        case list() | tuple(), list() | tuple() if len(loaded) == len(saved):
+            values = [_in_format(*both) for both in zip(loaded, saved, strict=True)]
+            return tuple(values) if isinstance(loaded, tuple) else values
+    return loaded
+
+
+def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
+    with refusing(name, "must have a state that a checkpoint can hold ({})", type(thing).__name__):
+        pack(thing.state_dict(), {}, name=name)
+
+
+_SLACK: Final = 1e-6  # relative to what a step moves; rounding is far below, weight decay far above
+
+
+def require_additive(models: Sequence[Model], *, remedy: str) -> None:
+    """Refuse a model that cannot take a step part by part, with `ParameterError` and a remedy.
+
+    Examples
+    --------
+    >>> import functools
+    >>> from seqgc.training import registered_model
+    >>> adam = functools.partial(torch.optim.Adam, lr=0.1)
+    >>> require_additive([registered_model("net", module="mlp", optimizer=adam)], remedy="take SGD")
+    ...
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `optimizer` must make of parts, ... got 'Adam' (take SGD)
+    """
+    for model in models:
+        if model.gradient_clip_val is not None:
+            rule = "must be left out where each part of a gradient is applied as it comes"
+            raise ParameterError("gradient_clip_val", rule, model.gradient_clip_val, remedy)
+        with refusing("optimizer", "must take a step ({})", repr(model.optimizer)):
+            name, at_once = _moved(model, [3.0])
+            _, in_parts = _moved(model, [1.0, 2.0])
+        largest = max(float(each.abs().max()) for each in at_once)
+        for one, other in zip(at_once, in_parts, strict=True):
+            if not torch.allclose(one, other, rtol=0, atol=_SLACK * largest + 1e-14):
+                rule = "must make of parts, one by one, the step of their sum, as plain SGD does"
+                raise ParameterError("optimizer", rule, name, remedy)
+
+
+def _moved(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Tensor]]:
+    """Return the optimizer's name, and how far these gradients move parameters of a model's forms.
+
+    Each is a step; of every parameter there are a few numbers, all alike, as gradients' are.
+    """
+    forms = {tuple(min(2, d) for d in p.shape) for p in ParameterVector(model.module).tensors}
+    parameters = [nn.Parameter(torch.ones(form, dtype=torch.float64)) for form in sorted(forms)]
+    make: OptimizerFactory = model.optimizer
+    optimizer = make(parameters)
+    for gradient in gradients:
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.step()
+    return type(optimizer).__name__, [p.detach() - 1.0 for p in parameters]

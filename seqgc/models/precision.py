@@ -1,0 +1,62 @@
+"""Number formats of weights and results, and bfloat16 autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Literal, TypeAlias, get_args
+
+import torch
+
+from seqgc.errors import ParameterError, refusing
+
+__all__ = ["Autocast", "Precision", "autocasting", "require_autocast", "torch_dtype"]
+
+Autocast: TypeAlias = Literal["off", "bfloat16"]
+
+_CONTEXTS: Final[dict[Autocast, Callable[[], AbstractContextManager[object]]]] = {
+    "off": nullcontext,
+    "bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+def autocasting(autocast: Autocast) -> AbstractContextManager[object]:
+    """Return the context in which forward passes and losses are computed."""
+    return _CONTEXTS[autocast]()
+
+
+def require_autocast(autocast: Autocast, *, precision: str | None = None) -> None:
+    """Refuse a name that is none, a precision that is not cast, a torch that cannot do it here.
+
+    Raises
+    ------
+    ParameterError
+        Naming the rule.
+    """
+    if autocast not in get_args(Autocast):
+        raise ParameterError(
+            "autocast", f"must be one of {', '.join(get_args(Autocast))}", autocast
+        )
+    if autocast == "off":
+        return
+    if precision == "float64":
+        rule = "must be off where the precision is float64, which torch's autocast leaves as it is"
+        raise ParameterError("autocast", rule, autocast, "take precision float32")
+    one = torch.ones(2, 2)
+    with refusing("autocast", "must be what torch can do on this processor ({})", autocast):
+        with autocasting(autocast):
+            dtype = (one @ one).dtype
+        if dtype != torch.bfloat16:
+            raise TypeError(f"products stay in {dtype}")
+
+
+_DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
+
+Precision: TypeAlias = Literal["float32", "float64"]
+
+
+def torch_dtype(precision: Precision) -> torch.dtype:
+    """Return the dtype of the name; ParameterError for any other name."""
+    if precision not in _DTYPES:
+        raise ParameterError("precision", f"must be one of {', '.join(_DTYPES)}", precision)
+    return _DTYPES[precision]

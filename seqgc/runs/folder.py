@@ -1,0 +1,374 @@
+"""The folder of a run: its files, its event log, and how a new one is made."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+from typing import IO, Final
+
+import numpy as np
+
+from seqgc import ports
+from seqgc._bounded import read_bounded
+from seqgc._durable import make_folder, rename, replacing
+from seqgc.errors import ParameterError, StoreError, no_run
+from seqgc.runs import SCHEMA
+from seqgc.runs.metrics import _BLOCK_BYTES
+
+__all__ = ["EventLog", "RunDirectory", "make_run", "new_run_path", "remove_unbegun", "require_new"]
+
+_LOG: Final = "events.jsonl"
+_FILES = "journal.jsonl", _LOG, "metrics.csv", "lock"  # that a resumed run opens
+_ROUNDS = 64  # whose answers have their times in the log: later than that they have none
+_MOST_CONFIG_BYTES = 2**20
+_MOST_TORN_BYTES: Final = 1 << 26  # at a log's end: more than a power cut leaves
+
+
+def new_run_path(root: str | Path, label: str) -> Path:
+    """Return ``root/<UTC time>-<label>-<random>``, a name that no other run has, or will have."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    safe = "".join(c if c.isalnum() or c in "-." else "_" for c in label)
+    return Path(root, f"{stamp}-{safe[:100]}-{secrets.token_hex(4)}")
+
+
+class RunDirectory:
+    """The folder of one run, which must be new unless it is ``reopened``.
+
+    It holds ``config.toml`` (what was asked for), ``events.jsonl`` (what happened), ``metrics.csv``
+    (losses), ``journal.jsonl`` and ``checkpoints/`` (what `resume` needs; trained weights),
+    ``saved/`` (weights after every so many steps, if asked for), ``weights/`` (versions in flight),
+    ``lock`` and ``masters/`` (who is at work on it).
+
+    Raises
+    ------
+    ParameterError
+        If the folder exists already, or is to be reopened and is no run's; nothing is written then.
+    OSError
+        If there is no room for it; nothing is left then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = RunDirectory(Path(folder, "first"), config="steps = 1")
+    ...     sorted(path.name for path in run.path.iterdir())
+    ['checkpoints', 'config.toml']
+    """
+
+    def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
+        self.path: Final = Path(path)
+        self._config = self.path / "config.toml"
+        if reopened:
+            if not self.path.resolve().name:
+                raise no_run(path, "this one has no name, by which rounding is seeded")
+            if not self._config.is_file():
+                raise no_run(path, "it has no config.toml")
+            for name in _FILES:  # a pipe would be waited for, a device has no end
+                there = self.path / name
+                if there.exists() and not there.is_file():
+                    raise no_run(path, f"{name} is no regular file")
+            _require_lines(self.path, _LOG)
+            return
+        require_new(self.path)
+        make_run(self.path, config=config)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints and trained weights."""
+        return self.path / "checkpoints"
+
+    @property
+    def saved(self) -> Path:
+        """The folder of weights after every so many steps."""
+        return self.path / "saved"
+
+    @property
+    def journal(self) -> Path:
+        """The file of what has been decided."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def config(self) -> str:
+        """What was asked for, in words; `StoreError` if it cannot be read."""
+        try:
+            return read_bounded(self._config, most_bytes=_MOST_CONFIG_BYTES).decode(
+                errors="replace"
+            )
+        except OSError as error:
+            raise StoreError(f"{self._config}: {error.strerror or error}") from error
+
+
+def _require_lines(run: Path, name: str) -> None:
+    """Refuse a run with a file of which nobody would find the last line in a reasonable time."""
+    with suppress(FileNotFoundError), (run / name).open("rb") as file:
+        try:
+            _end_of_lines(file)
+        except ValueError as error:
+            raise no_run(run, f"{name}: {error}") from None
+
+
+class Forgiving:
+    """An observer that is left alone, with one warning, once it cannot write: the run goes on.
+
+    The warning says what becomes of it ``then``.
+    """
+
+    def __init__(
+        self, observer: ports.Observer, *, warn: Callable[[str], None], then: str = "is given up"
+    ) -> None:
+        self._observer: ports.Observer | None = observer
+        self._warn, self._then = warn, then
+
+    def __call__(self, seen: ports.Seen) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer(seen)
+        except OSError as error:
+            name, self._observer = type(self._observer).__name__, None
+            why = f"and {self._then}: {error.strerror or error}"
+            self._warn(f"the {name} of the run cannot be written any more, {why}")
+
+
+@dataclass(slots=True)
+class _Sent:
+    """When a round's first task left, and each of them by worker and attempt; backend's seconds."""
+
+    began_at: float
+    left_at: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
+class EventLog:
+    """Appends all that happens, except ticks, to ``events.jsonl``; an observer of the run.
+
+    One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
+    also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own
+    left (see the head of this module): the rounds of a run are a delay profile. Decoded jobs have
+    ``error``, which is 0 unless they were decoded approximately (`Decoding`). One that came in
+    parts is decoded when its clock has passed; a part that moves the weights again is a ``repeat``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        _cut_torn_line(path)
+        self._file = path.open("a", encoding="utf-8")
+        self._began = time.monotonic()
+        self._sent: dict[int, _Sent] = {}  # by round; the latest only
+        self._workers: object = None  # how many, as soon as the run has begun
+        self._is_dealt = False  # then a task's load is no round's
+        self._in_parts: set[int] = set()  # jobs of which parts have come by themselves
+
+    def close(self) -> None:
+        """Close the file; what cannot be written is lost."""
+        with suppress(OSError):
+            self._file.close()
+
+    def __call__(self, seen: ports.Seen) -> None:
+        match seen:
+            case ports.Notice(kind=kind, fields=fields):
+                started_at = datetime.now(UTC).isoformat()
+                begins = kind in {"run", "resume"}
+                self._workers = fields.get("workers") if begins else self._workers
+                self._is_dealt = bool(fields.get("pieces")) if begins else self._is_dealt
+                heading = {"schema": SCHEMA, "started_at": started_at} if begins else {}
+                self._write(kind, **heading, **fields)
+                self._file.flush()
+            case ports.Dispatch(round=round, attempt=attempt, assignment=assignment):
+                jobs = sorted({m.job for tasks in assignment.values() for m in tasks})
+                everyone = attempt == 0 and len(assignment) == self._workers
+                some = {} if everyone else {"workers": sorted(assignment)}
+                counts = [len(assignment[worker]) for worker in sorted(assignment)]
+                had = {"mini_tasks": counts[0] if len(set(counts)) == 1 else counts}
+                about = {"round": round, "attempt": attempt, "jobs": jobs}
+                self._write("dispatch", **about, **had, **some, **self._load_of_round(seen))
+            case ports.Dispatched():
+                self._note_sent(seen)
+            case ports.Arrival() | ports.Failure() | ports.Drop():
+                self._answer(seen)
+            case ports.Doubt(event=answer):
+                about = {"round": answer.round, "worker": answer.worker, "attempt": answer.attempt}
+                flaws = {model: flaw.why for model, flaw in answer.flaws.items()}
+                self._write("doubt", **about, flaws=flaws)
+            case ports.Close():
+                self._close_round(seen.record, seen.jobs)
+            case ports.Cancel(round=round, workers=workers):
+                self._write("cancel", round=round, workers=workers)
+            case ports.Restart(worker=worker):
+                self._write("restart", worker=worker)
+            case ports.Finish() | ports.Update():
+                self._decode(seen)
+
+    def _load_of_round(self, dispatch: ports.Dispatch) -> dict[str, float]:
+        if dispatch.loads is None or self._is_dealt:
+            return {}
+        return {"load": float(np.mean(dispatch.loads))}
+
+    def _write(self, event: str, **fields: object) -> None:
+        at_s = round(time.monotonic() - self._began, 6)
+        self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
+
+    def _note_sent(self, seen: ports.Dispatched) -> None:
+        sent = self._sent.setdefault(seen.round, _Sent(seen.at))
+        pairs = zip(seen.workers, seen.left_at, strict=True)
+        sent.left_at |= {(worker, seen.attempt): at for worker, at in pairs}
+        if len(self._sent) > _ROUNDS:
+            del self._sent[min(self._sent)]
+
+    def _answer(self, seen: ports.Arrival | ports.Failure | ports.Drop) -> None:
+        about = seen.event if isinstance(seen, ports.Drop) else seen
+        address = about.round, about.worker, about.attempt
+        fields: dict[str, object] = dict(zip(("round", "worker", "attempt"), address, strict=True))
+        if (sent := self._sent.get(about.round)) is not None:
+            fields["elapsed_s"] = about.at - sent.began_at
+            left_at = sent.left_at.pop(address[1:], None)  # once, not with a drop again
+            if left_at is not None:
+                fields["took_s"] = about.at - left_at
+        if not isinstance(seen, ports.Arrival):
+            fields["reason"] = seen.reason
+        self._write(type(seen).__name__.lower(), **fields)
+
+    def _decode(self, seen: ports.Finish | ports.Update) -> None:
+        if isinstance(seen, ports.Finish):
+            self._write("decode", job=seen.job, error=seen.decoding().error)
+        else:
+            part = seen.decoding().part
+            if part is not None and part.again:
+                self._write("repeat", job=seen.job, part=part.index)
+            self._in_parts.add(seen.job)
+
+    def _close_round(self, record: ports.RoundRecord, jobs: Sequence[int]) -> None:
+        for job in sorted(self._in_parts.intersection(jobs)):
+            self._write("decode", job=job, error=0.0)
+            self._in_parts.remove(job)
+        self._write(
+            "close",
+            round=record.round,
+            reason=record.reason,
+            kappa_s=record.kappa_s,
+            duration_s=record.duration_s,
+            waited_out=record.waited_out,
+            stragglers=np.flatnonzero(~record.responded).tolist(),
+        )
+        self._file.flush()  # a crash loses at most the open round
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "somebody has removed it")
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Let a log that was left by a master which was killed end with a whole line."""
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        if (end := _end_of_lines(file)) < file.seek(0, io.SEEK_END):
+            file.truncate(end)
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """Return how many bytes whole lines have; `ValueError` if too many more follow them."""
+    size = end = file.seek(0, io.SEEK_END)
+    while end:
+        if size - end >= _MOST_TORN_BYTES:
+            raise ValueError(f"its last {size - end} bytes are no whole line")
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        newline = file.read(end - begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
+        end = begin
+    return 0
+
+
+_CHECKPOINTS = "checkpoints"
+_RULE = "must be a folder that can be made"
+_MOST_NAME = (
+    180  # characters, of 200 that workers take; a resumed run's has its master's number, too
+)
+
+
+def require_new(path: Path) -> None:
+    """Refuse a run directory that exists, or that could not be made: before anything is started."""
+    if path.name == "..":
+        raise ParameterError("run", _RULE, str(path))
+    try:
+        path.lstat()  # a link that leads nowhere is there, too
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # a name that no folder can have
+        why = getattr(error, "strerror", None) or str(error)
+        raise ParameterError("run", _RULE, str(path), why) from None
+    else:
+        rule = "must not exist: a run never overwrites another"
+        raise ParameterError("run", rule, str(path), "choose another directory or remove it")
+    _require_name(path)
+    nearest = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not nearest.is_dir():
+        raise ParameterError("run", _RULE, str(path), f"{nearest.name} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ParameterError("run", _RULE, str(path), f"{nearest} may not be written to")
+
+
+def _require_name(path: Path) -> None:
+    """Refuse a name that workers could not be told: each message to them has it, as text."""
+    name = os.path.basename(os.path.realpath(path))  # noqa: PTH119 (`resolve` raises at some names)
+    if len(name) > _MOST_NAME:
+        raise ParameterError("run", f"must have a name of at most {_MOST_NAME} characters", name)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ParameterError("run", "must have a name that is text in UTF-8", name) from None
+
+
+def make_run(path: Path, *, config: str) -> None:
+    """Make the folder of a run, with its ``config.toml`` and ``checkpoints/``.
+
+    It gets its name when it is whole: no verb would take it before. Who begins the run waits until
+    that name is on the disk.
+
+    Raises
+    ------
+    ParameterError
+        If the folder cannot be made, or is there.
+    OSError
+        If there is no room for it; nothing is left of it then.
+    """
+    partial = path.with_name(f".{secrets.token_hex(8)}.part")
+    with _making(path):
+        make_folder(partial)
+    try:
+        Path(partial, _CHECKPOINTS).mkdir()
+        with replacing(Path(partial, "config.toml")) as file:
+            file.write(config.encode())
+        with _making(path):
+            rename(partial, path)
+    except BaseException as error:
+        rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):  # which should name what is known to who asked for it
+            error.filename = str(path / "config.toml")
+        raise
+
+
+def remove_unbegun(path: Path) -> None:
+    """Remove a folder that holds nothing of a run: it is empty, or has empty ``checkpoints/``.
+
+    Earlier versions left such a one where they were ended at once, or the disk was full. Any other
+    folder stays as it is.
+    """
+    with suppress(OSError):
+        if {each.name for each in path.iterdir()} == {_CHECKPOINTS}:
+            Path(path, _CHECKPOINTS).rmdir()
+        path.rmdir()
+
+
+@contextmanager
+def _making(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ParameterError("run", _RULE, str(path), error.strerror or "") from error

@@ -1,0 +1,491 @@
+"""Jobs of a run: the turns of models, the points of each batch, and each job's share."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+
+from seqgc.errors import require_int
+from seqgc.models.model import Model, ParameterVector
+from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
+from seqgc.rounds import require_models
+from seqgc.schemes import Deal
+
+__all__ = [
+    "ChunkedScheme",
+    "DataQueue",
+    "JobPlan",
+    "Share",
+    "Turn",
+    "Turns",
+    "TurnsState",
+    "batch_indices",
+    "bundle_size",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a job is: a step of a bundle, from 0; None if the turn is idle."""
+
+    bundle: int
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsState:
+    """For checkpoints: what `Turns` know, by bundle or by job."""
+
+    queue: list[int]
+    begun: list[int]
+    latest: list[int]
+    left: list[int]
+    kept: dict[int, Turn]
+    num_jobs: int | None
+    stopped: dict[int, int] = field(default_factory=dict)
+
+
+class Turns:
+    """The turns of so many bundles, each of so many ``steps`` (None: without end).
+
+    Where bundles keep their turns, these are ``fixed``.
+
+    Examples
+    --------
+    >>> turns = Turns(3, steps=2)
+    >>> [turns.take(job, may_follow=lambda last: True).bundle for job in range(4)]
+    [0, 1, 2, 0]
+    >>> turns.leave(1)
+    >>> turns.take(4, may_follow=lambda last: True), turns.num_jobs
+    (Turn(bundle=2, step=1), 5)
+    """
+
+    def __init__(self, bundles: int, *, steps: int | None, fixed: bool = False) -> None:
+        self._steps, self._fixed = steps, fixed
+        self._queue = list(range(bundles))
+        self._begun, self._latest = [0] * bundles, [-1] * bundles  # steps; the last one's job
+        self._left: set[int] = set()
+        self._stopped: dict[int, int] = {}  # where work is dealt: bundles, by the results of a job
+        self._kept: dict[int, Turn] = {}
+        self.num_jobs: int | None = None
+        """How many jobs there are, once there are no more."""
+
+    def __getitem__(self, job: int) -> Turn:
+        return self._kept[job]
+
+    def __contains__(self, job: int) -> bool:
+        return job in self._kept
+
+    @property
+    def awaited(self) -> int:
+        """The last job of whoever is next; -1 if nobody's matters."""
+        return -1 if self._fixed or not self._queue else self._latest[self._queue[0]]
+
+    def leave(self, bundle: int) -> None:
+        """Let a bundle take no more steps; harmless if it has left."""
+        self._left.add(bundle)
+        if not self._fixed and bundle in self._queue:
+            self._queue.remove(bundle)
+
+    def latest(self, bundle: int) -> int:
+        """Return a bundle's last job that has begun; -1 if none has."""
+        return self._latest[bundle]
+
+    def stop(self, bundle: int, *, by: int) -> None:
+        """Let a bundle leave once the results of a job count; harmless if it has been stopped."""
+        self._stopped.setdefault(bundle, by)
+
+    def stopped(self, last: int) -> list[int]:
+        """Return the bundles that the results of the jobs up to the ``last`` have stopped."""
+        return [bundle for bundle, by in self._stopped.items() if by <= last]
+
+    def take(self, job: int, *, may_follow: Callable[[int], bool]) -> Turn:
+        """Decide what ``job`` is, the next one.
+
+        ``may_follow`` says of a bundle's last job whether another may begin after it. Whichever
+        bundle has an idle turn, nothing becomes of it.
+        """
+        turn = Turn(bundle=self._queue[0] if self._queue else 0, step=None)
+        last = self._latest[turn.bundle]
+        if self._queue and (self._fixed or last < 0 or may_follow(last)):
+            turn = self._step(self._queue.pop(0), job)
+        self._kept[job] = turn
+        if len(self._left) == len(self._begun) and self.num_jobs is None:
+            self.num_jobs = job + 1
+        return turn
+
+    def _step(self, bundle: int, job: int) -> Turn:
+        step = None if bundle in self._left else self._begun[bundle]
+        self._queue.append(bundle)
+        if step is not None:
+            self._begun[bundle], self._latest[bundle] = step + 1, job
+            if step + 1 == self._steps:
+                self.leave(bundle)
+        return Turn(bundle=bundle, step=step)
+
+    def forget(self, needed: Container[int]) -> None:
+        """Forget all jobs but those that are still ``needed``."""
+        self._kept = {job: turn for job, turn in self._kept.items() if job in needed}
+
+    def snapshot(self) -> TurnsState:
+        """Return all that is known."""
+        return TurnsState(
+            queue=list(self._queue),
+            begun=list(self._begun),
+            latest=list(self._latest),
+            left=sorted(self._left),
+            kept=dict(self._kept),
+            num_jobs=self.num_jobs,
+            stopped=dict(self._stopped),
+        )
+
+    def restore(self, state: TurnsState) -> None:
+        """Know what was known then; `ValueError` if these are other bundles' turns.
+
+        There may be fewer steps than there were.
+        """
+        if len(state.begun) != len(self._begun):
+            raise ValueError(f"turns of {len(state.begun)} bundles, not {len(self._begun)}")
+        self._queue, self._left = list(state.queue), set(state.left)
+        self._begun, self._latest = list(state.begun), list(state.latest)
+        self._kept, self.num_jobs = dict(state.kept), state.num_jobs
+        self._stopped = dict(state.stopped)
+        for bundle, begun in enumerate(self._begun):
+            if begun == self._steps:
+                self.leave(bundle)
+
+
+_MOST_BYTES: Final = 256 << 20  # of orders of data points that are kept,
+_FEWEST_KEPT: Final = 16  # unless they are fewer than so many,
+_EPOCHS_KEPT: Final = 3  # and of one model no more than so many: no run goes back further
+_MIXING: Final = 1  # tells the random numbers of a batch from those of an epoch
+
+
+class DataQueue:
+    """The batches of one model, of a data set of ``size`` points; see this module's head.
+
+    A batch is an array of indices (batch_size,). With ``by_epoch`` they go on from epoch to epoch,
+    as `seqgc.training.AugmentedDataset` wants them: item i of epoch e is ``e * size + i``.
+
+    Examples
+    --------
+    Of two batches of two points the first point each is lost, and comes again:
+
+    >>> queue = DataQueue(4, batch_size=2, seed=0)
+    >>> lost = []
+    >>> for step in range(2):
+    ...     batch = queue.batch(step)
+    ...     assert batch.tolist() == batch_indices(4, batch_size=2, seed=0, step=step).tolist()
+    ...     lost.append(int(batch[0]))
+    ...     queue.settle(step, lost=np.array([0]))
+    >>> sorted(lost) == sorted(queue.batch(2).tolist())
+    True
+    """
+
+    def __init__(self, size: int, *, batch_size: int, seed: int, by_epoch: bool = False) -> None:
+        self._size, self._batch_size, self._seed = size, batch_size, seed
+        self._by_epoch = by_epoch
+        self._again: IntArray = np.zeros(0, dtype=np.intp)  # places, in the order of their loss
+        self._repeated = 0  # points that have come again
+
+    def batch(self, step: int) -> IntArray:
+        """Return the data points of a step, all steps before it being settled; read-only."""
+        places = self._places(step)
+        if len(self._next(step)[1]):
+            points = self._items(places)
+        else:
+            points = _stretch(self._size, self._seed, int(places[0]), int(places[-1]) + 1)
+        if self._by_epoch:
+            points = points + self._size * (places // self._size)
+        points.setflags(write=False)
+        return points
+
+    def settle(self, step: int, *, lost: IntArray) -> None:
+        """Go on to the next step: all of this one but these positions of its batch were used."""
+        if not len(lost) and not len(self._again):
+            return
+        again = self._next(step)[1]
+        losses = self._places(step)[lost]
+        self._again = np.concatenate([self._again[len(again) :], losses])
+        self._repeated += len(again)
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Return all that there is to know; nothing as long as nothing has been lost."""
+        if not self._repeated and not len(self._again):
+            return {}
+        repeated = torch.tensor(self._repeated, dtype=torch.int64)
+        return {"again": torch.from_numpy(self._again.astype(np.int64)), "repeated": repeated}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Be as the queue of which this is a snapshot."""
+        self._again, self._repeated = np.zeros(0, dtype=np.intp), 0
+        if state:
+            self._again = state["again"].numpy().astype(np.intp)
+            self._repeated = int(state["repeated"])
+
+    def _next(self, step: int) -> tuple[int, IntArray]:
+        """Return the first place that a step draws afresh, and which places it draws again."""
+        first = step * self._batch_size - self._repeated
+        left = -first % self._size  # of the epoch
+        return first, self._again[: max(0, self._batch_size - left)]
+
+    def _places(self, step: int) -> IntArray:
+        first, again = self._next(step)
+        fresh = np.arange(first, first + self._batch_size - len(again))
+        if not len(again):
+            return fresh
+        mixed = np.random.default_rng([self._seed, step, _MIXING])
+        return mixed.permutation(np.concatenate([fresh, again]))
+
+    def _items(self, places: IntArray) -> IntArray:
+        epochs, items = places // self._size, np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            order = _permutations.find(self._size, self._seed, epoch)
+            items[here] = order[places[here] - epoch * self._size]
+        return items
+
+
+def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -> IntArray:
+    """Return the data points of one training step, (batch_size,), read-only.
+
+    The points are positions ``step * batch_size`` up to ``(step + 1) * batch_size`` of the endless
+    concatenation of one permutation of the dataset per epoch, epoch ``e`` drawn by
+    ``numpy.random.default_rng([seed, e])``: every point comes once an epoch, and a step can be
+    computed without the steps before it, unless these have lost points (`Decoding.lost`), which
+    come again.
+
+    Raises
+    ------
+    ParameterError
+        If a size is below 1, or ``seed`` or ``step`` below 0.
+
+    Examples
+    --------
+    >>> from seqgc.training import batch_indices
+    >>> steps = [batch_indices(5, batch_size=2, seed=0, step=step) for step in range(5)]
+    >>> sorted(int(point) for batch in steps for point in batch)
+    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    """
+    size = require_int("dataset_size", dataset_size, least=1)
+    batch = require_int("batch_size", batch_size, least=1)
+    start = require_int("step", step, least=0) * batch
+    indices = _stretch(size, require_int("seed", seed, least=0), start, start + batch)
+    indices.setflags(write=False)
+    return indices
+
+
+def _stretch(size: int, seed: int, start: int, stop: int) -> IntArray:
+    """Return the data points at the places from ``start`` up to ``stop``."""
+    pieces = [
+        _permutations.find(size, seed, epoch)[max(start - epoch * size, 0) : stop - epoch * size]
+        for epoch in range(start // size, (stop - 1) // size + 1)
+    ]
+    return np.concatenate(pieces, dtype=np.intp)
+
+
+class _Permutations:
+    """The orders of epochs that were asked for last: all that fit, and a few however long they are.
+
+    Of each model one is asked for in every step, or two where an epoch ends. Those of epochs that
+    are over are forgotten: of short ones millions would fit.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Final[OrderedDict[tuple[int, int, int], IntArray]] = OrderedDict()
+        self._bytes = 0
+        self._lock: Final = Lock()  # runs in several threads share them
+
+    def find(self, size: int, seed: int, epoch: int) -> IntArray:
+        """Return the points of a data set in the order of an epoch, (size,)."""
+        key = size, seed, epoch
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+            drawn = np.random.default_rng([seed, epoch]).permutation(size)
+            kept = self._kept[key] = drawn.astype(np.min_scalar_type(size))
+            self._bytes += kept.nbytes
+            over = self._kept.pop((size, seed, epoch - _EPOCHS_KEPT), None)
+            self._bytes -= 0 if over is None else over.nbytes
+            while self._bytes > _MOST_BYTES and len(self._kept) > _FEWEST_KEPT:
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
+            return kept
+
+
+_permutations: Final = _Permutations()
+
+
+_MOST_PARAMETERS: Final = 10**6  # of a bundle whose size nobody has chosen
+_NO_POINTS: Final = np.zeros(0, dtype=np.intp)
+
+
+class ChunkedScheme(Protocol):
+    """What training must know of a scheme: its chunks, and how late a gradient may come."""
+
+    def jobs_in_flight(self, bundles: int) -> int: ...
+    def jobs_read(self, bundles: int) -> int: ...
+    def cut(self, batch_size: int) -> IntArray: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """One model's part of a job in flight: fixed weights, and a batch cut into chunks.
+
+    ``points`` (batch_size,); chunk ``c`` is ``points[starts[c]:starts[c + 1]]``.
+    """
+
+    weights: WeightRef
+    points: IntArray
+    starts: IntArray
+    pieces: tuple[int, ...] = ()  # of a result (`ResultLayout`)
+    idle: bool = False  # nothing is computed: the result is zeros
+
+    def resolve(self, chunks: IntArray, coefficients: FloatArray) -> WeightedPoints:
+        """Return the chunks' points, each with its chunk's coefficient over the batch size."""
+        if self.idle:
+            chunks, coefficients = chunks[:0], coefficients[:0]
+        sizes = self.starts[chunks + 1] - self.starts[chunks]
+        pieces = [self.points[self.starts[c] : self.starts[c + 1]] for c in chunks]
+        points = np.concatenate(pieces) if pieces else self.points[:0]
+        per_point = np.repeat(np.asarray(coefficients, dtype=np.float64) / len(self.points), sizes)
+        for array in (points, per_point):
+            array.setflags(write=False)
+        return WeightedPoints(
+            model=self.weights.model,
+            weights=self.weights,
+            points=points,
+            coefficients=per_point,
+            pieces=self.pieces,
+        )
+
+
+class JobPlan:
+    """How models take turns: M models in M / k bundles, one bundle a job (`Turns`).
+
+    Gradients come as late as the scheme's delay, or by so many jobs as ``lateness`` says.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        scheme: ChunkedScheme,
+        jobs_per_round: int,
+        stale: bool = False,
+        steps: int | None = None,
+        lateness: int | None = None,
+    ) -> None:
+        self.models: Final = tuple(models)
+        self.jobs_per_round: Final = jobs_per_round
+        self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
+        self._stale, self._lateness = stale, lateness
+        self.adopt(scheme)
+        self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
+        self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
+        self.deals: Final = isinstance(scheme, Deal)  # a run that begins so stays so
+        self.handed_over: int | None = None
+        """The job whose results the models are being given."""
+        self._parked: set[int] = set()
+        self.bundles_left = self.num_bundles
+        """How many have a model that is not parked."""
+
+    def adopt(self, scheme: ChunkedScheme) -> None:
+        """Cut batches as ``scheme`` does from now on; raises like the constructor."""
+        delay = scheme.jobs_in_flight(self.num_bundles) - 1
+        if self._lateness is not None:  # however many jobs are under way
+            delay = self._lateness
+        require_models(
+            [model.name for model in self.models],
+            delay=delay,
+            jobs_per_round=self.jobs_per_round,
+            stale=self._stale,
+        )
+        cuts = [scheme.cut(model.batch_size) for model in self.models]
+        self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
+        self.delay = delay  # rounds that the gradient of a job may be late
+        self.jobs_read = scheme.jobs_read(self.num_bundles)  # whose weights are kept
+
+    def park(self, name: str) -> None:
+        """Give a model's turns to the others once all models of its bundle are parked."""
+        index = [model.name for model in self.models].index(name)
+        bundle = index // self.jobs_per_round
+        if index not in self._parked:
+            self._parked.add(index)
+            if self._parked.issuperset(self._members(bundle)):
+                self.bundles_left -= 1
+                if not self.deals:
+                    self.turns.leave(bundle)
+                    return
+                by = self.handed_over
+                self.turns.stop(bundle, by=self.turns.latest(bundle) if by is None else by)
+
+    def horizon(self, job: int) -> int:
+        """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
+        if not self.deals:
+            return job - self.delay - 1
+        stopped = self.turns.stopped(job - 2 * self.num_bundles)
+        return job - max(1, self.num_bundles - len(stopped))
+
+    def bundle(self, job: int) -> range:
+        """Return the indices of the models whose step a job is, whose turn is known."""
+        return self._members(self.turns[job].bundle)
+
+    def _members(self, bundle: int) -> range:
+        first = bundle * self.jobs_per_round
+        return range(first, first + self.jobs_per_round)
+
+    def share(
+        self,
+        index: int,
+        *,
+        job: int,
+        weights: WeightRef,
+        queue: DataQueue,
+        pieces: tuple[int, ...],
+        idle: bool = False,
+    ) -> Share:
+        """Return the part of ``job`` that model ``index`` has: its queue's next points."""
+        step = None if idle else self.turns[job].step
+        return Share(
+            weights=weights,
+            points=_NO_POINTS if step is None else queue.batch(step),
+            starts=self._starts[index],
+            pieces=pieces,
+            idle=step is None,
+        )
+
+    def positions(self, index: int, chunks: Sequence[int]) -> IntArray:
+        """Return which positions of a batch of model ``index`` are in these chunks."""
+        starts = self._starts[index]
+        pieces = [np.arange(starts[c], starts[c + 1]) for c in chunks]
+        return np.concatenate(pieces) if pieces else _NO_POINTS
+
+
+def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
+    """Return how many models a job may well have, in at least so many ``bundles``.
+
+    It is the largest divisor of the number of models with which a bundle's models have at most a
+    million parameters together, or 1: small models share a round's overhead, and large ones neither
+    the memory nor the messages of a round. A scheme needs one bundle more than its delay.
+
+    Examples
+    --------
+    >>> import functools, torch
+    >>> from seqgc.training import grid, registered_model
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> net = functools.partial(registered_model, "net", optimizer=sgd)
+    >>> models = grid(net, {"module": ["mlp", "digits-cnn"], "seed": 3})
+    >>> bundle_size(models), bundle_size(models, bundles=2), bundle_size(models, bundles=4)
+    (6, 3, 1)
+    """
+    count = len(models)
+    largest = max(ParameterVector(model.module).size for model in models)
+    most = min(count // max(1, bundles), _MOST_PARAMETERS // largest)
+    return next((k for k in range(most, 0, -1) if count % k == 0), 1)

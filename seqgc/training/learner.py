@@ -1,0 +1,215 @@
+"""The master's state of one model: weights, optimizer, data queue, and the versions published."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+import torch
+from torch import nn
+
+from seqgc.errors import StoreError
+from seqgc.models.augmentation import AugmentedDataset
+from seqgc.models.dropout import dropout_layers
+from seqgc.models.model import Model, ParameterVector
+from seqgc.models.optimizers import Stepper
+from seqgc.models.precision import Precision, require_autocast, torch_dtype
+from seqgc.models.results import ModelResult
+from seqgc.models.validation import ValidationState, Validator
+from seqgc.ports import FloatArray, WeightRef, WeightStore
+from seqgc.training.jobs import DataQueue
+
+__all__ = ["Learner", "LearnerState", "Tensors"]
+
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+_LAST_FAILS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerState:
+    """What training has made of one model, apart from tensors: for checkpoints."""
+
+    steps: int
+    settings: str  # of the optimizer and the scheduler: JSON of what `pack` returns
+    validation: ValidationState
+    changes: int = 0  # of the weights: as many as steps, unless these come in parts
+
+
+class Learner:
+    """One model in training; its module is a copy, in the run's precision, on the CPU."""
+
+    def __init__(self, model: Model, *, store: WeightStore, precision: Precision) -> None:
+        self.model: Final = model
+        require_autocast(model.autocast, precision=precision)
+        dtype = torch_dtype(precision)
+        self.module: Final[nn.Module] = copy.deepcopy(model.module).to(device="cpu", dtype=dtype)
+        self._parameters = ParameterVector(self.module)
+        self.layout: Final = self._parameters.layout
+        self.stepper: Final = Stepper(model, self._parameters)
+        rules = model.validation
+        self.validator: Final = None if rules is None else Validator(model, rules)
+        self.queue: Final = DataQueue(
+            len(model.dataset),  # now: workers have copies
+            batch_size=model.batch_size,
+            seed=model.seed,
+            by_epoch=isinstance(model.dataset, AugmentedDataset)
+            or bool(dropout_layers(self.module)),
+        )
+        self._store = store
+        self.steps = self.changes = 0
+        self._published: list[WeightRef] = []
+        self._left: list[WeightRef] = []  # that could not be removed yet
+        self.unremoved = ""  # why, the first time
+
+    def apply(self, result: ModelResult) -> dict[str, float]:
+        """Take one step along the gradient of ``result``, in the run's precision and writable.
+
+        Returns what `Stepper.end` says of the step. Whatever the model's optimizer or scheduler
+        raises is raised, and the weights are those before; so it is if no checkpoint can hold its
+        state.
+        """
+        before = self._kept()
+        try:
+            clipped = self.stepper.clip(result)
+            self.stepper.move()
+            about = self.stepper.end() | clipped
+            self._require_state()
+        except BaseException:
+            self._parameters.write(before())
+            raise
+        self.steps, self.changes = self.steps + 1, self.changes + 1
+        return about
+
+    def apply_part(self, result: ModelResult) -> None:
+        """Take a part of a step, along the gradient of a part of the batch. Raises as `apply` does.
+
+        `end_step` ends the step.
+
+        Nothing is clipped: a part's norm is not the gradient's.
+        """
+        before = self._kept()
+        try:
+            self.stepper.set(result)
+            self.stepper.move()
+            self._require_state()
+        except BaseException:
+            self._parameters.write(before())
+            raise
+        self.changes += 1
+
+    def end_step(self) -> dict[str, float]:
+        """End a step whose parts have been applied; returns and raises as `apply`."""
+        about = self.stepper.end()
+        self.steps += 1
+        return about
+
+    def _require_state(self) -> None:
+        """Raise what keeps a checkpoint from holding the state that is made by the first step."""
+        if not self.changes:
+            self.stepper.snapshot()
+
+    def _kept(self) -> Callable[[], FloatArray]:
+        """Return what gives the present weights back: of those published the store has a copy."""
+        for ref in self._published:
+            if ref.version == self.changes:
+                return partial(self._store.fetch, ref)
+        weights = self._parameters.read()
+        return lambda: weights
+
+    def validate(self) -> dict[str, float]:
+        """Return the metrics of the present weights; raises what a metric does."""
+        if self.validator is None:
+            return {}
+        metrics = self.validator.validate(self.module, step=self.steps)
+        self.stepper.validated(self.validator.monitored(metrics))
+        return metrics
+
+    def publish(self) -> WeightRef:
+        """Return a reference to the present weights; their version counts their changes."""
+        if not self.is_published:
+            weights = self._parameters.read()
+            self._published.append(self._put(self.changes, weights))
+        return self._published[-1]
+
+    def _put(self, version: int, weights: FloatArray) -> WeightRef:
+        ref = self._store.publish(self.model.name, version, weights)
+        self._left = [each for each in self._left if each != ref]  # it is wanted again
+        return ref
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the present weights are published."""
+        return bool(self._published) and self._published[-1].version == self.changes
+
+    @property
+    def latest(self) -> WeightRef | None:
+        """The version that was published last, if it has not been discarded."""
+        return self._published[-1] if self._published else None
+
+    def snapshot(self, *, forgetful: bool = False) -> tuple[LearnerState, dict[str, Tensors]]:
+        """Return copies of all that training has made of the model, and its tensors by file.
+
+        If ``forgetful``, with the state of an optimizer that has not stepped: its own raises.
+        """
+        stepper = Stepper(self.model, self._parameters) if forgetful else self.stepper
+        settings, optimizer = stepper.snapshot()
+        files: dict[str, Tensors] = {self._file(): self.weights()}
+        files[self._file("optimizer")] = optimizer
+        files |= {self._file("queue"): drawn} if (drawn := self.queue.snapshot()) else {}
+        validation = ValidationState()
+        if self.validator is not None:
+            validation = self.validator.state
+            files |= {self._file("best"): self.validator.weights} if validation.best else {}
+        state = LearnerState(
+            steps=self.steps, settings=settings, validation=validation, changes=self.changes
+        )
+        return state, files
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return copies of the weights and buffers."""
+        return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
+
+    def restore(self, state: LearnerState, files: Mapping[str, Tensors]) -> None:
+        """Be as the learner of which this is a snapshot, with no version published."""
+        self.module.load_state_dict(files[self._file()])
+        self.stepper.restore(state.settings, files[self._file("optimizer")])
+        self.queue.restore(files.get(self._file("queue"), {}))
+        if self.validator is not None:
+            self.validator.restore(state.validation, files.get(self._file("best"), {}))
+        self.steps, self.changes = state.steps, max(state.steps, state.changes)
+
+    def _file(self, what: str = "") -> str:
+        return f"{self.model.name}{what and f'.{what}'}.safetensors"
+
+    def version(self, ref: WeightRef) -> FloatArray:
+        """Return the weights (P,) of a version that is published."""
+        is_present = ref.version == self.changes
+        return self._parameters.read() if is_present else self._store.fetch(ref)
+
+    def republish(self, version: int, weights: FloatArray) -> WeightRef:
+        """Publish a version of before again; versions come in order."""
+        if not self._published or self._published[-1].version != version:
+            self._published.append(self._put(version, weights))
+        return self._published[-1]
+
+    def keep(self, needed: Set[WeightRef]) -> None:
+        """Discard the published versions that are not ``needed``.
+
+        What cannot be removed costs room, and no run. It is tried again later, after all others;
+        one that fails at a time, or a few where nothing is needed any more, take long enough.
+        """
+        self._left += [ref for ref in self._published if ref not in needed]
+        self._published = [ref for ref in self._published if ref in needed]
+        fails = 1 if needed else _LAST_FAILS
+        while self._left and fails:
+            ref = self._left.pop(0)
+            try:
+                self._store.discard(ref)
+            except StoreError as error:
+                self._left.append(ref)
+                self.unremoved = self.unremoved or str(error)
+                fails -= 1

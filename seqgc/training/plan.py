@@ -1,0 +1,367 @@
+"""What is to be trained or recorded: frozen, and checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeGuard, get_args
+
+from seqgc.control import Controlled
+from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.models.model import Model, ParameterVector, one_of_each
+from seqgc.models.narrowing import narrowing
+from seqgc.models.optimizers import Stepper
+from seqgc.models.precision import Precision, require_autocast, torch_dtype
+from seqgc.models.soundness import frozen_statistics
+from seqgc.ports import Capability, Payload, Task, WeightStore, payload_format
+from seqgc.rounds import Adaptation, PolicyDefence, Setting, needs_of
+from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
+from seqgc.training.jobs import JobPlan
+from seqgc.training.stale import StaleWorkload, Updates
+from seqgc.training.work import (
+    TaskSizes,
+    Work,
+    batch_sizes,
+    most_mini_tasks,
+    replicas_of,
+    task_sizes,
+)
+from seqgc.training.workload import ModelsWorkload, TorchWorkload
+
+__all__ = ["ROUND_LIMIT_S", "OnFailure", "RecordingPlan", "TrainingPlan", "num_points"]
+
+OnFailure: TypeAlias = Literal["go-on", "stop"]
+
+ROUND_LIMIT_S: Final = 60.0
+"""Seconds after which a live round is given up, unless another limit is given."""
+
+_MOST_LOAD: Final = 1000  # that is recorded: the tasks of all workers are held at once
+_MOST_WARMUP: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingPlan:
+    """What to train, by which scheme, for how long.
+
+    Models take turns, so that there must be more of them than the scheme's delay bundles of
+    ``jobs_per_round``, unless ``stale`` (see `TorchWorkload`). The ``scheme`` is a spec such as
+    ``"gc-rep:s=1"``, a scheme, or a setting, which has a closing rule and a bundle size as well; a
+    rule without a time limit has `ROUND_LIMIT_S` in live rounds.
+
+    A defence that is no scheme (``"ssp:slack=1"``) has batches come in parts, which are used as
+    ``updates`` say, and its jobs need not wait for each other.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+    """
+
+    models: Sequence[Model]
+    scheme: str | Defence | Setting
+    steps: int  # optimizer steps of each model
+    precision: Precision = "float32"  # of weights, computation and gradients
+    payload: Payload | None = None  # how results travel: no wider than `precision`, its default
+    # Whether workers round results to `payload` stochastically; seeded, among others, from the
+    # name that the run's folder had when it began.
+    stochastic_rounding: bool = False
+    stale: bool = False  # allow fewer bundles than the scheme's delay + 1
+    # When to look for a better setting, and switch to it; not with `stale`. Only schemes are taken
+    # whose delay the number of models allows.
+    adaptation: Adaptation | None = None
+    checkpoint_every_s: float = 60.0  # there is one at the beginning and at the end as well
+    # A model's result whose 2-norm is above it, twice, is like one that is not finite: it has
+    # diverged. None: any finite one is taken.
+    max_norm: float | None = None
+    # Whether the others go on where a model fails: its results are not finite, or its code raises.
+    on_failure: OnFailure = "go-on"
+    # Compare the results that several workers are asked for, and expel who lies; rounds then wait
+    # for three of them. Only with a scheme that has such, and not with `adaptation`.
+    audit: bool = False
+    # How updates reach the weights where batches come in parts, which are used by themselves. None:
+    # as they come (`Updates`), but added up where every part is to be on the newest weights.
+    updates: Updates | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", _checked(self.models, self.precision))
+        object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
+        torch_dtype(self.precision)
+        payload: Payload = self.precision if self.payload is None else self.payload
+        object.__setattr__(self, "payload", payload)
+        bits, precision_bits = payload_format(payload).bits, payload_format(self.precision).bits
+        if bits > precision_bits:  # would send bits that say nothing
+            rule = f"must not be wider than the precision, {self.precision}"
+            raise ParameterError("payload", rule, payload)
+        if self.stochastic_rounding and bits == precision_bits:
+            rule = f"must be off where nothing is rounded: precision and payload are {payload}"
+            remedy = "give a narrower `payload`"
+            raise ParameterError("stochastic_rounding", rule, self.stochastic_rounding, remedy)
+        if not self.checkpoint_every_s > 0:
+            rule = "must be a number > 0, seconds"
+            raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
+        if self.on_failure not in get_args(OnFailure):
+            raise ParameterError("on_failure", "must be 'go-on' or 'stop'", self.on_failure)
+        if self.max_norm is not None:
+            require_number("max_norm", self.max_norm, above=0)
+        if self.audit and self.adaptation is not None:
+            rule = "must be off in a run that looks for a better scheme, perhaps without replicas"
+            raise ParameterError("audit", rule, self.audit)
+        if self.adaptation is not None and self.stale:
+            rule = "must be off in a run that looks for a better scheme"
+            raise ParameterError("stale", rule, self.stale)
+
+    def setting(self, n: int) -> Setting:
+        """Return how rounds are run at first, on ``n`` workers.
+
+        ParameterError if the scheme is not for so many, or there are too few models for it.
+        """
+        scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
+        setting = scheme if isinstance(scheme, Setting) else Setting(scheme=scheme)
+        if setting.scheme.n != n:
+            rule = f"must be {setting.scheme.n}, as many as the scheme is for"
+            raise ParameterError("workers", rule, n)
+        bundle = setting.jobs_per_round
+        setting = replace(setting, scheme=setting.scheme.fitted(max(1, len(self.models) // bundle)))
+        for on, what in ((self.audit, "an audit"), (self.adaptation, "--probe and --retune")):
+            if on:
+                by_rounds(setting.scheme, what)
+        self._require_updates(setting.scheme)
+        if self.audit and max(replicas_of(setting.scheme)) < 2:
+            rule = "needs results that several workers are asked for"
+            remedy = "take gc-rep, gc-binary, sr-sgc-rep or m-sgc-rep with s or lam of 1 at least"
+            raise ParameterError("audit", rule, setting.scheme.spec, remedy)
+        JobPlan(  # made for its checks
+            self.models,
+            scheme=setting.scheme,
+            jobs_per_round=bundle,
+            stale=self.stale,
+            lateness=0 if isinstance(setting.scheme, PolicyDefence) else None,
+        )
+        if math.isinf(setting.rule.timeout_s):
+            return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
+        return setting
+
+    def require_steps(self) -> None:
+        """Refuse an optimizer or a scheduler that cannot be made, or ends before the run does.
+
+        Each is made once, of its model's own parameters, which stay as they are.
+        """
+        for model in self.models:
+            Stepper(model, ParameterVector(model.module)).require_steps(self.steps)
+
+    def _require_updates(self, defence: Defence) -> None:
+        """Refuse what batches in parts are not for, and what is for these alone."""
+        if _in_parts(defence):
+            if self.stale:
+                rule = f"must be left out with {defence.spec}, which says how late gradients may be"
+                raise ParameterError("stale", rule, self.stale)
+            self._updates_of(defence).require_fit(self.models, defence)
+        elif self.updates is not None:
+            rule = f"must be left out with {defence.spec}, whose gradients are applied as a whole"
+            raise ParameterError("updates", rule, self.updates, "or take a defence like ssp")
+
+    def _updates_of(self, defence: PolicyDefence) -> Updates:
+        usual = Updates() if defence.kind == "stale" else Updates(apply="clock")
+        return self.updates or usual
+
+    def workload(
+        self, setting: Setting, *, store: WeightStore, callbacks: Sequence[object] = ()
+    ) -> ModelsWorkload:
+        """Return what trains the plan's models under a setting, with weights in a store."""
+        scheme = setting.scheme
+        if _in_parts(scheme):
+            return StaleWorkload(
+                self.models,
+                scheme=scheme,
+                store=store,
+                precision=self.precision,
+                jobs_per_round=setting.jobs_per_round,
+                updates=self._updates_of(scheme),
+                callbacks=callbacks,
+                steps=self.steps,
+            )
+        return TorchWorkload(
+            self.models,
+            scheme=scheme,
+            store=store,
+            precision=self.precision,
+            jobs_per_round=setting.jobs_per_round,
+            stale=self.stale,
+            callbacks=callbacks,
+            steps=self.steps,
+        )
+
+    def repeats(self, setting: Setting) -> bool:
+        """Say whether a run that is resumed ends in the same bits as one that never ended."""
+        if not _in_parts(defence := setting.scheme):
+            return not isinstance(defence, Controlled)  # whose shares may be others then
+        updates = self._updates_of(defence)
+        at_once = defence.staleness == 0 and updates.apply == "clock"
+        return at_once or updates.refresh == "late"
+
+    def shortcomings(self, setting: Setting) -> list[str]:
+        """Return what is worth a warning before the run begins."""
+        warnings = [each for model in self.models for each in frozen_statistics(model)]
+        for model in one_of_each(self.models):
+            warnings += narrowing(model, self.precision)
+        replicas = replicas_of(setting.scheme) if self.audit else ()
+        if (alone := replicas.count(1)) == 0:
+            return warnings
+        what = f"{alone} of a job's {len(replicas)} results come from one worker each"
+        return [*warnings, f"audit: {what}; a finite lie in one of these is not found"]
+
+    def num_jobs(self, setting: Setting) -> int:
+        """Return how many jobs the run has."""
+        return self.steps * (len(self.models) // setting.jobs_per_round)
+
+    def max_delay(self, setting: Setting) -> int:
+        """Return the largest delay of all schemes that the run may come to, rounds."""
+        if isinstance(setting.scheme, PolicyDefence):
+            return setting.scheme.delay
+        if self.adaptation is None:
+            return setting.scheme.jobs_in_flight(len(self.models) // setting.jobs_per_round) - 1
+        return len(self.models) // setting.jobs_per_round - 1
+
+    def _jobs_read(self, setting: Setting) -> int:
+        """Return of how many jobs, the latest included, a worker may be asked for results."""
+        if isinstance(setting.scheme, PolicyDefence):
+            return setting.scheme.jobs_per_task
+        read = setting.scheme.jobs_read(len(self.models) // setting.jobs_per_round)
+        if self.adaptation is None:
+            return read
+        return max(read, 2 * self.max_delay(setting) + 1)  # of one that takes late answers
+
+    def sizes(self, setting: Setting) -> TaskSizes:
+        """Return what the heaviest task weighs."""
+        scheme, jobs, versions = setting.scheme, 1, 1
+        if isinstance(scheme, PolicyDefence):
+            jobs = scheme.jobs_per_task
+            if _in_parts(scheme) and self._updates_of(scheme).publishes_each:
+                versions = scheme.n
+        elif not isinstance(scheme, Deal):
+            jobs = most_mini_tasks(scheme, self.num_jobs(setting))
+        load = max(float(scheme.loads_of(m.batch_size).max()) for m in self.models)
+        sizes = task_sizes(
+            self.models,
+            jobs_per_round=setting.jobs_per_round,
+            load=load * jobs if isinstance(scheme, PolicyDefence) else load,
+            mini_tasks=jobs,
+            precision=self.precision,
+            payload=self.payload or self.precision,
+        )
+        return replace(sizes, versions=versions)
+
+    def needs(self, setting: Setting) -> frozenset[Capability]:
+        """Return what workers must be able to do."""
+        return needs_of(setting, batch_sizes(self.models))
+
+    def work(
+        self,
+        run: Path,
+        *,
+        setting: Setting,
+        master: int = 1,
+        pin: Mapping[str, str] | None = None,
+        name: str = "",
+    ) -> Work:
+        """Return what workers are to know of the run in that folder; for ``pin`` see `Crew`.
+
+        The run's ``name`` is the folder's, unless it began with another one.
+        """
+        name = name or run.resolve().name
+        return Work(
+            name=name,
+            run_id=name if master == 1 else f"{name}.{master}",
+            models=tuple(self.models),
+            precision=self.precision,
+            payload=self.payload or self.precision,
+            stochastic_rounding=self.stochastic_rounding,
+            weights=run.absolute() / ("weights" if master == 1 else f"weights-{master}"),
+            cached_weights=self._jobs_read(setting) * setting.jobs_per_round,
+            code=setting.scheme.spec[:100] if self.adaptation is None else "",
+            sizes=self.sizes(setting),
+            fixed=self.adaptation is None,
+            occasion=lambda task: (task.round, setting.jobs_per_round * task.load),
+            piece_loads=_piece_loads(setting),
+            needs=self.needs(setting),
+            pin=pin or {},
+        )
+
+
+def _piece_loads(setting: Setting) -> tuple[float, ...]:
+    """Return the normalized load of each piece, if work is dealt."""
+    if not isinstance(setting.scheme, Deal):
+        return ()
+    return tuple((setting.jobs_per_round * setting.scheme.chunk_fractions).tolist())
+
+
+def _checked(models: Sequence[Model], precision: Precision) -> tuple[Model, ...]:
+    if not isinstance(models, Sequence):
+        raise ParameterError("models", "must be a list of models", models)
+    for model in models:
+        if not isinstance(model, Model):
+            raise ParameterError("models", "must each be a Model", model)
+        if model.batch_size > (points := len(model.dataset)):
+            rule = f"must be at most {points}, as many points as model {model.name!r} has"
+            raise ParameterError("batch_size", rule, model.batch_size)
+        require_autocast(model.autocast, precision=precision)
+    return tuple(models)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordingPlan:
+    """What to record: how long workers take to answer, at each of several loads."""
+
+    model: Model  # whose gradient is computed; nothing is trained: its weights stay as they are
+    rounds: int  # of each profile
+    loads: Sequence[float]  # normalized, distinct, 0 to 1000; kept in ascending order
+    warmup: int = 1  # rounds at every load that are not recorded, 10,000 at most
+    timeout_s: float = ROUND_LIMIT_S  # whose answer takes longer is recorded as `LATE`
+    precision: Precision = "float32"  # of the weights and the results
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounds", require_int("rounds", self.rounds, least=1))
+        warmup = require_int("warmup", self.warmup, least=0, most=_MOST_WARMUP)
+        object.__setattr__(self, "warmup", warmup)
+        loads, batch_size = tuple(self.loads), self.model.batch_size
+        if not loads or not all(0 <= load <= _MOST_LOAD for load in loads):
+            rule = f"must be numbers from 0 to {_MOST_LOAD}, at least one"
+            raise ParameterError("loads", rule, list(loads))
+        if len({num_points(load, batch_size) for load in loads}) < len(loads):
+            rule = f"must come to different numbers of data points, of batches of {batch_size}"
+            raise ParameterError("loads", rule, list(loads))
+        object.__setattr__(self, "loads", tuple(sorted(loads)))
+        require_number("timeout_s", self.timeout_s, above=0)
+        torch_dtype(self.precision)
+        require_autocast(self.model.autocast, precision=self.precision)
+
+    def work(self, weights: Path, *, occasion: Callable[[Task], tuple[int, float] | None]) -> Work:
+        """Return what workers are to know of the recording."""
+        models, precision = (self.model,), self.precision
+        return Work(
+            name="profile",
+            run_id="profile",
+            models=models,
+            precision=precision,
+            payload=precision,
+            weights=weights,
+            cached_weights=1,
+            code="recording",
+            # a task of a whole batch, or of more if more is recorded
+            sizes=task_sizes(
+                models, load=max(1.0, *self.loads), precision=precision, payload=precision
+            ),
+            occasion=occasion,
+        )
+
+
+def num_points(load: float, batch_size: int) -> int:
+    """Return how many data points of a batch a normalized load is."""
+    return max(1, round(load * batch_size))
+
+
+def _in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
+    """Whether gradients come in parts, each of use by itself, and not as a whole."""
+    return isinstance(defence, PolicyDefence) and not isinstance(defence, Controlled)
