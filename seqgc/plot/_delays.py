@@ -36,8 +36,8 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     In a profile, a worker straggles if it answers later than ``(1 + mu)`` times the first answer of
     the round. In a run, it straggles if the round closed without it; ``mu`` is not used. If there
     are more rounds or workers than pixels, a cell stands for several: it has the seconds of the
-    slowest, and its mark is as opaque as the fraction that straggled is large. The colour scale
-    ends at the 99th percentile, so that one long stall does not make all other cells pale.
+    slowest, and the opacity of its mark is the fraction that straggled. The colour scale ends at
+    the 99th percentile, so that one long stall does not make all other cells pale.
 
     Examples
     --------

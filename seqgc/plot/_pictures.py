@@ -168,8 +168,8 @@ PICTURES: Final[Mapping[str, Picture]] = {
     "ratios": Picture(
         title="Distance to the bound",
         caption=(
-            "The run time of each scheme's best setting over that of a master who knows all delays "
-            "in advance."
+            "The run time of each scheme's best setting over the bound, the time of a master that "
+            "knows all delays in advance."
         ),
         draw=ratios,
         table=tables.ratios,

@@ -44,7 +44,7 @@ REASONS: Final = {
     "everyone": ("everyone answered", GREEN),
     "tolerance": ("enough answered", BLUE),
     "wait-out": ("waited for answers it needed", VERMILION),
-    "exhausted": ("nobody else could answer", PURPLE),
+    "exhausted": ("no other worker could answer", PURPLE),
     "timeout": ("time limit", RED),
     "dealt": ("all pieces came in", SKY),
     "again": ("closed again (resumed)", OLIVE),

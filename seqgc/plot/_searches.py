@@ -168,7 +168,7 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     return ax
 
 
-def comparison(found: Comparison, *, ax: Axes | None = None) -> Axes:
+def comparison(result: Comparison, *, ax: Axes | None = None) -> Axes:
     """Draw US dollars over seconds to the target for each defence, on logarithmic axes.
 
     The shape of a mark is the kind of the defence's gradients. Defences that no other beats in both
@@ -181,16 +181,16 @@ def comparison(found: Comparison, *, ax: Axes | None = None) -> Axes:
     >>> from seqgc.comparison import Trial
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
     >>> rehearsal, trial = Rehearsal(profile=profile, alpha=1.0), Trial(lrs=(4.0,), seeds=1)
-    >>> found = compare(rehearsal, ["uncoded", "gc-rep:s=1"], trial=trial)
-    >>> comparison(found).get_ylabel()
+    >>> result = compare(rehearsal, ["uncoded", "gc-rep:s=1"], trial=trial)
+    >>> comparison(result).get_ylabel()
     'US dollars'
     """
-    table = tables.comparison(found)
+    table = tables.comparison(result)
     ax = axes_for(ax, height=4.4)
     reached = np.isfinite(table["seconds_to_target"])
     seconds, usd = table["seconds_to_target"][reached], table["usd"][reached]
     front = table["front"][reached]
-    ax.set_xlabel(f"seconds to a loss of {found.trial.target:g}")
+    ax.set_xlabel(f"seconds to a loss of {result.trial.target:g}")
     ax.set_ylabel("US dollars")
     for axis in ("x", "y"):
         plain_log(ax, axis)

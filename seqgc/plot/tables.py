@@ -294,14 +294,14 @@ def landscape(tuning: Tuning) -> Table:
     }
 
 
-def comparison(found: Comparison) -> Table:
+def comparison(result: Comparison) -> Table:
     """Return a row for each defence of a comparison, in the order of its rows: the soonest first.
 
     The columns are ``defence``; ``kind``, that of its gradients; ``seconds_to_target`` and ``usd``,
     NaN if it did not reach the target; and ``front``: no other defence is at least as soon and as
     cheap. See `seqgc.comparison.Row`.
     """
-    rows = found.rows
+    rows = result.rows
     seconds = np.array([row.seconds_to_target for row in rows], dtype=float)
     usd = np.array([row.usd for row in rows], dtype=float)
     order = np.lexsort([usd, seconds])
@@ -424,7 +424,7 @@ class _AnswerTimes:
     For each answer (answers,), ``place`` is the index of its round in ``rounds``, ``worker`` its
     worker, and ``seconds`` the time from task to answer. ``tasks`` is the number of all tasks.
     ``judged`` (rounds,) marks the rounds that wait for workers: in a round that deals work out or
-    is idle, nobody straggles. ``in_time`` are the answers of workers that did not straggle in a
+    is idle, no worker straggles. ``in_time`` are the answers of workers that did not straggle in a
     judged round, as unique ascending numbers ``place * n + worker``.
     """
 
@@ -494,8 +494,8 @@ class HeatMapCells:
     A cell is one worker in one round. If there are more rounds or workers than a picture has
     pixels, it is several. ``slowest_s`` is the longest time from task to answer in a cell, NaN
     without an answer. ``straggling`` is the fraction of the cell that straggled, 0 if its rounds
-    waited for nobody. The cells are of equal size and reach from round ``first`` to round ``last``
-    and over all ``workers``.
+    waited for no worker. The cells are of equal size, and cover all ``workers`` and the rounds from
+    ``first`` to ``last``.
     """
 
     first: int

@@ -20,43 +20,43 @@ _COLUMNS: Final = (
     "seconds and dollars are counted until all models reach the target, all at one learning rate "
     "({lr}, the best for exact gradients); each is the median of the seeds. Between: {interval}. "
     "Best: the seconds at each defence's own best rate. A rate with * is the smallest or largest "
-    "that was tried: a better one may lie beyond. The bound is the time of a master who knows all "
+    "that was tried: a better one may lie beyond. The bound is the time of a master that knows all "
     "delays in advance. Staleness is the average number of clocks whose updates the weights of a "
-    "task lack. Wasted is the work asked of workers beyond one batch a clock, in batches."
+    "task lack. Wasted is the work asked of workers beyond one batch per clock, in batches."
 )
 
 
-def comparison_page(found: Comparison, *, name: str) -> Page:
+def comparison_page(result: Comparison, *, name: str) -> Page:
     """Return the page of a comparison that `seqgc.compare` made on the delays called ``name``."""
-    lr = f"{found.trial.rate(found.lr)}{'*' if found.lr_is_edge else ''}"
-    columns = _COLUMNS.format(lr=lr, interval=interval_words(found.trial.seeds or 1))
-    picture = PICTURES["comparison"], found
+    lr = f"{result.trial.rate(result.lr)}{'*' if result.lr_is_edge else ''}"
+    columns = _COLUMNS.format(lr=lr, interval=interval_words(result.trial.seeds or 1))
+    picture = PICTURES["comparison"], result
     return Page(
         kind="Comparison",
         title=name,
-        says=[found.premise, found.advice],
-        notices=_missing(found),
-        glance=_glance(found),
+        says=[result.premise, result.advice],
+        notices=_missing(result),
+        glance=_glance(result),
         sections=[
             Section(title="Time and cost", says=[_KINDS], pictures=[picture]),
-            Section(title="Each defence", says=[columns], table=_table(found)),
-            Section(title="How it was compared", facts=_facts(found)),
+            Section(title="Each defence", says=[columns], table=_table(result)),
+            Section(title="How it was compared", facts=_facts(result)),
         ],
     )
 
 
-def _missing(found: Comparison) -> list[str]:
-    notices = [f"{row.label}: {row.failed}." for row in found.rows if row.failed]
-    names = [row.label for row in found.rows if row.seconds_to_target is None and not row.failed]
+def _missing(result: Comparison) -> list[str]:
+    notices = [f"{row.label}: {row.failed}." for row in result.rows if row.failed]
+    names = [row.label for row in result.rows if row.seconds_to_target is None and not row.failed]
     if names:
-        most = found.trial.most
+        most = result.trial.most
         notices.append(f"Not at the target within {most} clocks of a model: {'; '.join(names)}.")
     return notices
 
 
-def _glance(found: Comparison) -> list[Tile]:
+def _glance(result: Comparison) -> list[Tile]:
     """Return the tiles: the best defence of each kind, the cheapest one, and the bound."""
-    reached = [row for row in found.rows if row.seconds_to_target is not None]
+    reached = [row for row in result.rows if row.seconds_to_target is not None]
     best: dict[str, Row] = {}
     for row in reached:
         best.setdefault(row.kind, row)
@@ -68,13 +68,13 @@ def _glance(found: Comparison) -> list[Tile]:
     if cheapest is not None:
         dollars = f"${number(cheapest.usd)}"
         tiles.append(Tile(name="cheapest", value=dollars, about=cheapest.defence))
-    tiles.append(Tile(name="bound", value=found.bound_s, unit="s", about="for a clock of data"))
+    tiles.append(Tile(name="bound", value=result.bound_s, unit="s", about="for a clock of data"))
     return tiles
 
 
-def _table(found: Comparison) -> PageTable:
+def _table(result: Comparison) -> PageTable:
     heading = (
-        "defence", "gradients", "bundle", "s a clock", "times the bound", "clocks", "seconds",
+        "defence", "gradients", "bundle", "s per clock", "times the bound", "clocks", "seconds",
         "between", "$", "best, s", "at rate", "staleness", "wasted",
     )  # fmt: skip
     rows = [
@@ -93,20 +93,22 @@ def _table(found: Comparison) -> PageTable:
             row.staleness_mean,
             row.wasted,
         )
-        for row in found.rows
+        for row in result.rows
     ]
     return PageTable(heading, rows)
 
 
-def _facts(found: Comparison) -> dict[str, str]:
-    trial = found.trial
-    stay = "resident, for the whole run" if found.workers == "resident" else "functions, one a task"
+def _facts(result: Comparison) -> dict[str, str]:
+    trial = result.trial
+    stay = (
+        "resident, for the whole run" if result.workers == "resident" else "functions, one per task"
+    )
     return {
-        "workers": f"{found.n:,}: {stay}",
-        "delays": f"read as {found.reading}",
-        **({} if found.alpha is None else {"alpha": f"{number(found.alpha)} s per unit of load"}),
-        "models": f"{found.models:,}, bundle by bundle in turn",
-        "timed": f"{found.clocks:,} clocks of data",
+        "workers": f"{result.n:,}: {stay}",
+        "delays": f"read as {result.reading}",
+        **({} if result.alpha is None else {"alpha": f"{number(result.alpha)} s per unit of load"}),
+        "models": f"{result.models:,}, bundle by bundle in turn",
+        "timed": f"{result.clocks:,} clocks of data",
         "trained": f"{trial.what}, in virtual time",
         "target": f"a loss of {number(trial.target)}",
         **({"batch": f"{trial.batch:,} points"} if trial.plan is None else {}),

@@ -52,7 +52,7 @@ class PageTable:
 
     @property
     def text_columns(self) -> set[int]:
-        """The indices of the columns that hold text; the others hold numbers."""
+        """The indices of the columns that hold text. The other columns hold numbers."""
         return {i for row in self.rows for i, cell in enumerate(row) if isinstance(cell, str)}
 
 

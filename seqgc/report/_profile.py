@@ -200,7 +200,7 @@ def _searched(
     return section, [
         Tile(name="fastest by rounds", value=best.setting.scheme.spec),
         Tile(
-            name="time to the bound", value=best.ratio, about="1 is a master who knows all delays"
+            name="time to the bound", value=best.ratio, about="1 is a master that knows all delays"
         ),
     ]
 
@@ -208,8 +208,8 @@ def _searched(
 def _verdict(result: _ProfileSearch, best: Ranked) -> str:
     words = (
         f"Of the schemes that work in rounds, {best.setting.scheme.spec} was the fastest: "
-        f"{number(best.runtime_s)} s, {number(best.ratio)} times the bound that a master who knows "
-        "all delays in advance cannot beat."
+        f"{number(best.runtime_s)} s, {number(best.ratio)} times the bound, which is the "
+        "time of a master that knows all delays in advance."
     )
     if result.dealt is None:
         return f"{words} Dealing work out was not tried: it needs resident workers."

@@ -209,7 +209,7 @@ def _compared(runs: Mapping[str, RecordedRun], costs: Mapping[str, str]) -> Sect
 
 
 def _configuration(folder: Path, notices: list[str]) -> dict[str, str]:
-    """Return the main settings of a run; if they cannot be read, add a notice and return none."""
+    """Return the main settings of a run. If they cannot be read, add a notice and return {}."""
     try:
         values = read_toml(folder / "config.toml")
     except (OSError, ValueError) as error:

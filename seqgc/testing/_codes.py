@@ -220,63 +220,63 @@ def _check_survivors(code: GradientCode, rng: np.random.Generator) -> None:
     partials = rng.standard_normal((len(code.chunk_fractions), 3))
     results = np.stack([code.encode(i, partials[code.support(i)]) for i in range(code.n)])
     for responded in _masks(code, rng):
-        who = f"survivors {np.flatnonzero(responded).tolist()}"
+        case = f"survivors {np.flatnonzero(responded).tolist()}"
         expected = np.count_nonzero(~responded) <= code.s
         must = expected and not code.worst_error
-        with calling(f"{who}: can_decode"):
+        with calling(f"{case}: can_decode"):
             enough = code.can_decode(responded)
         if code.covers:
             whole = any(responded[cover].any(axis=0).all() for cover in code.covers)
-            assert enough == whole, f"{who}: can_decode is {enough}, but by the covers {whole}"
-        assert enough or not must, f"{who}: can_decode is False"
+            assert enough == whole, f"{case}: can_decode is {enough}, but by the covers {whole}"
+        assert enough or not must, f"{case}: can_decode is False"
         try:
             if enough:
-                _check_decoded(code, responded, results, partials.sum(axis=0), who)
+                _check_decoded(code, responded, results, partials.sum(axis=0), case)
         except IllConditionedError as error:
             if must:
-                raise AssertionError(f"{who} cannot be decoded: {error}") from error
+                raise AssertionError(f"{case} cannot be decoded: {error}") from error
         if expected and code.worst_error:
-            _check_approximated(code, responded, results, partials, who)
+            _check_approximated(code, responded, results, partials, case)
         if not enough:
-            who += ": can_decode is False, but"
+            case += ": can_decode is False, but"
             rows, ones = code.encoding_matrix[responded], np.ones(len(code.chunk_fractions))
             rest = ones - rows.T @ np.linalg.lstsq(rows.T, ones)[0] if len(rows) else ones
             spanned = np.linalg.norm(rest) <= _SPANNED * np.linalg.norm(ones)
-            assert not spanned, f"{who} their rows span the vector of ones"
-            refuses(f"{who} decoding_vector", NotDecodableError, code.decoding_vector, responded)
-            refuses(f"{who} decode", NotDecodableError, code.decode, results, responded)
+            assert not spanned, f"{case} their rows span the vector of ones"
+            refuses(f"{case} decoding_vector", NotDecodableError, code.decoding_vector, responded)
+            refuses(f"{case} decode", NotDecodableError, code.decode, results, responded)
 
 
 def _check_approximated(
-    code: GradientCode, responded: BoolArray, results: FloatArray, partials: FloatArray, who: str
+    code: GradientCode, responded: BoolArray, results: FloatArray, partials: FloatArray, case: str
 ) -> None:
     worst = code.worst_error
     error = code.approximation(responded).error
-    assert error <= worst * (1 + _ROUNDING["float32"]), f"{who}: error {error:g}, over {worst:g}"
-    with calling(f"{who}: decode_within"):
+    assert error <= worst * (1 + _ROUNDING["float32"]), f"{case}: error {error:g}, over {worst:g}"
+    with calling(f"{case}: decode_within"):
         decoded = code.decode_within(
             np.where(responded[:, None], results, np.nan), responded, allow_error=worst
         )
     off = float(np.linalg.norm(decoded.gradient - partials.sum(axis=0)))
     spread = float(np.sqrt((partials**2 / code.chunk_fractions[:, None]).sum()))
     bound = decoded.error * spread * (1 + _ROUNDING["float32"]) + _EXACT * spread
-    assert off <= bound, f"{who}: decode_within is off by {off:g}, over {bound:g}"
+    assert off <= bound, f"{case}: decode_within is off by {off:g}, over {bound:g}"
 
 
 def _check_decoded(
-    code: GradientCode, responded: BoolArray, results: FloatArray, gradient: FloatArray, who: str
+    code: GradientCode, responded: BoolArray, results: FloatArray, gradient: FloatArray, case: str
 ) -> None:
-    with calling(f"{who}: decoding_vector"):
+    with calling(f"{case}: decoding_vector"):
         vector = code.decoding_vector(responded)
-    _check_array(f"{who}: decoding_vector", vector, (code.n,))
-    assert not vector[~responded].any(), f"{who}: decoding_vector uses missing workers"
+    _check_array(f"{case}: decoding_vector", vector, (code.n,))
+    assert not vector[~responded].any(), f"{case}: decoding_vector uses missing workers"
     residual = np.abs(vector @ code.encoding_matrix - 1).max()
     bound = _EXACT * (1 + code.amplification(vector))
-    assert residual <= bound, f"{who}: decoding_vector misses the ones by {residual:g}"
-    with calling(f"{who}: decode"):
+    assert residual <= bound, f"{case}: decoding_vector misses the vector of ones by {residual:g}"
+    with calling(f"{case}: decode"):
         decoded = code.decode(np.where(responded[:, None], results, np.nan), responded)
     error = np.linalg.norm(decoded - gradient) / np.linalg.norm(gradient)
-    assert error <= 100 * bound, f"{who}: decode has a relative error of {error:g}"
+    assert error <= 100 * bound, f"{case}: decode has a relative error of {error:g}"
 
 
 def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:

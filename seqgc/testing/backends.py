@@ -239,10 +239,10 @@ class BackendContract:
     def test_an_answer_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
         delays = {(0, 0): 0.06, (0, 1): 0.0, (0, 2): 0.03}
         backend = open_backend(3, Messaging(delays=lambda round, worker: delays[round, worker]))
-        before = time.monotonic()
+        begun = time.monotonic()
         backend.dispatch(0, [task(0, worker) for worker in range(3)])
         for event in next_events(backend, 3):
-            assert event.at - before >= delays[0, event.worker]
+            assert event.at - begun >= delays[0, event.worker]
 
     def test_a_repeated_attempt_is_not_delayed(self, open_backend: Open) -> None:
         backend = open_backend(1, Messaging(delays=lambda *_: _HOURS))

@@ -164,7 +164,7 @@ def test_the_page_of_a_profile_has_its_accidents_and_a_search(
     meta = ProfileMeta(alpha=0.1, model="<b>net</b>", provider="lambda")
     profile = DelayProfile.from_times(times, meta=meta)
     _, suits, accidents, recorded = profile_page(profile, name="a.npz", search_s=0.0).sections
-    assert "times the bound that a master who knows all delays" in suits.says[0]
+    assert " times the bound, which is" in suits.says[0]
     assert suits.says[1].startswith("Searched: ")
     assert len(suits.pictures) == 3
     assert accidents.table is not None
