@@ -19,12 +19,8 @@ def resume(
     accept_changes: Annotated[
         bool,
         "--accept-changes",
-        "Go on though code, data, limits or versions differ; scheme, workers and networks may not.",
+        "State what has changed since the run began, and continue if its state can be loaded.",
     ] = False,
-    readmit: Annotated[
-        list[int] | None,
-        "A worker that an audit has expelled and that has been replaced since; repeatable.",
-    ] = None,
     max_usd: Annotated[
         float | None, "Another budget for the whole run, in USD, than it was begun with."
     ] = None,
@@ -37,5 +33,5 @@ def resume(
     delays = make_delays(settings)
     with make_workers(settings, delays=delays) as workers:
         prepared = prepare(settings, workers)
-        result = prepared.resume(run, accept_changes=accept_changes, readmit=readmit or ())
+        result = prepared.resume(run, accept_changes=accept_changes)
     show_result(result, as_json=as_json)

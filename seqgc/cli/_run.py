@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -77,9 +77,7 @@ class PreparedRun:
                 callbacks=callbacks,
             )
 
-    def resume(
-        self, run: Path, *, accept_changes: bool = False, readmit: Sequence[int] = ()
-    ) -> TrainResult:
+    def resume(self, run: Path, *, accept_changes: bool = False) -> TrainResult:
         """Go on with the run in a folder."""
         from seqgc.training import resume
 
@@ -90,7 +88,6 @@ class PreparedRun:
                 self.workers,
                 observers=observers,
                 accept_changes=accept_changes,
-                readmit=readmit,
                 callbacks=callbacks,
             )
 

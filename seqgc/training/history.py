@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import numpy as np
 
-from seqgc.errors import DamageError, ParameterError, SeqgcError, StoreError
+from seqgc.errors import DamageError, SeqgcError, StoreError
 from seqgc.models.provenance import differences
 from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, RoundRecord, Seen
 from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
@@ -32,7 +32,7 @@ class History:
     choices: dict[int, Choice] = field(default_factory=dict)
     """What to switch to was decided when these rounds had closed."""
     expelled: set[int] = field(default_factory=set)
-    """Workers that an audit has found lying, and nobody has readmitted since."""
+    """Workers that an audit has excluded."""
     fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
     fingerprints: dict[int, dict[str, str]] = field(default_factory=dict)
     """What it has been, by the first master to whom it was that."""
@@ -62,13 +62,6 @@ class History:
         for round, choice in self.choices.items():
             current, found = kept(choice.current), kept(choice.found)
             self.choices[round] = replace(choice, current=current, found=found)
-
-    def require_expelled(self, readmit: Sequence[int]) -> None:
-        """Refuse to readmit workers that are not expelled."""
-        if strange := sorted({*readmit} - self.expelled):
-            known = ", ".join(map(str, sorted(self.expelled))) or "none"
-            rule = f"must be of workers that an audit has expelled ({known})"
-            raise ParameterError("readmit", rule, strange[0])
 
     def fingerprint_of(self, master: int) -> dict[str, str]:
         """Return what was trained, and with what, when so many masters had been at work on it."""
@@ -107,8 +100,6 @@ class History:
                 self.choices[decision.round] = decision.choice(self.num_workers)
             case "expel":
                 self.expelled.add(msgspec.convert(fields, _Expulsion).worker)
-            case "readmit":
-                self.expelled.discard(msgspec.convert(fields, _Expulsion).worker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,12 +280,6 @@ class Recorder:
             about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
             self.write("begin", **about)
             self.history.fingerprint, self.history.num_workers = fingerprint, workers
-
-    def readmit(self, workers: Sequence[int]) -> None:
-        """Write that these workers, which were expelled, are trusted again."""
-        for worker in sorted({*workers}):
-            self.write("readmit", worker=worker)
-            self.history.expelled.remove(worker)
 
     def pin(self, pin: Mapping[str, str]) -> list[str]:
         """Record to which published version of their code workers are held, if it is another one.

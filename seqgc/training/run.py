@@ -8,7 +8,7 @@ included, and are lifted as they were when a run ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from seqgc._fault import fault_of
-from seqgc.errors import AuditError, ModelError, StoreError, WorkerError, reraise_stop
+from seqgc.errors import ModelError, StoreError, reraise_stop
 from seqgc.models.evaluation import Evaluation, evaluate
 from seqgc.models.model import Model
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Seen
@@ -123,7 +123,6 @@ def resume(
     observers: Sequence[Observer] = (),
     tuner: Tuner | None = None,
     accept_changes: bool = False,
-    readmit: Sequence[int] = (),
     callbacks: Sequence[object] = (),
 ) -> TrainResult:
     """Go on with a run whose master has ended, as if nothing had happened.
@@ -131,22 +130,20 @@ def resume(
     It goes back to the newest checkpoint that is whole; rounds that were closed after it are closed
     on the same workers' answers again, so that weights, optimizers and losses get the same bits. If
     one of these workers fails or stays silent, others will do, and a warning says so. Workers that
-    an audit has expelled stay expelled, but for those of ``readmit``, who have been replaced, as by
-    another machine. Where workers go on by themselves (``ssp`` and the like)
+    an audit has expelled stay expelled. Where workers go on by themselves (``ssp`` and the like)
     there are no such bits: parts of batches that were under way at the checkpoint are computed anew
     on the weights that it has, which are no staler than allowed; a warning says so, and no part is
     applied twice.
     The configuration in its ``config.toml`` and ``plan`` must be what the run was begun with,
-    unless ``accept_changes``: then code, data and limits may be others, and steps fewer, but
-    nothing that the checkpoint is built on. The other arguments are those of `train`.
+    unless ``accept_changes``: then each difference is told as a warning, and the run continues if
+    its state can be loaded. The other arguments are those of `train`.
 
     Raises
     ------
     ParameterError
         If it is not the folder of a run, another master is at work on it, or the configuration, the
         plan, its code or data, or the versions of seqgc, torch or numpy have changed, or functions
-        on AWS cannot have the version that it began with any more, or somebody to ``readmit`` is
-        not expelled; nothing is started then.
+        on AWS cannot have the version that it began with any more; nothing is started then.
     DamageError
         If its journal or all of its checkpoints are damaged; nothing is started then.
     BudgetError
@@ -161,7 +158,6 @@ def resume(
         now=now,
         observers=observers,
         accept_changes=accept_changes,
-        readmit=readmit,
     )
     with begun as record:  # before anything is started: what it costs is on record already
         pin = {} if accept_changes else record.recorder.history.pin
@@ -236,8 +232,7 @@ def _execute(
             else:
                 left = _under_way(backend, open_usd=record.recorder.open_usd)
                 last = _last_checkpoint(record.directory, error)
-                again = _readmission(error, record.recorder.history.expelled)
-                error.add_note(f"{left}{last}go on with: seqgc resume {path}{again}")
+                error.add_note(f"{left}{last}go on with: seqgc resume {path}")
             raise
     path = record.directory.path
     try:  # it is trained, and all of it on the disk
@@ -270,14 +265,6 @@ def _under_way(backend: Backend, *, open_usd: float) -> str:
     count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
     price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
     return f"{count} tasks are under way{price}; " if count else ""
-
-
-def _readmission(error: BaseException, expelled: Set[int]) -> str:
-    """Say how to trust those again for want of whom a run may have ended."""
-    if not (expelled and isinstance(error, AuditError | WorkerError)):
-        return ""
-    options = " ".join(f"--readmit {worker}" for worker in sorted(expelled))
-    return f" ({options}, if they have been replaced)"
 
 
 def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:

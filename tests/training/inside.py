@@ -9,11 +9,9 @@ from seqgc.runs.folder import EventLog
 from seqgc.runs.metrics import MetricsLog
 from seqgc.training.checkpointer import Checkpointer, RunState
 from seqgc.training.fingerprint import changes, fingerprint
-from seqgc.training.on_disk import KINDS
 from seqgc.training.session import Session
 
 __all__ = [
-    "KINDS",
     "Checkpointer",
     "EventLog",
     "MetricsLog",
