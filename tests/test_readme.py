@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def test_the_readme_and_the_citations_name_the_version_that_is_installed() -> No
     assert "dev" not in seqgc.__version__
     for page in (README, TUTORIAL):
         assert f"dist/seqgc-{seqgc.__version__}-py3-none-any.whl" in page
+    (named,) = re.findall(r"name extras in brackets \((.*)\)", README)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(re.findall(r"`(\S+)`", named)) <= project["optional-dependencies"].keys()
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= citation.keys()
