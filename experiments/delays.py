@@ -1,14 +1,14 @@
-"""Delays that experiments run on: generators fitted to recordings, and recordings drawn again.
+"""Delays for experiments: generators fitted to recordings, and recordings drawn again.
 
 The recordings are 256 AWS Lambda functions that compute a small CNN's gradient, series ``canada d``
-(30 rounds at each of five loads) and ``london a`` (10 rounds). They are not ours to publish; the
-numbers fitted to them stand here, and `experiments.table1_run_time.fitted` finds them again.
+(30 rounds at each of five loads) and ``london a`` (10 rounds). They are not ours to publish. This
+module has the numbers fitted to them, which `experiments.table1_run_time.fitted` finds again.
 
 Both series have *stalls*, answers of 26 to 40 s, and these gather in few rounds: 25 in 6 of 150
 rounds, or 30 in 8 of 50. `seqgc.profiles.LAMBDA_CNN` has them in as many rounds, with a random
-number in each, where `CANADA` draws one of the recorded numbers. ``canada, lone stalls`` has as
-many, but each by itself, so that one round in seven has some; where a round waits for everyone that
-makes all the difference.
+number in each; `CANADA` draws one of the recorded numbers. ``canada, lone stalls`` has as many
+stalls, but each in another round, so that one round in seven has one. If rounds wait for all
+workers, this makes all the difference.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STALL_S: Final = 10.0  # an answer that took longer is a stall; none took betwee
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledRounds:
-    """A base in a share of whose rounds some workers stall, whatever state they are in.
+    """A generator of rounds, in a share of which some workers stall, whatever their state.
 
     ``p_round`` of the rounds have stalls; how many is drawn from ``counts``, and their seconds
     evenly from the range ``stall_s``.
@@ -87,7 +87,7 @@ def series(folder: Path, name: str) -> list[DelayProfile]:
 
 
 def at_no_load(recorded: list[DelayProfile]) -> DelayProfile:
-    """Return the rounds of recordings at several loads, less what load costs in all of them."""
+    """Return the rounds of recordings at several loads, minus the cost of their load."""
     alpha = fit_load_model(recorded).alpha
     return concatenate([profile.at_load(0.0, alpha=alpha) for profile in recorded])
 

@@ -1,4 +1,4 @@
-"""What the experiments on functions share: where their data is, and how they start."""
+"""The data folder and the start of experiments on functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["data_folder", "start"]
 
 
 def data_folder() -> Path:
-    """Return where data sets are: ``SEQGC_DATA``, else ``data`` on the shared file system."""
+    """Return the folder of data sets: ``SEQGC_DATA``, or ``data`` on the shared file system."""
     shared = Path(os.environ.get("SEQGC_MOUNT", "/mnt/seqgc"), "data")
     return Path(os.environ.get("SEQGC_DATA", "").split(",")[0] or shared)
 
@@ -20,9 +20,9 @@ def data_folder() -> Path:
 def start(
     description: str | None, config: Path, *, factories: str, make_up: Callable[[Path], None]
 ) -> int:
-    """Train by ``config``; with ``--small`` by its neighbour ``small.toml``, on made-up images.
+    """Train by ``config``; with ``--small`` by ``small.toml`` next to it, on generated images.
 
-    ``factories`` is the module that knows the experiment's data and network; ``make_up`` writes
+    ``factories`` is the module with the experiment's data and network; ``make_up`` writes generated
     images to a folder. Other arguments go to ``seqgc train``. Return its exit status.
     """
     from seqgc.cli import main as seqgc  # functions, which read data too, do not have it

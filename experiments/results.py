@@ -1,9 +1,9 @@
-"""Where an experiment's numbers are: a table that goes on where it stopped, and pictures of it.
+"""Tables of an experiment's results, which can be continued, and pictures of them.
 
 An experiment that makes a picture has a folder of its own, and writes its tables (CSV) and pictures
-(SVG) into it, or into another folder if told so. A row that is in a table is not computed again; to
-have all of it computed anew, name an empty folder. The same table gives the same picture, byte for
-byte, with one version of matplotlib.
+(SVG) into it, or into another folder on request. A row that is in a table is not computed again; to
+compute all rows, name an empty folder. The same table gives the same picture, byte for byte, with
+the same version of matplotlib.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Table", "arguments", "figure", "folder_arguments", "save"]
 
 
 class Table:
-    """A CSV file that each case's rows are appended to as soon as they are measured.
+    """A CSV file to which each case's rows are appended as soon as they are measured.
 
-    The first ``keys`` of its ``fields`` tell one case from another: ``case in table`` where the
-    file has a row of it already.
+    The first ``keys`` of its ``fields`` identify a case: ``case in table`` is true if the file has a
+    row of it.
     """
 
     def __init__(self, path: Path, fields: Sequence[str], *, keys: int) -> None:
@@ -64,7 +64,7 @@ def arguments(description: str, *, quick: str) -> argparse.ArgumentParser:
 
 
 def folder_arguments(description: str, program: str) -> argparse.ArgumentParser:
-    """Return a parser of ``[--output FOLDER]``, by default where the file ``program`` is."""
+    """Return a parser of ``[--output FOLDER]``; the default is the folder of ``program``."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     where = "For tables and pictures, instead of the experiment's own folder."
     parser.add_argument("--output", type=Path, default=Path(program).parent, help=where)
@@ -79,7 +79,7 @@ def figure(*, height: float = 3.2, width: float = 7.2) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, with text as text and nothing that differs from run to run."""
+    """Write a figure as SVG, with text as text, and the same bytes in every run."""
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "seqgc"}):

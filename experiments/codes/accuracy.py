@@ -1,12 +1,12 @@
-"""How exact is a gradient that was decoded from results in 64, 32 or 16 bit?
+"""Measure the error of gradients that are decoded from results in 64, 32 or 16 bit.
 
 python -m experiments.codes.accuracy OUTPUT.csv [--quick]
 
 n = 256 workers, partial gradients of 512 independent normal numbers each. Results are quantized to
 the payload format, restored and decoded without s stragglers: 200 random sets of them, all 256
 contiguous ones, and the worst that a bounded search finds for the code. `refused` counts the sets
-that `GradientCode.decode` would refuse by default; their errors are in the figures all the same,
-unless not even the decoding vector is exact in float64 (those are `lost`). One row per family, s,
+that `GradientCode.decode` would refuse by default. The figures include their errors, unless even
+the decoding vector is not exact in float64 (such sets are `lost`). One row per family, s,
 payload and kind of sets, appended as soon as it is measured.
 """
 
@@ -39,7 +39,7 @@ FAMILIES = ("auto", "rep", "binary", "cyclic", "Gaussian H")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A code as the measurement sees it."""
+    """A code, with what the measurement needs of it."""
 
     encoding_matrix: np.ndarray
     load: float
@@ -48,7 +48,7 @@ class Subject:
 
 
 def subject(family: str, n: int, s: int, payload: Payload) -> Subject | None:
-    """Return None where the family does not exist."""
+    """Return a code's subject, or None if the family has no such code."""
     if family == "Gaussian H":
         matrix = cyclic(gaussian)(n, s, np.random.default_rng([SEED, s]))
         solutions = Solutions.of(matrix, n - s)

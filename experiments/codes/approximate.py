@@ -1,11 +1,11 @@
-"""What does approximate decoding cost a training, and what does it gain?
+"""Measure the cost and the gain of approximate decoding in training.
 
 OMP_NUM_THREADS=1 python -m experiments.codes.approximate OUTPUT.csv [--quick] [--replayed]
 
 A small network on the digits, gc-rep and gc-binary that close rounds as soon as the error bound of
 the answers' least-squares combination is within ``allow_error``. 16 local workers with injected
 delays (`seqgc.profiles.LAMBDA_CNN` at a tenth of its seconds); ``--replayed``: 256 workers on a
-hand-wound clock with the delays as they are, where time is exact and groups are many. One row per
+hand-wound clock with unscaled delays, where time is exact and groups are many. One row per
 scheme, appended as soon as it is measured; a row that is in the CSV is not measured again.
 """
 

@@ -1,9 +1,9 @@
-"""How much do constructions of cyclic codes amplify rounding errors?
+"""Measure how much constructions of cyclic codes amplify rounding errors.
 
 python -m experiments.codes.constructions OUTPUT.csv [--quick]
 
-One row per construction, n and s, appended to the CSV as soon as it is measured; a row that is
-there already is not measured again. Every code has windows of s+1 chunks (more with slack) and rows
+One row per construction, n and s, appended to the CSV as soon as it is measured. An
+existing row is not measured again. Every code has windows of s+1 chunks (more with slack) and rows
 of unit norm; `amplification` is the gradient's relative error over that of the workers' results.
 """
 
@@ -116,7 +116,7 @@ def random_supports(n: int, s: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def library(n: int, s: int, _rng: np.random.Generator) -> np.ndarray:
-    """What `CyclicCode` uses."""
+    """Return the angles that `CyclicCode` uses."""
     coefficients = cyclic_design.design.__wrapped__(n, s).coefficients
     matrix = np.zeros((n, n))
     np.put_along_axis(matrix, windows(n, s), coefficients, axis=1)

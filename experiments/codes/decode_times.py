@@ -1,4 +1,4 @@
-"""How long does decoding take: the vector, and the combination?
+"""Measure the time to compute a decoding vector, and to combine results.
 
 OMP_NUM_THREADS=1 python -m experiments.codes.decode_times OUTPUT.csv [--quick]
 
@@ -67,7 +67,7 @@ def vectors(family: str, n: int, s: int, *, sets: int, solved: int) -> Measured:
 
 
 def combination(parameters: int, *, repeats: int) -> Measured:
-    """Time what is left to do with 229 stored results, and one pass over them."""
+    """Time the combination of 229 stored results, and one pass over them."""
     rng = np.random.default_rng(SEED)
     results = rng.standard_normal((RESULTS, parameters), dtype=np.float32)
     weights = rng.standard_normal(RESULTS)
@@ -131,7 +131,7 @@ def random_rounds(scheme: Scheme, *, rounds: int, parameters: int) -> Measured:
 
 
 def cases(given: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], Measured]]]:
-    """Yield table, case and how to measure it."""
+    """Yield a table, a case, and the function that measures it."""
     quick = given.quick
     n, parameters, repeats = (32, 10_000, 3) if quick else (256, PARAMETERS, 15)
     coded = [("cyclic", 32, 4), ("rep", 32, 3)] if quick else [("cyclic", 255, 63)]

@@ -1,4 +1,4 @@
-"""The loads of SR-SGC, M-SGC and GC over W beside the lower bound (Fig. 11, Theorem F.1).
+"""The loads of SR-SGC, M-SGC and GC over W, next to the lower bound (Fig. 11, Theorem F.1).
 
 python -m experiments.fig11_bounds.run [--output FOLDER]
 """
@@ -25,9 +25,9 @@ LINES = {
 
 
 def loads(n: int, B: int, lam: int) -> Iterator[dict[str, object]]:
-    """Yield the loads of what tolerates the (B, W, lam)-bursty model, for each W.
+    """Yield the loads of schemes that tolerate the (B, W, lam)-bursty model, for each W.
 
-    SR-SGC is for those W alone of which B divides W - 1; plain GC takes lam stragglers a round.
+    SR-SGC exists only if B divides W - 1; plain GC tolerates lam stragglers a round.
     """
     for W in range(B + 1, WIDEST + 1):
         msgc = MSGC(n=n, B=B, W=W, lam=lam)

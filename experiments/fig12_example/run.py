@@ -1,4 +1,4 @@
-"""Who computes what where all workers straggle in every other round (Fig. 12, Example F.1).
+"""The tasks of workers that all straggle in every other round (Fig. 12, Example F.1).
 
 python -m experiments.fig12_example.run [--output FOLDER]
 """
@@ -30,7 +30,7 @@ def scheme_of(spec: str) -> Scheme:
 
 
 def played(spec: str) -> Iterator[dict[str, object]]:
-    """Run a scheme; yield who computed what, as what part of a batch, and which jobs that finished.
+    """Run a scheme; yield each worker's work, its part of a batch, and the jobs that it finished.
 
     ``gK(T)`` is the partial gradient of job T on chunk K, ``l(T)`` a combination of several.
     """
@@ -60,7 +60,7 @@ def name(task: MiniTask) -> str:
 
 
 def loads(spec: str) -> dict[str, object]:
-    """Return a scheme's load, and the least that any needs which tolerates such stragglers."""
+    """Return a scheme's load, and the least load that tolerates the same stragglers."""
     scheme = scheme_of(spec)
     least = Bursty(B=1, W=2, lam=WORKERS).load_lower_bound(WORKERS, delay=scheme.delay)
     return {"scheme": spec, "load": f"{scheme.normalized_load:g}", "bound": f"{least:g}"}

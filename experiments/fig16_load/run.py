@@ -1,4 +1,4 @@
-"""How much longer workers take for more load (Fig. 16): a line through recordings at several loads.
+"""The seconds that more load takes (Fig. 16): a line through recordings at several loads.
 
 python -m experiments.fig16_load.run FOLDER [--output FOLDER]
 """
@@ -32,7 +32,7 @@ def times(name: str, recorded: Sequence[DelayProfile]) -> Iterator[dict[str, obj
 
 
 def line(name: str, through: str, rows: Sequence[Mapping[str, str]]) -> dict[str, object]:
-    """Return the line through a series' means or medians, and where its slope lies (95 %)."""
+    """Return the line through a series' means or medians, and its slope's 95 % interval."""
     points = [
         DelayProfile.from_times(
             [[float(row[f"{through}_s"])]], meta=ProfileMeta(base_load=float(row["load"]))

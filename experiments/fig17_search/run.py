@@ -2,9 +2,9 @@
 
 python -m experiments.fig17_search.run [--output FOLDER]
 
-What Table 1's first tuned run (`experiments.table1_run_time.run`) searches, with nothing left out:
-80 jobs on 80 rounds of delays like ``canada d``, under the paper's rule; and the same rounds
-without stalls. A table that is there already is not made again, nor is its picture.
+The whole search of Table 1's first tuned run (`experiments.table1_run_time.run`): 80 jobs on 80
+rounds of delays like ``canada d``, under the paper's rule, and the same rounds without stalls. An
+existing table is not made again, nor is its picture.
 """
 
 from __future__ import annotations

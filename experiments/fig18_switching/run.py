@@ -1,10 +1,10 @@
-"""A run that begins uncoded and switches to a code that it has searched on what it saw (Fig. 18).
+"""A run that begins uncoded and switches to the best code on its own delays (Fig. 18).
 
 python -m experiments.fig18_switching.run [--output FOLDER]
 
-The real loop trains four small models, on delays in virtual time: nobody sleeps. After 40 rounds
-the fastest setting of one family is searched on these, which training does not wait for; five
-rounds later it takes over, and no job is lost.
+The real loop trains four small models, on delays in virtual time, without sleeping. After 40
+rounds, a search looks for the fastest setting of one family on these rounds, while training
+continues. Five rounds later the run switches to it, and no job is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CURVES = ("delays", "family", "seconds", "rounds")
 
 
 class FamilyTuner:
-    """Searches one family, and has the answer ready some rounds later: no run waits for it."""
+    """Tuner that searches one family, and returns the answer some rounds later."""
 
     def __init__(self, family: str) -> None:
         self._family, self._looks, self._answer = family, 0, None
@@ -81,7 +81,7 @@ class FamilyTuner:
 
 
 class ByLoad:
-    """Delays of a generated profile, and of the loads that tasks have: an observer of the run."""
+    """Observer of a run that adds the delays of a profile, and of the tasks' loads."""
 
     def __init__(self, times: FloatArray) -> None:
         self._times, self._loads = times, np.zeros(times.shape[1])
@@ -119,7 +119,7 @@ def models() -> list[Model]:
 
 
 def trained(kind: str, seed: int, family: str) -> tuple[dict[str, object], FloatArray]:
-    """Return a run's row, and when each of its rounds was over, seconds."""
+    """Return a run's row, and the end of each of its rounds, in seconds."""
     rounds = MODELS * STEPS + 20
     rng = np.random.default_rng(seed)
     profile = GENERATORS[kind].profile(rounds, workers=N, rng=rng)
@@ -152,13 +152,13 @@ def trained(kind: str, seed: int, family: str) -> tuple[dict[str, object], Float
 
 
 def curve(ends: FloatArray) -> Iterator[tuple[float, int]]:
-    """Yield when how many rounds were over, for every fifth."""
+    """Yield the end of every fifth round, with its number."""
     for done in range(0, len(ends) + 1, 5):
         yield (float(ends[done - 1]) if done else 0.0), done
 
 
 def tables(folder: Path) -> tuple[Table, Table]:
-    """Fill the tables with what they do not have yet."""
+    """Compute the rows that the tables lack."""
     runs = Table(folder / "runs.csv", RUNS, keys=3)
     curves = Table(folder / "curves.csv", CURVES, keys=2)
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""Who straggles, in bursts how long, and how late answers are (Fig. 1).
+"""Stragglers, the length of their bursts, and the lateness of answers (Fig. 1).
 
 python -m experiments.fig1_profile.run [RECORDING.csv --output FOLDER]
 
@@ -27,7 +27,7 @@ def generated() -> DelayProfile:
 
 
 def statistics(profile: DelayProfile) -> Iterator[dict[str, object]]:
-    """Yield what Fig. 1 shows as numbers."""
+    """Yield the numbers that Fig. 1 shows."""
     stats = straggler_stats(profile, mu=MU)
     per_round = straggler_pattern(profile, mu=MU).sum(axis=1)
     lasting = np.append(stats.bursts, [0, 0, 0])

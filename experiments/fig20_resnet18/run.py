@@ -4,8 +4,8 @@ python -m experiments.fig20_resnet18.run FOLDER [--output FOLDER]
 
 FOLDER has the recordings of series f: 25 rounds of 256 functions at each of five loads. Their
 rounds, in blocks of five drawn at random, are the delays; the parameters of each family are the
-fastest on 80 others, as in Table 1. The paper's tolerance is lost, so there are several; and the
-recordings show no cost of load, so there is a second cost, which is assumed.
+fastest on 80 other rounds, as in Table 1. The text that we have has lost the paper's tolerance, so
+several are tried. The recordings show no cost of load, so a second, assumed cost is tried too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CURVES = ("alpha_s", "family", "seconds", "jobs")
 
 
 def rehearsal(delays: ProfileGenerator, alpha: float, *, seed: int, probe: bool) -> Rehearsal:
-    """Return delays for the run, or other ones to choose parameters on."""
+    """Return delays for the run, or other delays for the choice of parameters."""
     jobs = PROBED if probe else JOBS
     rng = np.random.default_rng([seed, probe])
     profile = delays.profile(jobs + MODELS - 1, workers=WORKERS, rng=rng)
@@ -44,7 +44,7 @@ def rehearsal(delays: ProfileGenerator, alpha: float, *, seed: int, probe: bool)
 def runs(
     delays: ProfileGenerator, alpha: float, *, mu: float, seed: int, curves: Table
 ) -> Iterator[dict[str, object]]:
-    """Yield a run of each family; the curves of the first at the drawn tolerance are kept."""
+    """Yield a run of each family; keep the curves of the first run at the drawn tolerance."""
     rule = ClosingRule(mu=mu, wait_out="all")
     probed, whole = (rehearsal(delays, alpha, seed=seed, probe=probe) for probe in (True, False))
     for family in FAMILIES:
@@ -79,7 +79,7 @@ def runs(
 
 
 def tables(folder: Path, recordings: Path) -> tuple[Table, Table]:
-    """Fill the tables with what they do not have yet."""
+    """Compute the rows that the tables lack."""
     table = Table(folder / "runs.csv", RUNS, keys=3)
     curves = Table(folder / "curves.csv", CURVES, keys=2)
     recorded = series(recordings, "resnet18-canada")

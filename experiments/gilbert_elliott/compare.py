@@ -1,4 +1,4 @@
-"""Compare a recorded delay profile with what the generator fitted to it, and the shipped one, make.
+"""Compare a recorded delay profile with profiles of its fitted generator and of the shipped one.
 
 python experiments/gilbert_elliott/compare.py RECORDING.csv [--rounds 600] [--seed 0]
 """

@@ -1,4 +1,4 @@
-"""Gets MNIST's four files; nothing else here ever loads anything from the internet."""
+"""Download MNIST's four files; no other program of seqgc downloads data."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def read_idx(path: Path, *, dimensions: int) -> Bytes:
     Raises
     ------
     ParameterError
-        If it is no such file, has other dimensions, or is longer or shorter than it says.
+        If the file has another format, other dimensions, or a length that its header contradicts.
     """
     opener = gzip.open if path.suffix == ".gz" else open
     try:

@@ -14,7 +14,7 @@ from experiments.mnist_cnn.idx import write_idx
 
 
 def make_up(folder: Path, *, sizes: dict[str, int]) -> None:
-    """Write images that can be told apart: a blurred blot, somewhere else for every digit."""
+    """Write images that differ by digit: a blurred blot, in another place for every digit."""
     rng = np.random.default_rng(0)
     row, column = np.mgrid[:28, :28]
     for split, (images, labels) in FILES.items():

@@ -2,8 +2,8 @@
 
 The network is He et al.'s (2016) as for larger images, which is the one that the paper has:
 11,227,812 parameters. Batch normalization is not a sum over data points, so no code can split it,
-and seqgc refuses it: group normalization (Wu and He, 2018), with as many parameters, is in its
-place.
+and seqgc refuses it. The network has group normalization (Wu and He, 2018) instead, with as many
+parameters.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What dealing comes to on the second half of a recording; nothing of it is tuned on the first.
+"""Measure dealing on the second half of a recording; nothing is tuned on the first half.
 
 python experiments/search/dealing.py RECORDING.csv [--alpha 5 --alpha 60] [--rtt 0.02] [--after 0]
     [--dying 0.005] [--resident --models 4] [--times 1] [--seed 0]
 
-Ratios are seconds per job over R1, the clairvoyant bound of rounds of one job, on these rounds,
-played so many ``--times``. ``--dying``: this share of the workers, drawn anew in each round, stops
-in it for good, at a moment between its coming and the bound, and nobody is told.
+Ratios are seconds per job over R1, the clairvoyant bound of rounds of one job. The rounds are played
+``--times`` times. ``--dying``: this share of the workers, drawn again in each round, stops for the
+rest of the round, at a moment between its start and the bound, without notice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from seqgc.search import Reading, Rehearsal, deal, hold_out
 
 
 def deaths(rehearsal: Rehearsal, *, share: float, seed: int) -> FloatArray:
-    """Return when workers stop, (rounds, n) seconds after they were invoked; most do never."""
+    """Return the time at which workers stop, (rounds, n) seconds; for most it is infinite."""
     rng, jobs = np.random.default_rng(seed), rehearsal.num_jobs or 0
     rounds = np.arange(jobs) % rehearsal.profile.num_rounds
     here_s, bound_s = rehearsal.profile.times[rounds], rehearsal.ideal_s(jobs) / jobs

@@ -1,18 +1,18 @@
-"""How far from the bound, tuned on half of a recording and judged on the other half?
+"""Measure the distance from the bound, tuned on half of a recording, judged on the other half.
 
 python experiments/search/early_closing.py RECORDING.csv [--alpha 1.12 ...]
     [--base-load L [--recorded-alpha A]]
     [--schemes gc-rep,gc-binary | --late drop | --late take] [--concurrency]
 
 For each alpha (seconds per unit load): the best setting of one job a round with mu = 0, closed by
-``feasible``, on the first half of the rounds, and what it takes on the second half over the
-clairvoyant bound. Both halves are repeated for ``--jobs``, so that the one round more that a run of
-delay 1 has counts for little. ``--late`` looks at RA-SGC that takes late answers, as ``seqgc tune``
-does, or drops them.
-``--base-load`` is what the recording was made at: its times at no load are less by that times
-alpha, or times ``--recorded-alpha`` if the recorded functions computed faster than those looked at.
-``--concurrency`` also says how many functions run at a time, on average, over the number of
-workers: all that are asked run to their end.
+``feasible``, on the first half of the rounds, and its time on the second half over the clairvoyant
+bound. Both halves are repeated for ``--jobs``, so that the additional round of a run with delay 1
+counts for little. ``--late`` tries RA-SGC that takes late answers, as ``seqgc tune`` does, or drops
+them.
+``--base-load`` is the load of the recording: its times at zero load are less by this load times
+alpha, or times ``--recorded-alpha`` if the recorded functions computed faster than assumed.
+``--concurrency`` also prints how many functions run at a time, on average, over the number of
+workers: every function that was asked runs to its end.
 """
 
 from __future__ import annotations

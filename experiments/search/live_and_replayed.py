@@ -1,11 +1,11 @@
-"""Deal a live run on local workers, and replay it from its own trace: do the seconds agree?
+"""Deal a live run on local workers, replay it from its own trace, and compare the seconds.
 
 python experiments/search/live_and_replayed.py [--workers 8] [--steps 4] [--alpha 6] [--seed 0]
 
-Starts and work are injected into local workers, so that this machine's own speed hardly counts. Of
-the trace are read: when each worker was there, how long a second greeting and a piece took at the
-median, and when the run ended. The replay has resident workers that come when they did, this round
-trip and this pace.
+Starts and work are injected into local workers, so that this machine's own speed hardly counts. The
+replay reads from the trace when each worker was ready, the median seconds of a second greeting and
+of a piece, and the end of the run. Its resident workers have these starts, this round trip and this
+pace.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 python -m experiments.slack.live [--backend lambda-local] [--defence SPEC ...] [--workers 8]
 
-In clock t worker ``t mod n`` sleeps (Cui et al. 2014, Fig. 6): who waits for all in every clock
-loses a sleep a clock, who may be a clock ahead hardly any. The delays are injected into real worker
-processes, so this machine's own speed hardly counts; what they make of it is a real run, with real
-weights. Each is replayed in virtual time: workers take the seconds that they took in the run's own
-trace, clock by clock, and the defence decides anew. What is left of the difference is the master.
+In clock t worker ``t mod n`` sleeps (Cui et al. 2014, Fig. 6). A worker that waits for all others in
+every clock loses a sleep per clock; a worker that may be a clock ahead loses hardly any. The delays
+are injected into real worker processes, so this machine's own speed hardly counts, but the run and
+its weights are real. Each run is replayed in virtual time: workers take the seconds of the run's own
+trace, clock by clock, and the defence decides again. The remaining difference is the master's time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFENCES = ("bsp", "a-bsp:wpc=2", "ssp:slack=1", "asp")
 
 
 def train_live(spec: str, crew: WorkerSet, folder: Path, *, jobs: int) -> RecordedRun:
-    """Train one model for so many jobs, and return what was recorded."""
+    """Train one model for a number of jobs, and return the recorded run."""
     sgd = partial(torch.optim.SGD, lr=0.1)
     model = registered_model("net", module="mlp", optimizer=sgd)
     train(TrainingPlan(models=[model], scheme=spec, steps=jobs), crew, run=folder)
@@ -42,7 +42,7 @@ def train_live(spec: str, crew: WorkerSet, folder: Path, *, jobs: int) -> Record
 
 
 def seconds_of(run: RecordedRun) -> FloatArray:
-    """Return how long each worker took in each clock, (clocks, n): its last attempt's seconds."""
+    """Return the seconds of each worker in each clock, (clocks, n), of its last attempt."""
     answers = run.answers()
     taken = np.full((int(answers["round"].max()) + 1, run.workers), np.nan)
     used = answers["outcome"] == "used"
@@ -51,7 +51,7 @@ def seconds_of(run: RecordedRun) -> FloatArray:
 
 
 def replayed_s(spec: str, seconds: FloatArray, *, jobs: int) -> float:
-    """Return the run time of a defence, where workers take so long in each clock."""
+    """Return the run time of a defence on workers with these seconds in each clock."""
     n, closed = seconds.shape[1], list[float]()
 
     def note(seen: Seen) -> None:
@@ -65,7 +65,7 @@ def replayed_s(spec: str, seconds: FloatArray, *, jobs: int) -> float:
 
 
 def crew_of(backend: str, slowdown: RotatingSleep) -> WorkerSet:
-    """Return workers of a backend who are as slow as that, whatever they compute."""
+    """Return a backend's workers with these delays, whatever they compute."""
 
     def delay(round: int, worker: int, _load: float) -> float:
         return slowdown.clock_s + slowdown.sleep_s(worker, round=round)

@@ -2,10 +2,10 @@
 
 python -m experiments.slow_worker.live [--workers 8] [--steps 120] [--share 0.05]
 
-Slow in two ways. *In its work*: each point takes it four times as long, so that a smaller share
-of the batch helps (`lb-bsp`). *Before its work*: it sleeps before every task, whatever its share,
-until somebody replaces it (`antdt-nd`; of workers who wait for nobody, `antdt-nd-asp`). The delays
-are injected into real worker processes.
+The worker is slow in one of two ways. *In its work*: each point takes it four times as long, so that
+a smaller share of the batch helps (`lb-bsp`). *Before its work*: it sleeps before every task,
+whatever its share, until it is replaced (`antdt-nd`, or `antdt-nd-asp` for asynchronous workers).
+The delays are injected into real worker processes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class OneSlow:
     restarted: list[int] = field(default_factory=list)
 
     def delay(self, _round: int, worker: int, load: float) -> float:
-        """Return the seconds that a task takes beside its computing."""
+        """Return the seconds that a task takes in addition to its computing."""
         work_s = self.share_s * load * self.n
         if worker != SLOW or worker in self.restarted:
             return work_s
         return 4 * work_s if self.kind == "work" else work_s + 3 * self.share_s
 
     def see(self, seen: Seen) -> None:
-        """Take note of who is replaced."""
+        """Record a replaced worker."""
         if isinstance(seen, Restart):
             self.restarted.append(seen.worker)
 

@@ -3,9 +3,9 @@
 python -m experiments.table1_run_time.fig2 [--output FOLDER]
 
 The first run of Table 1 on delays like ``canada d``, with the paper's parameters. All schemes
-decode the same gradients, so the loss after a step is the same with each of them; it is taken from
-one training without workers to wait for (a small network on the digits), and the time of a step
-from the scheme's own run. Needs the extra ``demo``.
+decode the same gradients, so the loss after a step is the same with each of them. It comes from
+one training without stragglers (a small network on the digits), and the time of a step from the
+scheme's own run. Needs the extra ``demo``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOSSES = "step", "loss"
 
 
 def finished(family: str, *, jobs: int = JOBS) -> Iterator[dict[str, object]]:
-    """Yield when each job of the first model was finished."""
+    """Yield the time at which each job of the first model was finished."""
     scheme = by_rounds(parse_scheme(PAPER[family][0], n=WORKERS), "Fig. 2")
     delays = rehearsal(CANADA, SEED, jobs=jobs, probe=False)
     table = replay(Setting(scheme=scheme, rule=RULE), delays).jobs()

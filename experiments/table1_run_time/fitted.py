@@ -1,4 +1,4 @@
-"""What the recordings say: how many stalls, in how many rounds, and the generator fitted to them.
+"""The recordings' numbers: stalls, rounds with stalls, and the generator fitted to them.
 
 python -m experiments.table1_run_time.fitted FOLDER
 """
@@ -19,7 +19,7 @@ from seqgc.stragglers import straggler_stats
 
 
 def stalls(profile: DelayProfile) -> list[int]:
-    """Return how many stalls each round with any has."""
+    """Return the number of stalls in each round that has any."""
     counts = (profile.times > STALL_S).sum(axis=1)
     return [int(count) for count in counts if count]
 

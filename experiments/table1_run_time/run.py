@@ -3,7 +3,7 @@
 python -m experiments.table1_run_time.run [--recordings FOLDER] [--output FOLDER]
 
 480 jobs of 4 models, 256 workers; a round stays open until twice its first answer, and then, if
-what came does not conform to the scheme's promise, until everybody has answered (mu = 1, all). The
+the stragglers do not conform to the scheme's promise, until all have answered (mu = 1, all). The
 delays are those of `experiments.delays`; with ``--recordings`` also the recorded rounds themselves,
 drawn again. The schemes have the paper's parameters, or those that the paper's procedure (appendix
 J) finds: the fastest of a family on 80 rounds of other delays of the same kind. A seed is one run
@@ -52,7 +52,7 @@ SUMMARY = (
 
 
 def rehearsal(generator: ProfileGenerator, seed: int, *, jobs: int, probe: bool) -> Rehearsal:
-    """Return delays for so many jobs; those that parameters are chosen on are others."""
+    """Return delays for a number of jobs; parameters are chosen on other delays."""
     rounds = jobs + MODELS - 1  # a scheme's delay is less than the number of models
     rng = np.random.default_rng([seed, probe])
     profile: DelayProfile = generator.profile(rounds, workers=WORKERS, rng=rng)
@@ -60,7 +60,7 @@ def rehearsal(generator: ProfileGenerator, seed: int, *, jobs: int, probe: bool)
 
 
 def chosen(generator: ProfileGenerator, seed: int) -> list[str]:
-    """Return what the paper's procedure finds for each family on 80 rounds."""
+    """Return the setting of each family that the paper's procedure finds on 80 rounds."""
     probed = rehearsal(generator, seed, jobs=PROBED, probe=True)
     specs = ["uncoded"]
     for family in FAMILIES[1:]:
@@ -105,7 +105,7 @@ class Mean:
 
 
 def summary(rows: Sequence[dict[str, str]]) -> Iterator[dict[str, object]]:
-    """Yield the mean of each family, and by how much it is faster than others, run by run."""
+    """Yield each family's mean, and its advantage over the other families, run by run."""
     cases: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
         cases.setdefault((row["delays"], row["parameters"]), []).append(row)

@@ -2,9 +2,9 @@
 
 python -m experiments.table1_run_time.tail
 
-Uncoded rounds wait for the slowest worker: 1321 s in 480 rounds say how heavy the tail is. GC with
-s = 15 waits where more than 15 straggle: 129 rounds of 480 say how many do. All else is as fitted
-to the recording of Canada, and nothing stalls.
+Uncoded rounds wait for the slowest worker: 1321 s in 480 rounds determine the weight of the tail. GC
+with s = 15 waits if more than 15 workers straggle: 129 of 480 rounds determine how many do. All
+other parameters are fitted to the recording of Canada, and no worker stalls.
 """
 
 from __future__ import annotations

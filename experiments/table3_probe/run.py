@@ -1,4 +1,4 @@
-"""Which parameters are chosen on T_probe rounds, and how fast they then are (Table 3).
+"""The parameters that are chosen on T_probe rounds, and their run times (Table 3).
 
 python -m experiments.table3_probe.run [--output FOLDER]
 
@@ -62,7 +62,7 @@ SUMMARY = (
 
 
 def probed(generator: ProfileGenerator, seed: int, probe: int) -> Rehearsal:
-    """Return the first ``probe`` rounds of those that Table 1 chooses on."""
+    """Return the first ``probe`` of the rounds on which Table 1 chooses parameters."""
     whole = rehearsal(generator, seed, jobs=PROBED, probe=True)
     rounds = probe + MODELS - 1  # as many jobs as the paper's rounds, whatever a scheme's delay
     return replace(whole, profile=whole.profile.select_rounds(0, stop=rounds), num_jobs=probe)
@@ -77,7 +77,7 @@ def chosen(generator: ProfileGenerator, seed: int, probe: int, family: str) -> s
 
 
 def runs(delays: str, seed: int, *, probes: Sequence[int] = PROBES) -> Iterator[dict[str, object]]:
-    """Yield what each family's choice on each number of rounds comes to, in the same run."""
+    """Yield the run time of each family's choice on each number of rounds, in the same run."""
     generator = DELAYS[delays]
     cases = [(probe, family) for probe in probes for family in FAMILIES]
     specs = [chosen(generator, seed, probe, family) for probe, family in cases]

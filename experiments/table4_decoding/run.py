@@ -3,10 +3,10 @@
 OMP_NUM_THREADS=1 python -m experiments.table4_decoding.run [--output FOLDER]
 
 The schemes and delays of Table 1 (`experiments.table1_run_time`), first run, on generated delays
-like ``canada d``: who answered when is replayed, and every job is decoded from float32 results of
-269,998 parameters. A job's time, from its last round's end to its gradient, is the decoding vector
-and what of the combination was not done while answers came. It is the thread's CPU time, which is
-that of a core of one's own. A scheme that is in ``times.csv`` is not measured again.
+like ``canada d``. The answers are replayed, and every job is decoded from float32 results of 269,998
+parameters. A job's time, from its last round's end to its gradient, consists of the decoding vector
+and the part of the combination that was not done while answers arrived. It is the thread's CPU time,
+as on a core without other work. A scheme that is in ``times.csv`` is not measured again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIELDS = (
 
 
 def fresh(family: str) -> Scheme:
-    """Return a family's scheme of Table 1; its code has no decoding vectors in store."""
+    """Return a family's scheme of Table 1, with a code that has cached no decoding vectors."""
     return by_rounds(parse_scheme(PAPER[family][0], n=WORKERS), "Table 4")
 
 

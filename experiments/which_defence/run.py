@@ -7,16 +7,16 @@ of a recording's rounds; `seqgc.compare` runs all defences on the second half, f
 (seconds that a whole batch takes one worker):
 
 - *functions*: delays are latencies, each task is an invocation; one model, then four, in the
-  bundles (models whose gradients are one job) that suit a code best, else as large as can be;
-- *residents*: delays are speeds. What was recorded at hardly any load has no speed; so it is taken
-  to the load that an uncoded batch gives each worker, 1/256, by alpha: all seconds of that are work
-  then, and a worker with twice as much takes twice as long. One model.
+  bundles (models whose gradients are one job) that suit a code best, or else the largest bundles;
+- *residents*: delays are speeds. A recording at nearly zero load has no speed. Therefore alpha adds
+  the load that an uncoded batch gives each worker, 1/256. All these seconds count as work, and a
+  worker with twice the load takes twice as long. One model.
 
-Codes are those that `seqgc.tune` finds, closing rounds by mu = 0 and `feasible`; of residents'
-speeds the smallest. All are trained at one learning rate, the best for exact gradients (``lr``);
+Codes are the best that `seqgc.tune` finds, with rounds closed by mu = 0 and `feasible`; for residents
+the smallest code. All are trained at one learning rate, the best for exact gradients (``lr``);
 ``best_s`` is at each defence's own best rate, ``best_lr``. Rates are halved and doubled until the
-best lies inside; ``edge`` is 1 where it did not. ``low_s`` and ``high_s`` enclose the median with
-95 % confidence: of functions there are ten seeds, of residents six. Four models have one.
+best lies inside; ``edge`` is 1 if it did not. ``low_s`` and ``high_s`` enclose the median with
+95 % confidence: functions have ten seeds, residents six, four models one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Who works, for how many models, and which defences are compared."""
+    """A comparison: the kind of workers, the number of models, and the defences."""
 
     workers: Literal["function", "resident"]
     models: int
@@ -92,7 +92,7 @@ RUNS = (
 
 
 def setting_of(defence: str, on: Rehearsal, field: Field) -> Setting:
-    """Return the setting of a defence, of those that are searched the one that is best."""
+    """Return the setting of a defence; for codes, the best setting that the search finds."""
     if defence not in TUNED or field.workers == "resident":
         scheme = parse_scheme(defence, n=on.profile.num_workers)
         return Setting(scheme=scheme, jobs_per_round=field.models)
@@ -106,7 +106,7 @@ def setting_of(defence: str, on: Rehearsal, field: Field) -> Setting:
 
 
 def case(profile: DelayProfile, *, alpha: float, field: Field) -> dict[str, dict[str, object]]:
-    """Return what each defence comes to, by its name."""
+    """Return the row of each defence, by its name."""
     resident = field.workers == "resident"
     if resident:
         profile = profile.at_load(1 / profile.num_workers, alpha=alpha)
@@ -127,7 +127,7 @@ def case(profile: DelayProfile, *, alpha: float, field: Field) -> dict[str, dict
 
 
 def setting_label(setting: Setting) -> str:
-    """Return what tells a setting's row from others."""
+    """Return the label of a setting's row."""
     rule = f", {setting.rule.label}" if setting.rule != ClosingRule() else ""
     return f"{setting.scheme.spec}{rule}; {setting.jobs_per_round}"
 
@@ -155,14 +155,14 @@ def _cells(row: Row, *, lr: float) -> dict[str, object]:
 
 
 def profiles(recordings: Path) -> Iterator[tuple[str, DelayProfile]]:
-    """Yield the recordings, each with the load that it was recorded at."""
+    """Yield the recordings, each with its load."""
     for name, (file, base_load) in RECORDINGS.items():
         profile = read_profile(recordings / file)
         yield name, replace(profile, meta=replace(profile.meta, base_load=base_load))
 
 
 def tables(folder: Path, recordings: Path) -> Table:
-    """Fill the table with what it does not have yet, one comparison after the other."""
+    """Compute the rows that the table lacks, one comparison after the other."""
     table = Table(folder / "defences.csv", FIELDS, keys=5)
     known = dict(profiles(recordings))
     for field, (name, profile), alpha in product(RUNS, known.items(), ALPHAS):
@@ -211,7 +211,7 @@ def draw(table: Table, path: Path) -> None:
 
 
 def found(table: Table, **asked: str) -> list[Mapping[str, str]]:
-    """Return the rows whose fields are as asked for."""
+    """Return the rows with these fields."""
     return [row for row in table.rows() if asked.items() <= row.items()]
 
 

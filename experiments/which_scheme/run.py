@@ -5,8 +5,8 @@ python -m experiments.which_scheme.run FOLDER [--output FOLDER]
 FOLDER has the recordings of `RECORDINGS`. For each of them and each alpha (seconds that a whole
 batch takes one worker) the fastest setting of every scheme is found on the first half of the
 rounds, and replayed on the second. Four models are trained, so that a delay of three rounds is the
-longest, with 60 gradients; and sixteen, with 240, by the families that then come into question.
-Halves are repeated for as many. ``low`` and ``high`` are an
+longest, with 60 gradients; and sixteen models, with 240 gradients, by the promising families.
+Halves are repeated for that many gradients. ``low`` and ``high`` are an
 interval of 95 %: the held-out rounds are drawn again in blocks of three (`bootstrap_total`).
 """
 
@@ -127,7 +127,7 @@ def cases(
 
 
 def tables(folder: Path, recordings: Path) -> Table:
-    """Fill the table with what it does not have yet."""
+    """Compute the rows that the table lacks."""
     table = Table(folder / "schemes.csv", FIELDS, keys=3)
     for name, (file, base_load) in RECORDINGS.items():
         profile = read_profile(recordings / file)
@@ -139,7 +139,7 @@ def tables(folder: Path, recordings: Path) -> Table:
 
 
 def draw(table: Table, path: Path) -> None:
-    """Draw seconds per job of each family's best over those of perfect knowledge."""
+    """Draw seconds per job of each family's best setting over the bound of perfect knowledge."""
     rows = [row for row in table.rows() if row["models"] == "4"]
     names = list(dict.fromkeys(row["recording"] for row in rows))
     picture = figure(width=9.6, height=4.2)
