@@ -23,8 +23,8 @@ __all__ = ["Table", "arguments", "figure", "folder_arguments", "save"]
 class Table:
     """A CSV file to which each case's rows are appended as soon as they are measured.
 
-    The first ``keys`` of its ``fields`` identify a case: ``case in table`` is true if the file has a
-    row of it.
+    The first ``keys`` of its ``fields`` identify a case: ``case in table`` is true if the file has
+    a row of it.
     """
 
     def __init__(self, path: Path, fields: Sequence[str], *, keys: int) -> None:

@@ -3,9 +3,9 @@
 python experiments/search/dealing.py RECORDING.csv [--alpha 5 --alpha 60] [--rtt 0.02] [--after 0]
     [--dying 0.005] [--resident --models 4] [--times 1] [--seed 0]
 
-Ratios are seconds per job over R1, the clairvoyant bound of rounds of one job. The rounds are played
-``--times`` times. ``--dying``: this share of the workers, drawn again in each round, stops for the
-rest of the round, at a moment between its start and the bound, without notice.
+Ratios are seconds per job over R1, the clairvoyant bound of rounds of one job. The rounds are
+played ``--times`` times. ``--dying``: this share of the workers, drawn again in each round, stops
+for the rest of the round, at a moment between its start and the bound, without notice.
 """
 
 from __future__ import annotations

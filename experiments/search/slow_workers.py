@@ -3,8 +3,8 @@
 python experiments/search/slow_workers.py RECORDING.csv [--alpha 5 --alpha 20 --alpha 60]
 
 Some workers are slow in every round. The first half of the rounds determines which (by their mean
-time), and the scheme with which the other workers are fastest; the second half judges. The bound is the clairvoyant
-one for all workers, slow ones included, so that the ratios of one alpha compare.
+time), and the scheme with which the other workers are fastest; the second half judges. The bound is
+the clairvoyant one for all workers, slow ones included, so that the ratios of one alpha compare.
 """
 
 from __future__ import annotations

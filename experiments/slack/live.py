@@ -2,11 +2,12 @@
 
 python -m experiments.slack.live [--backend lambda-local] [--defence SPEC ...] [--workers 8]
 
-In clock t worker ``t mod n`` sleeps (Cui et al. 2014, Fig. 6). A worker that waits for all others in
-every clock loses a sleep per clock; a worker that may be a clock ahead loses hardly any. The delays
-are injected into real worker processes, so this machine's own speed hardly counts, but the run and
-its weights are real. Each run is replayed in virtual time: workers take the seconds of the run's own
-trace, clock by clock, and the defence decides again. The remaining difference is the master's time.
+In clock t worker ``t mod n`` sleeps (Cui et al. 2014, Fig. 6). A worker that waits for all others
+in every clock loses a sleep per clock; a worker that may be a clock ahead loses hardly any. The
+delays are injected into real worker processes, so this machine's own speed hardly counts, but the
+run and its weights are real. Each run is replayed in virtual time: workers take the seconds of the
+run's own trace, clock by clock, and the defence decides again. The remaining difference is the
+master's time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 python -m experiments.slow_worker.live [--workers 8] [--steps 120] [--share 0.05]
 
-The worker is slow in one of two ways. *In its work*: each point takes it four times as long, so that
-a smaller share of the batch helps (`lb-bsp`). *Before its work*: it sleeps before every task,
+The worker is slow in one of two ways. *In its work*: each point takes it four times as long, so
+that a smaller share of the batch helps (`lb-bsp`). *Before its work*: it sleeps before every task,
 whatever its share, until it is replaced (`antdt-nd`, or `antdt-nd-asp` for asynchronous workers).
 The delays are injected into real worker processes.
 """

@@ -2,8 +2,8 @@
 
 python -m experiments.table1_run_time.tail
 
-Uncoded rounds wait for the slowest worker: 1321 s in 480 rounds determine the weight of the tail. GC
-with s = 15 waits if more than 15 workers straggle: 129 of 480 rounds determine how many do. All
+Uncoded rounds wait for the slowest worker: 1321 s in 480 rounds determine the weight of the tail.
+GC with s = 15 waits if more than 15 workers straggle: 129 of 480 rounds determine how many do. All
 other parameters are fitted to the recording of Canada, and no worker stalls.
 """
 

@@ -3,10 +3,11 @@
 OMP_NUM_THREADS=1 python -m experiments.table4_decoding.run [--output FOLDER]
 
 The schemes and delays of Table 1 (`experiments.table1_run_time`), first run, on generated delays
-like ``canada d``. The answers are replayed, and every job is decoded from float32 results of 269,998
-parameters. A job's time, from its last round's end to its gradient, consists of the decoding vector
-and the part of the combination that was not done while answers arrived. It is the thread's CPU time,
-as on a core without other work. A scheme that is in ``times.csv`` is not measured again.
+like ``canada d``. The answers are replayed, and every job is decoded from float32 results of
+269,998 parameters. A job's time, from its last round's end to its gradient, consists of the
+decoding vector and the part of the combination that was not done while answers arrived. It is the
+thread's CPU time, as on a core without other work. A scheme that is in ``times.csv`` is not
+measured again.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ of a recording's rounds; `seqgc.compare` runs all defences on the second half, f
   the load that an uncoded batch gives each worker, 1/256. All these seconds count as work, and a
   worker with twice the load takes twice as long. One model.
 
-Codes are the best that `seqgc.tune` finds, with rounds closed by mu = 0 and `feasible`; for residents
-the smallest code. All are trained at one learning rate, the best for exact gradients (``lr``);
-``best_s`` is at each defence's own best rate, ``best_lr``. Rates are halved and doubled until the
-best lies inside; ``edge`` is 1 if it did not. ``low_s`` and ``high_s`` enclose the median with
-95 % confidence: functions have ten seeds, residents six, four models one.
+Codes are the best that `seqgc.tune` finds, with rounds closed by mu = 0 and `feasible`; for
+residents the smallest code. All are trained at one learning rate, the best for exact gradients
+(``lr``); ``best_s`` is at each defence's own best rate, ``best_lr``. Rates are halved and doubled
+until the best lies inside; ``edge`` is 1 if it did not. ``low_s`` and ``high_s`` enclose the median
+with 95 % confidence: functions have ten seeds, residents six, four models one.
 """
 
 from __future__ import annotations
