@@ -1,11 +1,11 @@
-# `make demo`, `make test` and `make docs` do all set-up: each creates .venv if there is none.
+# `make demo`, `make test` and `make docs` need no set-up: each creates .venv if it does not exist.
 #
-#   PYTHON=python3.12   the interpreter that .venv is created with (3.11 or newer); else the system's,
-#                       if it is new enough: one that was compiled without optimisation, as pyenv
-#                       does, takes a fifth longer
-#   TORCH=any           take whatever build of torch pip finds, CUDA's gigabytes included
-#   PYTEST_ARGS='-k x'  passed on to pytest
-#   TORCH_INDEX=...     of `make lock`: where the hashes of torch's CPU wheels are asked for
+#   PYTHON=python3.12   the interpreter for .venv (3.11 or newer). The default is the system's, if it
+#                       is new enough: an interpreter that was compiled without optimisation, as
+#                       pyenv does, takes a fifth longer
+#   TORCH=any           install any build of torch that pip finds, including CUDA's gigabytes
+#   PYTEST_ARGS='-k x'  arguments for pytest
+#   TORCH_INDEX=...     for `make lock`: the index that has the hashes of torch's CPU wheels
 
 PYTHON ?= $(shell /usr/bin/python3 -c \
   'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
@@ -17,13 +17,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt .ci/torch_build.py
 
-# One BLAS thread: workers and xdist already use every core, and more threads fight over them.
+# One BLAS thread: workers and xdist already use every core, and more threads compete for them.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Tests start dozens of interpreters; each would compile seqgc again, a fifth of what its start takes.
+# Tests start dozens of interpreters. Compiling seqgc again would take a fifth of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
@@ -33,8 +33,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed-demo
 	$(BIN)/seqgc demo
 
-# pytest comes last: continuous integration reads its closing line. Three processes on two cores:
-# many tests wait for processes of their own.
+# pytest comes last, because continuous integration reads its closing line. It uses three processes on
+# two cores, because many tests wait for child processes.
 test: lint
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
@@ -44,7 +44,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/zensical build --clean --strict
 	$(BIN)/python .ci/docs_site.py check site
 
-# Whole runs with every fault that a seed asks for, and all tests that count farther: hours.
+# Simulated runs with the faults that each seed draws, and the long form of some tests: hours.
 # SEEDS=FIRST:END
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),0:100000)
@@ -61,8 +61,8 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable -p no:xdist -s $(PYTEST_ARGS)
 
-# pip-audit has an environment of its own, so that it changes nothing in the one that it looks at.
-# Strict: a package that it has no data of is not audited, and it would say that nothing was found.
+# pip-audit has its own environment, so that it does not change the one that it audits. It is strict:
+# otherwise it would report no advisories for a package about which it has no data.
 audit: $(VENV)/.installed-dev
 	@test -x .audit/bin/pip-audit || { $(PYTHON) -m venv .audit && \
 	  .audit/bin/python -m pip install --quiet pip-audit; }
@@ -71,8 +71,9 @@ audit: $(VENV)/.installed-dev
 	  -r .audit/installed.txt || { \
 	  echo 'make audit: failed: advisories, or no data of a package (then nothing is known): see above' >&2; exit 1; }
 
-# What functions install, by version and hash, for the image's Python and all processors. On macOS
-# torch needs what its CPU build needs on Linux, where the registry's build names CUDA's packages too.
+# The packages that functions install, by version and hash, for the image's Python and all processors.
+# The lock is compiled for macOS, where torch has the requirements of its CPU build on Linux: for Linux
+# itself the registry's torch requires CUDA's packages.
 LOCKS := lambda_handlers/gradient_worker
 COMPILE = .lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate \
   --no-emit-index-url --constraint constraints.txt --python-version 3.13

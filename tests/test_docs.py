@@ -6,6 +6,7 @@ import doctest
 import importlib.util
 import pkgutil
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,15 +23,21 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 MATHEMATICS = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def site() -> ModuleType:
-    """Return the program that gathers the site's pages and checks the site."""
-    spec = importlib.util.spec_from_file_location("docs_site", ROOT / ".ci" / "docs_site.py")
+def program(name: str) -> ModuleType:
+    """Return a program of ``.ci`` as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    """Return the program that gathers the site's pages and checks the site."""
+    return program("docs_site")
 
 
 @pytest.mark.usefixtures("plugins_are_forgotten")
@@ -69,6 +76,17 @@ def test_sections_that_are_cited_exist() -> None:
                     cited[number] = str(path)
     assert len(cited) >= 5
     assert not {number: path for number, path in cited.items() if number not in headings}
+
+
+def test_pages_have_few_habits_that_make_a_reader_start_again(site: ModuleType) -> None:
+    marks, words = program("prose").marks, 0
+    found = []
+    for page in {"README.md", "CONTRIBUTING.md", *site.pages()}:
+        text = site.CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+        words += len(text.split())
+        found += [f"{page}: {mark}" for mark in marks(text)]
+    assert words > 20_000
+    assert len(found) <= words / 1000, found
 
 
 def in_navigation(entry: Any) -> Iterator[str]:

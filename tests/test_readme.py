@@ -100,7 +100,7 @@ def test_the_run_in_the_readme_can_be_trained_reported_and_resumed(
     assert [words[0] for words in verbs] == ["train", "report", "resume"]
     for words in verbs:
         assert main(words) == 0, words
-    assert "<svg" in Path("first.html").read_text(encoding="utf-8")
+    assert "gc-rep:s=1" in Path("first.html").read_text(encoding="utf-8")
 
 
 def test_the_readme_and_the_citations_name_the_version_that_is_installed() -> None:
