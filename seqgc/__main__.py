@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from seqgc import __version__
-from seqgc._manner import manner_of
+from seqgc._command_line import message_format
 
 _WITH_TORCH: Final = ("demo", "profile", "resume", "train")  # verbs
 _WITH_GRADIENTS: Final = ("compare", *_WITH_TORCH)
@@ -32,7 +32,7 @@ def run() -> int:
         sys.stdout.write(f"seqgc {__version__}\n")
         return 0
     if "_SEQGC_COMPLETE" in os.environ:
-        from seqgc._completion import answered
+        from seqgc._command_line import answered
 
         if answered():
             return 0
@@ -56,8 +56,8 @@ def _announced_imports(verb: str) -> Iterator[None]:
 
     On a terminal the message is erased afterwards; elsewhere it is a line.
     """
-    manner, on_terminal = manner_of(sys.argv[1:]), sys.stderr.isatty()
-    if manner.format == "json" or manner.quiet:
+    messages, on_terminal = message_format(sys.argv[1:]), sys.stderr.isatty()
+    if messages.format == "json" or messages.quiet:
         yield
         return
     what = "loading seqgc" + (", then PyTorch" if verb in _WITH_TORCH else "")

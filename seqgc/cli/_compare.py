@@ -1,4 +1,4 @@
-"""``seqgc compare``: which defence is best on recorded delays, and what it costs."""
+"""``seqgc compare``: time and cost of all defences on recorded delays."""
 
 from __future__ import annotations
 
@@ -39,97 +39,109 @@ from seqgc.virtual import WorkerKind
 _TRIAL = Trial()
 _METERING = Metering()
 _EDGE = "*"
-_WIDTH = 110  # where there is no terminal to fit
+_WIDTH = 110  # columns, without a terminal
 _LEGEND = (
-    "s/clock: seconds a batch of data; × bound: by those of a master who knows all delays "
-    "beforehand. clocks, seconds, $: until all models are at the target, at the learning rate "
-    "{lr} for all, medians of {seeds} seed(s); between: {interval}; best: at each one's own rate. "
-    "stale: clocks of updates that a task's weights lack, on average. wasted: batches asked of "
-    "workers beyond one a clock.{more}"
+    "s/clock: seconds per batch of data; × bound: divided by the seconds of a master that knows "
+    "all delays beforehand. clocks, seconds, $: until all models reach the target, at the learning "
+    "rate {lr}, medians of {seeds} seed(s); between: {interval}; best: at the defence's best rate. "
+    "stale: mean number of clocks whose updates the weights of a task lack. wasted: batches "
+    "computed per clock, beyond one.{more}"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldOptions:
-    """How the profile is read, and who works."""
+class WorkerOptions:
+    """Options of the workers, and of the meaning of the profile."""
 
-    clocks: Annotated[int | None, "Clocks of data to time; as many as the profile has rounds."] = (
-        None
-    )
-    workers: Annotated[str, "function (a task is an invocation), or resident."] = "function"
-    jobs_per_round: Annotated[
-        int | None, "Models in a job (bundle) of the defences named; as many as can be."
+    clocks: Annotated[
+        int | None,
+        "Number of clocks (batches) to time. By default the number of rounds in the profile.",
     ] = None
-    memory_mb: Annotated[int, "Memory of a function, for its price."] = _METERING.memory_mb
-    arch: Annotated[str, "Processor of a function, for its price."] = _METERING.arch
-    region: Annotated[str, "Whose prices."] = "us-east-1"
+    worker_kind: Annotated[
+        str, "Workers: function (each task is an invocation) or resident (they stay)."
+    ] = "function"
+    jobs_per_round: Annotated[
+        int | None,
+        "Models in a job (a bundle) of the named defences. By default as many as possible.",
+    ] = None
+    memory_mb: Annotated[int, "Memory of a function, in MB, for its price."] = _METERING.memory_mb
+    arch: Annotated[str, "Processor of the functions, for their price: arm64 or x86_64."] = (
+        _METERING.arch
+    )
+    region: Annotated[str, "AWS region of the prices."] = "us-east-1"
 
     def settings(self, defences: Sequence[str], *, n: int) -> Sequence[str | Setting]:
-        """Return the defences, each with the bundle that was asked for, if any."""
+        """Return the defences, with the bundle size if one is given."""
         if (k := self.jobs_per_round) is None:
             return defences
         if not defences:
-            rule = "is of the defences that are named"
-            raise ParameterError("jobs_per_round", rule, k, "add --defence SPEC, or leave it out")
+            rule = "needs --defence: it is the bundle size of the named defences"
+            raise ParameterError("jobs_per_round", rule, k, "add --defence SPEC, or leave this out")
         return [Setting(scheme=parse_scheme(spec, n=n), jobs_per_round=k) for spec in defences]
 
     def check(self, rehearsal: Rehearsal, defences: Sequence[str], *, trained: int) -> None:
-        """Refuse what cannot be compared while that many models are trained."""
+        """Raise `ParameterError` if these defences cannot be compared on ``trained`` models."""
         require_comparable(
             rehearsal,
             self.settings(defences, n=rehearsal.profile.num_workers),
             models=rehearsal.models or 1,
             trained=trained,
             clocks=self.clocks,
-            workers=cast("WorkerKind", self.workers),
+            workers=cast("WorkerKind", self.worker_kind),
         )
 
     def metering(self) -> Metering:
-        """Return what a second costs."""
+        """Return the prices of a worker's time."""
         arch = cast("Architecture", self.arch)
         return Metering(memory_mb=self.memory_mb, arch=arch, prices=read_prices(self.region))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialOptions:
-    """What is trained, to find out how many clocks it takes."""
+class TrainingOptions:
+    """Options of the training that counts the clocks to the target."""
 
     train: Annotated[
-        Path | None, "--train", "Models to train: a TOML file of `seqgc train`; else digits."
+        Path | None,
+        "--train",
+        "TOML file of `seqgc train` with the models to train. By default the digits.",
     ] = None
     target: Annotated[
-        float | None, f"Mean loss to reach; of the digits {_TRIAL.target:g}, else no default."
+        float | None,
+        f"Mean loss to reach. By default {_TRIAL.target:g} for the digits; required with --train.",
     ] = None
     lr: Annotated[
         str | None,
         "Learning rates to try, for example 4,8. By default 4 is halved and doubled until the best "
-        "rate lies inside. With --train: factors of the models' own rates; by default 1.",
+        "rate lies between others. With --train: factors of the models' rates, by default 1.",
     ] = None
-    train_batch: Annotated[int | None, f"Points in a batch of the digits; {_TRIAL.batch}."] = None
+    train_batch: Annotated[
+        int | None, f"Data points in a batch of the digits. By default {_TRIAL.batch}."
+    ] = None
     seeds: Annotated[
         int | None,
-        "Number of trainings, whose medians count. By default 10 if that takes about a minute at "
-        "most, else 3.",
+        "Number of trainings of which the median is taken. By default 10 if that takes about a "
+        "minute at most, else 3.",
     ] = None
     most: Annotated[
-        int | None, f"Clocks of a model after which it is given up; {_TRIAL.most}, or the file's."
+        int | None,
+        f"Largest number of clocks of a training. By default {_TRIAL.most}, or the file's steps.",
     ] = None
 
     def own(self) -> RunConfig | None:
-        """Return what a file says of one's own models, if there is one; nothing is made of it."""
+        """Return the configuration of the user's models; None for the digits."""
         if self.train is None:
             return None
         if self.target is None:
-            rule = "must be given with --train: what loss your models are to reach"
+            rule = "must be given with --train: the loss that your models should reach"
             raise ParameterError("target", rule, self.target)
         if self.train_batch is not None:
-            rule = "must be left out with --train, whose file says it"
+            rule = "must be left out with --train: the file has the batch size"
             raise ParameterError("train_batch", rule, self.train_batch)
         values = with_models(read_config(self.train))
         return validated(values if self.most is None else values | {"steps": self.most})
 
     def trial(self) -> Trial:
-        """Return what the options come to, but for a plan, or raise `ParameterError`."""
+        """Return the training on the digits, or raise `ParameterError`."""
         return Trial(
             target=_TRIAL.target if self.target is None else self.target,
             lrs=None if self.lr is None else numbers("lr", self.lr, float),
@@ -142,17 +154,19 @@ class TrialOptions:
 def compare(
     profile: ProfileFile,
     options: RehearsalOptions,
-    where: FieldOptions,
-    trained: TrialOptions,
+    where: WorkerOptions,
+    trained: TrainingOptions,
     defence: Annotated[
-        list[str] | None, "A defence to compare, for example ssp:slack=1; again for more."
+        list[str] | None, "Defence to compare, for example ssp:slack=1. Repeatable. By default all."
     ] = None,
-    output: Annotated[Path | None, "-o", "--output", "Draw it on a page, too: .html."] = None,
+    output: Annotated[
+        Path | None, "-o", "--output", "HTML file for a page with the comparison."
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare all defences on recorded delays: time to a target loss, and what it costs."""
+    """Compare all defences on recorded delays: time and cost to reach a target loss."""
     page = None if output is None else page_path(output)
-    _keep_out(options)
+    _refuse_unused(options)
     rehearsal, metering, trial = options.of(profile), where.metering(), trained.trial()
     if (own := trained.own()) is not None:
         where.check(rehearsal, defence or (), trained=len(own.models))
@@ -160,81 +174,84 @@ def compare(
         trial = replace(trial, most=plan.steps, plan=plan)
     with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
         task = bar.add_task("compare", total=1.0)
-        found = compare_defences(
+        comparison = compare_defences(
             rehearsal,
             where.settings(defence or (), n=rehearsal.profile.num_workers),
             models=rehearsal.models or 1,
             clocks=where.clocks,
-            workers=cast("WorkerKind", where.workers),
+            workers=cast("WorkerKind", where.worker_kind),
             trial=trial,
             metering=metering,
             progress=lambda doing, share: bar.update(task, description=doing, completed=share),
         )
     try:
-        _show(found, page, as_json=as_json)
-    finally:  # of what was computed nothing is lost with the page, nor with what is printed
+        _show(comparison, page, as_json=as_json)
+    finally:  # print and draw: if one fails, the other still has the result
         if page is not None:
             with busy("drawing"):
-                comparison_page(found, name=one_line(profile.name, limit=100)).write(page)
+                comparison_page(comparison, name=one_line(profile.name, limit=100)).write(page)
 
 
-def _show(found: Comparison, page: Path | None, *, as_json: bool) -> None:
+def _show(comparison: Comparison, page: Path | None, *, as_json: bool) -> None:
     if as_json:
-        tried = asdict(replace(found.trial, plan=None)) | {"what": found.trial.what}
-        facts = asdict(replace(found, trial=_TRIAL)) | {"trial": tried, "advice": found.advice}
+        tried = asdict(replace(comparison.trial, plan=None)) | {"what": comparison.trial.what}
+        facts = asdict(replace(comparison, trial=_TRIAL)) | {
+            "trial": tried,
+            "advice": comparison.advice,
+        }
         print_json(facts if page is None else facts | {"file": str(page)})
     else:
         if page is not None:
             print_pairs({"page": str(page)})
-        _print(found)
+        _print(comparison)
     sys.stdout.flush()
 
 
-def _keep_out(options: RehearsalOptions) -> None:
-    """Refuse what a comparison has by other names, or none."""
+def _refuse_unused(options: RehearsalOptions) -> None:
+    """Raise `ParameterError` for options of a replay that a comparison does not use."""
     usual = RehearsalOptions()
     for name, remedy in (
-        ("jobs", "take --clocks"),
-        ("resident", "take --workers resident"),
-        ("conformity", "rounds close by what a scheme promises"),
+        ("jobs", "use --clocks"),
+        ("resident", "use --worker-kind resident"),
+        ("conformity", "rounds close by the promise of each scheme"),
     ):
         if (value := getattr(options, name)) != getattr(usual, name):
             raise ParameterError(name, "must be left out of a comparison", value, remedy)
 
 
-def _print(found: Comparison) -> None:
+def _print(comparison: Comparison) -> None:
     console = Screen()
     if not console.is_terminal:
         console = Screen(width=_WIDTH)
-    console.print(found.premise)
-    console.print(_table(found))
-    for row in found.rows:
+    console.print(comparison.premise)
+    console.print(_table(comparison))
+    for row in comparison.rows:
         if row.failed:
             console.print(f"{row.label}: {row.failed}")
-    more = " bundle: models whose gradients are one job." if found.models > 1 else ""
-    if any(row.seconds_to_target is None for row in found.rows):
-        more += f" not in {found.trial.most}: not reached in so many clocks."
-    if found.lr_is_edge or any(row.best_is_edge for row in found.rows):
+    more = " bundle: models whose gradients are one job." if comparison.models > 1 else ""
+    if any(row.seconds_to_target is None for row in comparison.rows):
+        more += f" not in {comparison.trial.most}: the target is not reached in as many clocks."
+    if comparison.lr_is_edge or any(row.best_is_edge for row in comparison.rows):
         more += f" {_EDGE}: the smallest or largest rate tried; a better one may lie beyond."
-    lr = f"{found.trial.rate(found.lr)}{_EDGE if found.lr_is_edge else ''}"
-    seeds = found.trial.seeds or 1
+    lr = f"{comparison.trial.rate(comparison.lr)}{_EDGE if comparison.lr_is_edge else ''}"
+    seeds = comparison.trial.seeds or 1
     console.print(_LEGEND.format(lr=lr, seeds=seeds, interval=interval_words(seeds), more=more))
-    console.print(found.advice)
+    console.print(comparison.advice)
 
 
-def _table(found: Comparison) -> Table:
+def _table(comparison: Comparison) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("defence", overflow="fold")
     table.add_column("kind", no_wrap=True)
-    bundles = found.models > 1
+    bundles = comparison.models > 1
     headings = ["bundle"] if bundles else []
     headings += ["s/clock", "× bound", "clocks", "seconds", "between", "$"]
     headings += ["best", "stale", "wasted"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in found.rows:
+    for row in comparison.rows:
         bundle = [str(row.jobs_per_round)] if bundles else []
-        table.add_row(row.label, row.kind, *bundle, *_cells(row, most=found.trial.most))
+        table.add_row(row.label, row.kind, *bundle, *_cells(row, most=comparison.trial.most))
     return table
 
 

@@ -1,4 +1,4 @@
-"""``seqgc cost``: what a plan would cost on Lambda, or what a run has cost; ``train --dry-run``."""
+"""``seqgc cost`` and ``seqgc train --dry-run``: costs of a plan, or of a run, on AWS Lambda."""
 
 from __future__ import annotations
 
@@ -24,39 +24,47 @@ Pairs = dict[str, str]
 
 
 def cost(
-    target: Annotated[Path, typer.Argument(help="A run's folder, or the TOML file of one to be.")],
-    memory_mb: Annotated[int | None, "--memory", "Of a function, MB."] = None,
-    arch: Annotated[str | None, "arm64 or x86_64."] = None,
-    region: Annotated[str | None, "Whose prices; by default the file's, or AWS_REGION's."] = None,
-    timeout_s: Annotated[float | None, "Of a function, seconds: what bounds the cost."] = None,
-    seconds: Annotated[float | None, "How long a task is expected to run (a plan)."] = None,
-    profile: Annotated[Path | None, "Expect the mean answer of this profile (a plan)."] = None,
+    target: Annotated[Path, typer.Argument(help="Folder of a run, or the TOML file of a plan.")],
+    memory_mb: Annotated[int | None, "Memory of a function, in MB."] = None,
+    arch: Annotated[str | None, "Processor of the functions: arm64 or x86_64."] = None,
+    region: Annotated[
+        str | None, "AWS region of the prices. By default that of the file, or AWS_REGION."
+    ] = None,
+    function_timeout_s: Annotated[
+        float | None, "Time limit of a function, in seconds; it bounds the cost."
+    ] = None,
+    expected_s: Annotated[float | None, "Expected seconds of a task (of a plan)."] = None,
+    profile: Annotated[
+        Path | None, "Expect the mean time of the answers in this profile (of a plan)."
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have)."""
+    """Estimate what a plan will cost on AWS Lambda, or what a run has cost."""
     flags = {
         "function.memory_mb": memory_mb,
         "function.arch": arch,
         "function.region": region,
-        "function.timeout_s": timeout_s,
-        "function.expected_s": seconds if profile is None else _mean_answer(profile, seconds),
+        "function.timeout_s": function_timeout_s,
+        "function.expected_s": expected_s if profile is None else _mean_answer(profile, expected_s),
     }
     ran = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises at some names)
     values = read_run_config(target) if ran else read_config(target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
-    # Priced by [function], in a run's file as deployed, and the flags: no deployment is read.
+    # The price follows from [function] (of a run: as deployed) and options, not from a deployment.
     assumed = ""
-    if ran:  # whoever wrote it: nothing that it names is imported
-        if not {"models", "grid"} & values.keys():  # a run of Python's, which writes no settings
+    if ran:  # its file may come from anybody: no module that it names is imported
+        if not {"models", "grid"} & values.keys():  # a run from Python has no settings
             values = {"models": [{"name": "model"}], "scheme": "uncoded", **values}
-            assumed = ", unless --memory and the like say so: the run's config.toml does not"
+            assumed = (
+                " (assumed: config.toml of the run has no settings; see --memory-mb and the like)"
+            )
         config = checked(values)
         predicted, estimate = _hindsight(target, config)
         use = predicted.use
     else:
         config = validated(values)
         plan = make_plan(config.model_copy(update={"backend": "local"}))
-        if config.backend in FUNCTIONS:  # what these refuse has no price
+        if config.backend in FUNCTIONS:  # refuse a plan that functions would refuse
             workers.undeployed(config.workers, config.function).forecast(plan)
         predicted = workers.forecast(
             plan, config.workers, config.function, reach=_reach_of(config.backend)
@@ -83,12 +91,12 @@ def cost(
 
 
 def cost_in_words(run: Path) -> str | None:
-    """Return what a run on functions has cost, in words; None unless it is known to be such a run.
+    """Return the cost of a run as text; None if its workers were not functions.
 
     Raises
     ------
     ParameterError
-        If its folder does not tell.
+        If its folder does not have what the estimate needs.
     """
     try:
         values = read_run_config(run)
@@ -104,7 +112,7 @@ def cost_in_words(run: Path) -> str | None:
 
 
 def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, costs.Estimate]:
-    """Return how a run's functions were set up, and what they have used."""
+    """Return the settings of a run's functions, and an estimate of what they have used."""
     header = read_run_header(run)
     adapts = config.probe is not None or config.retune is not None
     reach = _reach_of(config.backend)
@@ -120,13 +128,13 @@ def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, costs.Es
 
 
 def _reach_of(backend: str) -> workers.Reach:
-    """Return which stores functions have: those of AWS, unless they are this machine's own."""
+    """Return the stores that functions can reach: those of AWS, unless they run on this machine."""
     on_aws = backend != "lambda-local"
     return workers.Reach(deployed=on_aws, s3=on_aws)
 
 
 def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
-    """Print a run's messages and price; refuse a budget below its first round's. Write nothing."""
+    """Print the messages and the price of a run; refuse a budget below that of the first round."""
     config, plan, crew = run.config, run.plan, run.workers
     if config.max_usd is not None:
         crew.budget(plan, config.max_usd)
@@ -137,19 +145,19 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
         cost_facts, cost_pairs = _priced(costs.estimate_plan(predicted.use), predicted.settings)
     else:
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
-        cost_pairs = {"cost": "none on your own machines; `seqgc cost` has functions' prices"}
+        cost_pairs = {"cost": "none on your own machines; `seqgc cost` has the prices of functions"}
     about = {"backend": config.backend, "scheme": scheme}
     facts: Values = {**about, "deployed": crew.deployed}
     if not crew.deployed:
         s = predicted.settings
         like = f"{s.memory_mb} MB, {s.timeout_s:g} s, {s.arch}, {s.region}"
-        about["functions"] = f"not deployed; as if they were with {like} (see [function])"
+        about["functions"] = f"not deployed yet; assumed: {like} (see [function])"
     facts |= _forecast_facts(predicted) | {"max_usd": config.max_usd} | cost_facts
     show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 
 def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
-    """Return an estimate as ``--json`` has it, and as people read it."""
+    """Return an estimate for ``--json``, and for people."""
     dated, arch = costs.find_prices(settings.region), settings.arch
     prices = dated.prices
     start_s, init_limit_s = costs.START_S, costs.INIT_LIMIT_S
@@ -188,23 +196,27 @@ def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tup
         pairs["transfer"] = f"{out:,.2f} GB to a master outside the region  (${bill.transfer:.4f})"
     pairs["cost"] = f"${bill.usd:.4f}"
     if likely is None:
-        pairs["cost"] = "not known: expect a time with --seconds or --profile"
-    missed = f"; check them, AWS's list is out of reach: {dated.missed}" if dated.missed else ""
-    bound = "if what is not known is a cold start and runs to the time-out"
+        pairs["cost"] = "unknown: give the expected time with --expected-s or --profile"
+    missed = (
+        f"; AWS's price list cannot be reached, so check them: {dated.missed}"
+        if dated.missed
+        else ""
+    )
+    bound = "if every unknown invocation is a cold start and runs to its time limit"
     return facts, pairs | {
-        "starts": f"billed (INIT): {start_s:g} s expected each, at most {init_limit_s:g} s",
+        "starts": f"billed (INIT): {start_s:g} s each expected, at most {init_limit_s:g} s",
         "at most": f"${at_most_usd:.4f}, {bound}",
         "prices": f"of {settings.region}, {dated.as_of}, {dated.source}" + missed,
     }
 
 
-def _mean_answer(path: Path, seconds: float | None) -> float:
-    if seconds is not None:
-        raise ParameterError("seconds", "must be left out where a profile is given", seconds)
+def _mean_answer(path: Path, expected_s: float | None) -> float:
+    if expected_s is not None:
+        raise ParameterError("expected_s", "must be left out if a profile is given", expected_s)
     profile = read_profile(path)
     answered = profile.times[profile.status == 0]
     if not answered.size:
-        raise ParameterError("profile", "must have an answered task", str(path))
+        raise ParameterError("profile", "must have at least one task that was answered", str(path))
     return float(np.mean(answered))
 
 

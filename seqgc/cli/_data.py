@@ -1,4 +1,4 @@
-"""``seqgc data``: data sets of one's own, where all workers find them."""
+"""``seqgc data put``: the user's data sets, copied to places where all workers find them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from seqgc.cli._help import Group, Verb
 from seqgc.cli._names import require_unregistered
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._show import show
@@ -21,33 +22,36 @@ from seqgc.deploy import (
 from seqgc.errors import ParameterError
 from seqgc.stores import data_places
 
-app = typer.Typer(help="Keep data sets where all workers find them by their names.")
+app = typer.Typer(cls=Group, help="Copy data sets to places where all workers find them by name.")
 
 
 @app.callback()
 def data() -> None:
-    """Keep data sets where all workers find them by their names."""
+    """Copy data sets to places where all workers find them by name."""
 
 
 def put(
-    name: Annotated[str, typer.Argument(help="The data set's name: models say data = NAME.")],
-    path: Annotated[str, typer.Argument(help="x and y: .npz, .safetensors, a folder of .npy.")],
+    name: Annotated[str, typer.Argument(help="Name of the data set: a model has data = NAME.")],
+    path: Annotated[
+        str, typer.Argument(help="Arrays x and y: .npz, .safetensors, or a folder of .npy.")
+    ],
     deployment: Annotated[
-        Path | None, f"Copy to this deployment's bucket; {DEPLOYMENT_FILE} if it is there."
+        Path | None,
+        f"Copy to the bucket of this deployment. By default {DEPLOYMENT_FILE}, if it exists.",
     ] = None,
     mount: Annotated[
-        str | None, "Copy to the functions' file system, which is mounted here."
+        str | None, "Copy to the file system of the functions, mounted in this folder."
     ] = None,
-    replace: Annotated[bool, "--replace", "Replace other data of the name."] = False,
+    replace: Annotated[bool, "--replace", "Replace other data of this name."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a data set to this machine's data sets, and to those of the functions."""
+    """Copy a data set to the data sets of this machine and of the functions."""
     require_unregistered(name)
     source = _named("path", path)
     mounted = None if mount is None else _named("mount", mount)
     place = Path(data_places()[0])
     if str(place).startswith("s3:"):
-        rule = "must begin with a folder of this machine where data are put"
+        rule = "must begin with a folder of this machine if data are put"
         raise ParameterError("SEQGC_DATA", rule, str(place))
     if mounted is not None and not mounted.is_dir():
         raise ParameterError("mount", "must be a folder", mount)
@@ -73,12 +77,12 @@ def put(
 
 
 def _named(argument: str, path: str) -> Path:
-    """Return a path, unless it is empty, as of a variable that is not set: it would be ``.``."""
+    """Return a path; refuse an empty one (an unset variable), which would be the folder ``.``."""
     if not path:
         raise ParameterError(argument, "must not be empty", path)
     return Path(path)
 
 
 app.command(
-    "put", help="Copy a data set to this machine's data sets, and to those of the functions."
+    "put", cls=Verb, help="Copy a data set to the data sets of this machine and of the functions."
 )(with_plugins(put))

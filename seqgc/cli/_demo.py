@@ -1,4 +1,4 @@
-"""``seqgc demo``: the main job on this machine, uncoded, coded and dealt, side by side."""
+"""``seqgc demo``: the same training on this machine, uncoded, coded and dealt."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ LEARNING = {"lr": 0.02, "batch_size": 512}
 @configured("scheme", "workers", "steps", "delays.scale", defaults={"steps": STEPS})
 def demo(
     flags: Values,
-    models: Annotated[int, "Models trained at once."] = 4,
-    seed: Annotated[int, "Of the injected delays."] = 0,
-    run: Annotated[Path, "Folder of the run folders."] = Path("runs"),
+    models: Annotated[int, "Number of models trained at once."] = 4,
+    delay_seed: Annotated[int, "Seed of the injected delays."] = 0,
+    runs: Annotated[Path, "Folder for the folders of the runs."] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train models on real handwritten digits, uncoded, coded and dealt, with stragglers."""
+    """Train models on handwritten digits three times, with stragglers: uncoded, coded, dealt."""
     count = require_int("models", models, least=1, most=MOST_MODELS)
     values: Values = {
         "steps": STEPS,
         "models": [{"name": f"model-{i}", "seed": i, **LEARNING} for i in range(count)],
-        "delays": {"seed": seed},
+        "delays": {"seed": delay_seed},
     }
     apply(flags, values)
     config = validated(values)
@@ -54,16 +54,16 @@ def demo(
         crews = [stack.enter_context(make_workers(c, delays=make_delays(c))) for c in configs]
         from seqgc.training import new_run_path
 
-        paths = [new_run_path(run, f"demo-{each.scheme}") for each in configs]
-        # all, before the first one runs
-        runs = [prepare(each, crew) for each, crew in zip(configs, crews, strict=True)]
-        results = [each.train(run=path) for each, path in zip(runs, paths, strict=True)]
+        paths = [new_run_path(runs, f"demo-{each.scheme}") for each in configs]
+        # A mistake in any of them is refused before the first one runs.
+        plans = [prepare(each, crew) for each, crew in zip(configs, crews, strict=True)]
+        results = [each.train(run=path) for each, path in zip(plans, paths, strict=True)]
     uncoded, coded, dealt = results[0], results[list(specs).index(spec)], results[-1]
     if as_json:
         named = {"uncoded": uncoded, "coded": coded, "dealt": dealt}
-        print_json({name: _facts(result) for name, result in named.items()} | {"seed": seed})
+        print_json({name: _facts(result) for name, result in named.items()} | {"seed": delay_seed})
     else:
-        _print(results, seed=seed)
+        _print(results, seed=delay_seed)
     worst = min(accuracy for result in results for accuracy in _accuracies(result))
     if worst < LEAST_ACCURACY:
         say(
@@ -76,11 +76,11 @@ def demo(
 
 
 def _accuracies(result: TrainResult) -> list[float]:
-    return [seen.accuracy or 0.0 for seen in result.evaluations.values()]
+    return [each.accuracy or 0.0 for each in result.evaluations.values()]
 
 
 def _round_seconds(result: TrainResult) -> list[float]:
-    """Return how long each round took, by the closing rule's clock, as the run has recorded it."""
+    """Return the recorded seconds of each round, by the clock of the closing rule."""
     seconds: list[float] = read_run(result.run).rounds()["duration_s"].tolist()
     return seconds
 
@@ -91,7 +91,7 @@ def _facts(result: TrainResult) -> Values:
 
 
 def _closing(spec: str) -> Values:
-    """Return what of the closing rule does not go with a scheme: it has no rounds to close."""
+    """Return the settings that a scheme without rounds needs: it has no closing rule."""
     return {"mu": 0.0, "wait_out": "feasible"} if spec == "deal" else {}
 
 
@@ -121,8 +121,8 @@ def _print(results: Sequence[TrainResult], *, seed: int) -> None:
             f"{each.scheme} took {each.seconds / uncoded.seconds:.0%} of the uncoded time."
         )
     console.print(
-        "Start-up delays are paid per invocation: in each round, or, where work is dealt, once: "
-        "its workers stay. A round of it is a job, and several are under way at once."
+        "Start-up delays are paid in each round, but only once by dealt workers, which stay. A "
+        "round of dealt work is a job, and several jobs are in progress at once."
     )
     where = ", ".join(str(r.run) for r in results)
     console.print(f"Delays: generated, seed {seed}. Runs: {where}", markup=False)

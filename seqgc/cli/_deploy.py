@@ -1,47 +1,68 @@
-"""``seqgc deploy``: the worker functions on AWS Lambda."""
+"""``seqgc deploy``, ``seqgc doctor`` and ``seqgc destroy``: the worker functions on AWS Lambda."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
+
+import typer
+from rich.markup import escape
+from rich.table import Table
 
 from seqgc._aws import environment_region
-from seqgc.cli._options import AsJson, Region
-from seqgc.cli._outputs import require_place
-from seqgc.cli._show import print_json, show
+from seqgc.backends.lambda_ import Address
+from seqgc.cli._messages import say
+from seqgc.cli._options import AsJson, NumWorkers, Region
+from seqgc.cli._show import Screen, print_json, require_writable, show
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
+    DeployError,
     DeployOptions,
     OwnCode,
+    Teardown,
     context_files,
     deploy_commands,
+    diagnose,
     open_session,
+    plan_teardown,
+    read_deployment,
+    tear_down,
     write_context,
     write_deployment,
 )
 from seqgc.deploy import deploy as deploy_stack
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Payload, payload_format
+
+_COLOURS: Final = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 
 def deploy(
     options: DeployOptions,
     own: OwnCode,
     region: Region = None,
-    template: Annotated[Path | None, "Your own SAM template in place of seqgc's."] = None,
-    context: Annotated[Path | None, "New folder to make the build context in, and keep."] = None,
-    out: Annotated[Path, "-o", "--out", "Where `train` finds it."] = Path(DEPLOYMENT_FILE),
+    template: Annotated[Path | None, "SAM template to use instead of seqgc's."] = None,
+    context: Annotated[
+        Path | None, "New folder for the build context, which is kept. By default a temporary one."
+    ] = None,
+    output: Annotated[
+        Path, "-o", "--output", "File that describes the deployment; `seqgc train` reads it."
+    ] = Path(DEPLOYMENT_FILE),
     dry_run: Annotated[
-        bool, "--dry-run", "Print the commands; run none, ask AWS nothing; make the context only."
+        bool,
+        "--dry-run",
+        "Print the commands without running them or asking AWS; make only the context.",
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build and deploy the worker functions on AWS Lambda."""
+    """Build the worker functions and deploy them on AWS Lambda."""
     files = context_files(options, own, template=template)
-    require_place(out, argument="out")  # what has been deployed is to be found again
-    if dry_run:  # what AWS has to be asked for is in capitals
+    require_writable(output)  # or nobody would find the deployment again
+    if dry_run:  # capitals stand for what only AWS knows
         where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
             options, region=where, account="ACCOUNT", prefix_list=prefix_list
@@ -58,8 +79,119 @@ def deploy(
     deployment = deploy_stack(
         options, own, session=open_session(region=region), template=template, context=context
     )
-    write_deployment(out, deployment)
+    write_deployment(output, deployment)
     facts = asdict(deployment)
     pairs = {name: str(value) for name, value in facts.items()}
-    pairs |= {"written to": str(out), "next": f"seqgc doctor --deployment {out}"}
-    show({"file": str(out)} | facts, pairs, as_json=as_json, saved=True)
+    pairs |= {"written to": str(output), "next": f"seqgc doctor --deployment {output}"}
+    show({"file": str(output)} | facts, pairs, as_json=as_json, saved=True)
+
+
+# ---- doctor --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorTrials:
+    """Options of what the doctor tries."""
+
+    invoke: Annotated[bool, "Send two tasks, at the cost of two invocations."] = True
+    resident: Annotated[bool, "--resident", "Let a function call this machine and stay."] = False
+    master_address: Annotated[
+        str | None, "IP address of this machine that functions can reach. With --resident."
+    ] = None
+
+
+def doctor(
+    trial: DoctorTrials,
+    deployment: Annotated[Path, "File that `seqgc deploy` wrote."] = Path(DEPLOYMENT_FILE),
+    workers: NumWorkers = 16,
+    parameters: Annotated[
+        int | None,
+        "Number of values in the results of one worker in a round. By default not checked.",
+    ] = None,
+    payload: Annotated[
+        Payload, "Number format of results: float64, float32, float16 or bfloat16."
+    ] = "float32",
+    region: Region = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check everything that a run on AWS Lambda needs; return 1 if a check fails."""
+    require_int("workers", workers, least=1)
+    if parameters is not None:
+        require_int("parameters", parameters, least=1)
+    address = Address.in_vpc(trial.master_address) if trial.resident else None
+    absent = deployment == Path(DEPLOYMENT_FILE) and not deployment.exists()
+    deployed = None if absent else read_deployment(deployment)
+    width = payload_format(payload).bits // 8
+    checks = diagnose(
+        deployed,
+        session=open_session(region=region or (deployed.region if deployed else None)),
+        workers=workers,
+        payload_bytes=None if parameters is None else parameters * width,
+        probes=trial.invoke,
+        address=address,
+    )
+    healthy = all(check.status != "failed" for check in checks)
+    if as_json:
+        print_json({"healthy": healthy, "checks": checks})
+        return 0 if healthy else 1
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        colour = _COLOURS[check.status]
+        table.add_row(f"[{colour}]{check.status}", check.name, escape(check.detail))
+        if check.remedy:
+            table.add_row("", "", f"[bold]{escape(check.remedy)}")
+    Screen().print(table)
+    return 0 if healthy else 1
+
+
+# ---- destroy -------------------------------------------------------------------------------------
+
+
+def destroy(
+    stack: Annotated[str | None, "Name of the stack. By default that of the deployment."] = None,
+    deployment: Annotated[Path, "File that `seqgc deploy` wrote. It is deleted, too."] = Path(
+        DEPLOYMENT_FILE
+    ),
+    region: Region = None,
+    delete_data: Annotated[
+        bool, "--delete-data", "Delete the bucket and the file system, too."
+    ] = False,
+    yes: Annotated[bool, "--yes", "Do not ask for confirmation."] = False,
+    dry_run: Annotated[bool, "--dry-run", "List what would be deleted; delete nothing."] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the worker functions and everything deployed with them."""
+    written = read_deployment(deployment) if stack is None else None
+    if written is not None:
+        stack, region = written.stack, region or written.region
+    session = open_session(region=region)
+    plan = plan_teardown(stack or "", session=session, data=delete_data)
+    if not dry_run:
+        if not yes:
+            _ask(plan, region=session.region_name)
+        tear_down(plan, session=session, say=_say_deleting)
+        if written is not None:
+            deployment.unlink(missing_ok=True)
+    facts = {"region": session.region_name, "deleted": not dry_run, **asdict(plan)}
+    show(facts, _pairs(plan, deleted=not dry_run), as_json=as_json, saved=True)
+
+
+def _ask(plan: Teardown, *, region: str) -> None:
+    if not sys.stdin.isatty():
+        raise ParameterError("yes", "must be given if there is no terminal to ask on", False)
+    for name, value in _pairs(plan, deleted=False).items():
+        _say_deleting(f"{name}: {value}")
+    if not typer.confirm(f"Delete this in {region}? Runs that use it will end.", err=True):
+        raise DeployError("the answer was no; nothing is deleted")
+
+
+def _pairs(plan: Teardown, *, deleted: bool) -> dict[str, str]:
+    kinds = {"goes" if not deleted else "deleted": plan.goes, "stays": plan.stays}
+    return {
+        word: ", ".join(f"{part.kind.removeprefix('AWS::')} {part.name}" for part in parts) or "-"
+        for word, parts in kinds.items()
+    }
+
+
+def _say_deleting(line: str) -> None:
+    say("destroy", line)

@@ -1,4 +1,4 @@
-"""The verbs, and how errors leave the program."""
+"""The verbs, and the exit status and the message with which each error ends the program."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from functools import cache, partial
 from traceback import walk_tb
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
@@ -25,20 +26,16 @@ from seqgc.cli import (
     _data,
     _demo,
     _deploy,
-    _destroy,
-    _doctor,
     _profile,
-    _replay,
     _report,
-    _resume,
     _scheme,
     _train,
     _tune,
 )
+from seqgc.cli._help import Group, Verb
 from seqgc.cli._messages import check_environment, in_json, say, speaking
 from seqgc.cli._options import with_plugins
 from seqgc.cli._show import discard_output
-from seqgc.cli._statuses import EPILOG, Status
 from seqgc.errors import (
     BudgetError,
     DamageError,
@@ -55,19 +52,50 @@ _UsageError: type[Exception] = next(
 )
 
 _TRACEBACK = "--traceback"
-_TRAINING = "torch", "safetensors", "threadpoolctl"  # packages of the extra ``train``
-_LONGEST = 300 - len("seqgc: ")  # of a line that refuses
-_LONGEST_NAME = 200  # of a file
+_TRAINING = "torch", "safetensors", "threadpoolctl"  # packages of the extra `train`
+_MAX_REFUSAL = 300 - len("seqgc: ")  # characters
+_MAX_FILE_NAME = 200  # characters
+
+
+class Status(IntEnum):
+    """The exit status of a verb: how it ended, as scripts, systemd and batch systems read it.
+
+    A run that has reached its budget has not failed: `seqgc resume RUN --max-usd MORE` continues
+    it. It has a status of its own, so that whatever restarts failed runs can leave it alone. A verb
+    that a signal has ended returns 128 plus the number of the signal.
+    """
+
+    DONE = 0
+    FAILED = 1
+    WRONG = 2
+    BUDGET = 3
+    INTERRUPTED = 130  # 128 + SIGINT
+
+
+MEANINGS: Final = {
+    "0": "done",
+    "1": "failed: workers, a model, a callback, files, or printing the result",
+    "2": "wrong parameter or file, or damaged run, named in one line; nothing was started",
+    "3": "budget reached; `seqgc resume RUN --max-usd MORE` continues",
+    "130, 143, 129": "SIGINT, SIGTERM or SIGHUP; `seqgc resume RUN` continues",
+}
+"""Exit statuses for people: the end of ``seqgc --help``, and a table of ``docs/operations.md``."""
+
+_EPILOG: Final = "\n\n".join(
+    ["Exit status:", *(f"{status}: {meaning}" for status, meaning in MEANINGS.items())]
+)
 
 app = typer.Typer(
     name="seqgc",
+    cls=Group,
     help="Train many networks on unreliable workers and wait for no straggler.",
-    epilog=EPILOG,
+    epilog=_EPILOG,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"seqgc {__version__}\n")
         raise typer.Exit
@@ -77,54 +105,55 @@ def _say_version(wanted: bool) -> None:
 def _all_verbs(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_say_version, help="Say which it is."),
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
     ] = False,
     traceback: Annotated[
-        bool, typer.Option(_TRACEBACK, help="Show where an error comes from; after a verb, too.")
+        bool,
+        typer.Option(_TRACEBACK, help="Show the traceback of an error. May also follow a verb."),
     ] = False,
 ) -> None:
-    """Take what `_say_version` and `main` have looked for."""
+    """Declare options that `_print_version` and `main` handle."""
 
 
-# Not from docstrings, which `python -OO` leaves out.
+# Not taken from docstrings: `python -OO` removes them.
 _HELP = {
-    "scheme": "Show what a scheme, or another defence, costs and what it promises.",
-    "replay": "Replay a scheme, or another defence, on recorded delays: run time, stragglers, "
-    "wait-outs.",
-    "tune": "Find the fastest scheme, parameters and closing rule on recorded delays.",
-    "compare": "Compare all defences on recorded delays: time to a target loss, and what it costs.",
-    "train": "Train several models at once on unreliable workers, exactly.",
-    "resume": "Go on with a run that has ended early, from its last checkpoint, to the same "
-    "weights.",
-    "demo": "Train models on real handwritten digits, uncoded, coded and dealt, with stragglers.",
-    "report": "Draw a run, several runs or a delay profile on one page of HTML, which needs "
-    "nothing else.",
-    "cost": "Estimate what a plan will cost on AWS Lambda, or what a run has cost (or would have).",
-    "deploy": "Build and deploy the worker functions on AWS Lambda.",
-    "destroy": "Delete the worker functions and all that was deployed with them.",
-    "doctor": "Look at everything that a run on AWS Lambda needs; exit status 1 if something is to "
-    "mend.",
+    "scheme": "Show the load of a scheme and the stragglers that it tolerates.",
+    "replay": "Replay a scheme, or another defence, on recorded delays.",
+    "tune": "Find the fastest scheme and its settings on recorded delays.",
+    "compare": "Compare time and cost of all defences on recorded delays.",
+    "train": "Train several models at once on unreliable workers. Exact schemes give exact "
+    "gradients.",
+    "resume": "Continue a run from its last checkpoint, to the same weights.",
+    "demo": "Train models on handwritten digits: uncoded, coded and dealt. Some workers straggle.",
+    "report": "Draw runs, or a delay profile, on one self-contained HTML page.",
+    "cost": "Estimate the cost of a plan, or of a run, on AWS Lambda.",
+    "deploy": "Build the worker functions and deploy them on AWS Lambda.",
+    "destroy": "Delete the worker functions and everything deployed with them.",
+    "doctor": "Check everything that a run on AWS Lambda needs. The exit status is 1 if a check "
+    "fails.",
 }
 
 
 def _verb(name: str, verb: Callable[..., object], *, epilog: str | None = None) -> None:
-    app.command(name, help=_HELP[name], epilog=epilog)(verb)
+    app.command(name, cls=Verb, help=_HELP[name], epilog=epilog)(verb)
 
 
 _verb("scheme", with_plugins(_scheme.scheme))
-_verb("replay", with_plugins(_replay.replay))
+_verb("replay", with_plugins(_scheme.replay))
 _verb("tune", with_plugins(_tune.tune))
 _verb("compare", with_plugins(_compare.compare))
 app.add_typer(_profile.app, name="profile")
-_verb("train", _train.train, epilog=EPILOG)
-_verb("resume", _resume.resume, epilog=EPILOG)
+_verb("train", _train.train, epilog=_EPILOG)
+_verb("resume", _train.resume, epilog=_EPILOG)
 _verb("demo", _demo.demo)
 _verb("report", with_plugins(_report.report))
 _verb("cost", with_plugins(_cost.cost))
 app.add_typer(_data.app, name="data")
 _verb("deploy", with_plugins(_deploy.deploy))
-_verb("destroy", with_plugins(_destroy.destroy))
-_verb("doctor", with_plugins(_doctor.doctor))
+_verb("destroy", with_plugins(_deploy.destroy))
+_verb("doctor", with_plugins(_deploy.doctor))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,10 +187,10 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         discard_output()
         return fail(error, "", Status.FAILED)
     except OSError as error:
-        where = one_line(error.filename or "what is printed, or a file", limit=_LONGEST_NAME)
+        where = one_line(error.filename or "standard output, or a file", limit=_MAX_FILE_NAME)
         return fail(error, f"{where}: {error.strerror or error}", Status.FAILED)
     except MemoryError as error:
-        return fail(error, f"not enough memory for this: {error}", Status.FAILED)
+        return fail(error, f"not enough memory: {error}", Status.FAILED)
     except _UsageError as error:
         return fail(error, _misused(error), Status.WRONG)
     if status == Status.INTERRUPTED:  # typer's translation of a KeyboardInterrupt
@@ -212,11 +241,11 @@ def _training_package(error: ImportError) -> str:
 
 
 def _misused(error: Exception) -> str:
-    """Return what typer says of a command line, and the value, which it may leave out."""
-    said: str = getattr(error, "format_message", error.__str__)()
+    """Return typer's message about a command line, with the value if the message lacks it."""
+    message: str = getattr(error, "format_message", error.__str__)()
     if isinstance(cause := error.__cause__, ValidationError):
-        said = f"{said.removesuffix('.')}; got {cause.errors()[0]['input']!r}"
-    return said
+        message = f"{message.removesuffix('.')}; got {cause.errors()[0]['input']!r}"
+    return message
 
 
 @contextmanager
@@ -244,9 +273,9 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-@cache
-def command() -> Any:  # of typer's own click; made once, which takes longer than most verbs
-    """Return the command line, made of the verbs."""
+@cache  # building it takes longer than most verbs
+def command() -> Any:
+    """Return the command line as one command of the click that typer contains."""
     return get_command(app)
 
 
@@ -256,9 +285,9 @@ def _tell(line: str) -> None:
 
 
 def _fail(error: BaseException | None, message: str, status: int, *, trace: bool) -> int:
-    """Say what went wrong, and what the error has been given to add, in one line on stderr.
+    """Report an error and its notes in one line on stderr; return the status.
 
-    Before it, for a ``trace``, comes where that was; for machines it is in the line.
+    With ``trace``, the traceback precedes the line; in JSON it is a field of the line.
     """
     fields: dict[str, object] = {"status": int(status)}
     if trace and error is not None:
@@ -268,11 +297,9 @@ def _fail(error: BaseException | None, message: str, status: int, *, trace: bool
                 sys.stderr.write(where)
     notes = getattr(error, "__notes__", [])
     line = one_line("; ".join([message, *notes]), limit=2000)
-    if (
-        status == Status.WRONG and len(line) > _LONGEST
-    ):  # what it begins with, the value and the remedy
-        line = f"{line[: _LONGEST - 121]}…{line[-120:]}"
+    if status == Status.WRONG and len(line) > _MAX_REFUSAL:  # keep the value and the remedy
+        line = f"{line[: _MAX_REFUSAL - 121]}…{line[-120:]}"
     if line:
-        with suppress(OSError, ValueError):  # nobody is there to read it
+        with suppress(OSError, ValueError):  # the terminal may be gone
             say("end", line, level="error", fields=fields, show=_tell)
     return status

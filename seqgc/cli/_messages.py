@@ -1,12 +1,11 @@
-"""What a verb says on stderr while it is at work: sentences for people, or JSON for machines.
+"""The messages of verbs on stderr: sentences for people, or JSON for machines.
 
-``--log-format json``, or ``SEQGC_LOG_FORMAT=json``, makes every message one object on a line of its
-own: ``time`` (UTC), ``level`` (info, warning or error), ``event``, ``message``, which is what
-people would be shown, and what else there is to the event. Which it is to be is looked for before
-anything else is read (`seqgc._manner`). What is not said by seqgc itself (by ``sam``, or by the
-user's own code) is as it is.
+With ``--log-format json`` or ``SEQGC_LOG_FORMAT=json`` every message is one JSON object on a line:
+``time`` (UTC), ``level`` (info, warning or error), ``event``, ``message`` (the sentence for people)
+and the fields of the event. The format is known before the verbs are imported
+(`seqgc._command_line`). The output of ``sam`` and of user code is not changed.
 
-``--quiet`` leaves only warnings and errors, in either form, and nothing is drawn.
+With ``--quiet`` there are only warnings and errors, in either format, and no progress is drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Final, Literal, TextIO
 
 import numpy as np
 
-from seqgc._manner import VARIABLE, manner_of
+from seqgc._command_line import VARIABLE, message_format
 from seqgc.errors import ParameterError, ProfileWarning, did_you_mean
 
 _FORMATS: Final = ("text", "json")
@@ -33,18 +32,18 @@ Level = Literal["info", "warning", "error"]
 
 
 @dataclass(slots=True)
-class _Voice:
-    """How this process speaks: all its threads alike."""
+class _Chosen:
+    """The format of messages of this process, in all threads."""
 
     as_json: bool = False
     quiet: bool = False
 
 
-_voice: Final = _Voice()
+_chosen: Final = _Chosen()
 
 
 def check_format(wanted: str) -> str:
-    """Refuse, with `ParameterError`, a format that there is not."""
+    """Return the format if it is known, else raise `ParameterError`."""
     if wanted not in _FORMATS:
         rule = f"must be {' or '.join(_FORMATS)}"
         raise ParameterError("log_format", rule, wanted, did_you_mean(wanted, _FORMATS))
@@ -52,19 +51,19 @@ def check_format(wanted: str) -> str:
 
 
 def check_environment(arguments: Sequence[str]) -> None:
-    """Refuse, with `ParameterError`, a format that the environment asks for and there is not."""
+    """Raise `ParameterError` if the environment asks for an unknown format."""
     wanted = os.environ.get(VARIABLE, "")
-    if wanted and wanted not in _FORMATS and manner_of(arguments).format == wanted:
+    if wanted and wanted not in _FORMATS and message_format(arguments).format == wanted:
         rule = f"must be {' or '.join(_FORMATS)}"
         raise ParameterError(VARIABLE, rule, wanted, did_you_mean(wanted.lower(), _FORMATS))
 
 
 @contextmanager
 def speaking(arguments: Sequence[str]) -> Iterator[None]:
-    """Speak as a command line, or the environment, asks for, warnings of Python's included."""
-    wanted = manner_of(arguments)
-    before, shown = (_voice.as_json, _voice.quiet), warnings.showwarning
-    _voice.as_json, _voice.quiet = wanted.format == "json", wanted.quiet
+    """Use the message format of a command line in this block, also for Python's warnings."""
+    wanted = message_format(arguments)
+    before, show_plain = (_chosen.as_json, _chosen.quiet), warnings.showwarning
+    _chosen.as_json, _chosen.quiet = wanted.format == "json", wanted.quiet
 
     def show_warning(
         message: Warning | str,
@@ -74,28 +73,28 @@ def speaking(arguments: Sequence[str]) -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if _voice.as_json:
+        if _chosen.as_json:
             say("warning", str(message), level="warning")
-        elif issubclass(category, ProfileWarning):  # one line, as errors are
+        elif issubclass(category, ProfileWarning):  # in one line, like an error
             say("warning", f"seqgc: {message}", level="warning")
         else:
-            shown(message, category, filename, lineno, file, line)
+            show_plain(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show_warning
     try:
         yield
     finally:
-        (_voice.as_json, _voice.quiet), warnings.showwarning = before, shown
+        (_chosen.as_json, _chosen.quiet), warnings.showwarning = before, show_plain
 
 
 def in_json() -> bool:
-    """Whether messages are for machines, who have no use for bars."""
-    return _voice.as_json
+    """Return True if messages are JSON objects; then no progress is drawn."""
+    return _chosen.as_json
 
 
 def is_quiet() -> bool:
-    """Whether only warnings and errors are said."""
-    return _voice.quiet
+    """Return True if there are only warnings and errors."""
+    return _chosen.quiet
 
 
 def say(
@@ -106,13 +105,13 @@ def say(
     fields: Mapping[str, object] | None = None,
     show: Callable[[str], object] | None = None,
 ) -> None:
-    """Say something on stderr; to people by ``show``, if that is given."""
+    """Write a message to stderr; text is written by ``show`` if it is given."""
     if is_quiet() and level == "info":
         return
     if in_json():
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        said = {"time": time, "level": level, "event": event, "message": message}
-        line = json.dumps(plain({**(fields or {}), **said}), allow_nan=False, default=str)
+        common = {"time": time, "level": level, "event": event, "message": message}
+        line = json.dumps(plain({**(fields or {}), **common}), allow_nan=False, default=str)
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
     elif show is not None:
@@ -122,7 +121,7 @@ def say(
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON has it: arrays as lists, dataclasses by their fields."""
+    """Return a value for JSON: lists for arrays, dictionaries for dataclasses, None for NaN."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     match value:

@@ -1,9 +1,9 @@
-"""What a configuration names, looked up before PyTorch is imported.
+"""Checks of the names in a configuration, before PyTorch is imported.
 
-A typing error is to be refused at once, and PyTorch takes seconds and a quarter of a gigabyte. So
-the names that seqgc itself has stand here, and a function of the user's own is found before
-anything else is imported. What modules have registered (`seqgc.models.factories`) nobody knows
-before: then the names are checked once more, when they are used.
+PyTorch takes seconds and a quarter of a gigabyte, and a misspelt name should be refused at once. So
+the names of seqgc's own networks, losses and optimizers are listed here, and the user's functions
+are looked up first. Names that modules register (`seqgc.models.factories`) are known only after
+the import; they are checked when they are used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIMIZERS: Final[Mapping[str, str]] = {
         "RAdam", "RMSprop", "Rprop", "SGD",
     )
 }  # fmt: skip
-"""Classes of torch.optim; LBFGS is known so that its refusal can say why."""
+"""Classes of torch.optim. LBFGS is refused later, with a reason."""
 
 SCHEDULERS: Final[Mapping[str, str]] = {
     name.lower(): name
@@ -50,20 +50,20 @@ SCHEDULERS: Final[Mapping[str, str]] = {
         "ReduceLROnPlateau", "StepLR",
     )
 }  # fmt: skip
-"""Classes of torch.optim.lr_scheduler whose arguments a file can give."""
+"""Classes of torch.optim.lr_scheduler whose arguments can be written in a file."""
 
 NOT_TAKEN: Final[Mapping[str, frozenset[str]]] = {
     "momentum": frozenset(OPTIMIZERS) - {"rmsprop", "sgd"},
     "weight_decay": frozenset({"lbfgs", "rprop"}),
 }
-"""Options of a model, and the optimizers whose classes have no such parameter."""
+"""Options of a model, and the optimizers that do not have this parameter."""
 
 FUNCTIONS: Final = ("lambda", "lambda-local")
-"""Backends whose workers are functions: these are sent names, and no code."""
+"""Backends whose workers are functions. These receive names, never code."""
 
 
 def check_names(config: RunConfig) -> None:
-    """Refuse what models name and nobody knows; import the modules of the user's own functions."""
+    """Raise `ParameterError` for an unknown name; import the modules of the user's functions."""
     for name in config.callbacks:
         own_function(name, argument="callbacks")
     for model in config.models:
@@ -71,8 +71,8 @@ def check_names(config: RunConfig) -> None:
         try:
             _check_model(model)
         except ParameterError as error:
-            said = getattr(model, error.argument, None)
-            if all(getattr(other, error.argument, None) == said for other in config.models):
+            value = getattr(model, error.argument, None)
+            if all(getattr(other, error.argument, None) == value for other in config.models):
                 raise
             rule = f"of model {one_line(model.name)} {error.rule}"
             raise ParameterError(error.argument, rule, error.value, error.remedy) from None
@@ -99,12 +99,12 @@ def _check_model(model: ModelConfig) -> None:
 
 
 def _is_known_later(argument: str, name: str) -> bool:
-    """Return True if a network or data may be known by this name once PyTorch is imported."""
+    """Return True if a network or data set of this name may be known after the imports."""
     return _may_be_registered() or (argument == "data" and find_data(name) is not None)
 
 
 def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Yield what no worker needs."""
+    """Yield argument, name and known names of everything that only the master uses."""
     yield "optimizer", model.optimizer, OPTIMIZERS
     if model.scheduler is not None:
         yield "scheduler", model.scheduler, SCHEDULERS
@@ -116,34 +116,36 @@ def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[st
 
 
 def _check_options(model: ModelConfig) -> None:
-    """Refuse options of an optimizer, or a scheduler, that it has not, or that are there twice."""
+    """Raise `ParameterError` for an option that the optimizer lacks, or that is given twice."""
     name = model.optimizer.lower()
     for option, others in NOT_TAKEN.items():
         if (value := getattr(model, option)) is not None and name in others:
             takers = [each for each in OPTIMIZERS if each not in others]
             rule = f"must be left out with optimizer {name}"
-            raise ParameterError(option, rule, value, f"those that have one: {', '.join(takers)}")
+            raise ParameterError(
+                option, rule, value, f"optimizers that have it: {', '.join(takers)}"
+            )
     for option in ("lr", *NOT_TAKEN):
         if option in model.optimizer_args:
-            rule = f"must leave {option} out, which the model has beside them"
+            rule = f"must not have {option}, which is a field of the model"
             raise ParameterError("optimizer_args", rule, model.optimizer_args[option])
     if model.scheduler is None and model.scheduler_args:
-        rule = "must be left out where there is no scheduler"
+        rule = "must be left out if there is no scheduler"
         raise ParameterError("scheduler_args", rule, model.scheduler_args)
 
 
 def require_unregistered(name: str) -> None:
-    """Refuse a name for data of one's own under which models would always find others."""
+    """Raise `ParameterError` if models would find other, registered data by this name."""
     taken: Collection[str] = DATA
     if "seqgc.models.factories" in sys.modules:
         from seqgc.models.factories import data_names
 
         taken = data_names()
     if name in taken:
-        rule = "must be new: models would find the registered data of that name instead"
+        rule = "must be a new name: models would find the registered data of this name instead"
         raise ParameterError("name", rule, name)
 
 
 def _may_be_registered() -> bool:
-    """Whether there may be names besides seqgc's: those that plug-ins or the image register."""
+    """Return True if plug-ins or the functions' image may have registered further names."""
     return "seqgc.models.factories" in sys.modules or bool(os.environ.get("SEQGC_FACTORIES"))

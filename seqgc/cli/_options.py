@@ -1,9 +1,9 @@
-"""Options of verbs: of a configuration's fields, and of groups that several verbs share.
+"""Options of verbs, made from the fields of the configuration and of dataclasses.
 
-Plain words beside a type are an option's help, after its flags, if it has some of its own.
-`configured` makes an option of each field of `RunConfig` that has such words: flag, type, help and
-default are the field's. A verb that has no configuration takes its options in groups instead,
-dataclasses whose fields are options (`with_plugins`). No signature grows with the options.
+Strings in an annotation describe an option: its flags, if they differ from its name, then its help.
+`configured` makes an option of every field of `RunConfig` that is described so. A verb without a
+configuration takes groups of options instead: dataclasses whose fields are options
+(`with_plugins`).
 """
 
 from __future__ import annotations
@@ -31,49 +31,63 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from seqgc._manner import FORMAT, QUIET
+from seqgc._command_line import LOG_FORMAT, QUIET
 from seqgc.cli._messages import check_format
 from seqgc.cli.config import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import read_profile
 from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal
 
-ProfileFile = Annotated[Path, typer.Argument(help="Delay profile, .npz or .csv.")]
-AsJson = Annotated[bool, "--json", "Print one JSON object."]
+ProfileFile = Annotated[Path, typer.Argument(help="Delay profile (.npz or .csv).")]
+AsJson = Annotated[bool, "--json", "Print the result as one JSON object."]
 NumWorkers = Annotated[int, "-n", "--workers", "Number of workers."]
-Region = Annotated[str | None, "AWS region; by default AWS_REGION, or the AWS profile's."]
+Region = Annotated[
+    str | None, "AWS region. By default AWS_REGION, or the region of the AWS profile."
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalOptions:
-    """On what a replay, or all those of a search, run."""
+    """Options of a replay, or of every replay of a search."""
 
-    jobs: Annotated[int | None, "Gradients to compute; as many as the profile holds."] = None
-    alpha: Annotated[float | None, "Seconds per unit of load; the profile's own."] = None
-    base_load: Annotated[float | None, "Load the profile was recorded at; its own."] = None
+    jobs: Annotated[
+        int | None,
+        "Number of gradients to compute. By default as many as the profile has rounds for.",
+    ] = None
+    alpha: Annotated[float | None, "Seconds per unit of load. By default the profile's."] = None
+    base_load: Annotated[
+        float | None, "Load at which the profile was recorded. By default the profile says it."
+    ] = None
     batch: Annotated[
-        int | None, "Points in a model's batch, cut to whole ones; else loads are nominal."
+        int | None,
+        "Data points in a batch, to round loads to whole points. By default loads are exact.",
     ] = None
     repeat: Annotated[
         bool | None,
         "--repeat/--no-repeat",
-        "Begin the profile again when it ends; tune does, so that every bundle sees every round.",
+        "Start the profile again when it ends. By default only `tune` does, so that bundles of "
+        "every size are tried on all rounds.",
     ] = None
-    conformity: Annotated[str, "What conforms: scheme, or bursty alone."] = "scheme"
-    models: Annotated[int | None, "Models that take turns; a delay of T needs T + 1 bundles."] = (
-        None
-    )
+    conformity: Annotated[
+        str, "Straggler model of --wait-out conform: scheme (all that it promises) or bursty."
+    ] = "scheme"
+    models: Annotated[
+        int | None, "Number of models that take turns. A scheme with delay T needs T + 1 bundles."
+    ] = None
     rtt: Annotated[
-        float | None, "Seconds of a message to a running worker and back; the profile's, or 0.02."
+        float | None,
+        "Seconds from the master to a running worker and back. By default the profile's, or 0.02.",
     ] = None
-    after: Annotated[float, "Share of an invocation's time that follows its work (deal)."] = 0.0
-    resident: Annotated[bool, "--resident", "Functions stay for all rounds (deal)."] = False
+    after: Annotated[
+        float, "Fraction of the time of an invocation that follows its work (deal)."
+    ] = 0.0
+    resident: Annotated[bool, "--resident", "Functions stay from round to round (deal)."] = False
     reading: Annotated[
-        str, "Meaning of the recorded seconds: latency (of a request) or speed (of the worker)."
+        str, "Meaning of the recorded seconds: latency of a request, or speed of a worker."
     ] = "latency"
 
     def of(self, path: Path) -> Rehearsal:
-        """Return what the profile and the options come to, or raise `ParameterError`."""
+        """Return the settings of a replay on a profile, or raise `ParameterError`."""
         profile = read_profile(path)
         if self.base_load is not None:
             profile = replace(profile, meta=replace(profile.meta, base_load=self.base_load))
@@ -93,7 +107,7 @@ class RehearsalOptions:
 
 @contextmanager
 def naming(*files: Path) -> Iterator[None]:
-    """Have a `ProfileError` say of which files' profiles it is."""
+    """Add the names of the files to a `ProfileError` of this block."""
     try:
         yield
     except ProfileError as error:
@@ -104,30 +118,30 @@ _Number = TypeVar("_Number", int, float)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return what stands between commas, without the spaces around it."""
+    """Return the words between commas, without spaces around them."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...]:
     """Return the numbers between commas, ``int`` or ``float``, or raise `ParameterError`."""
-    found = []
+    values = []
     for word in words(text):
         try:
-            found.append(kind(word))
+            values.append(kind(word))
         except ValueError:
             rule = f"must be {'integers' if kind is int else 'numbers'}, separated by commas"
             raise ParameterError(argument, rule, word) from None
-    return tuple(found)
+    return tuple(values)
 
 
-# ---- from fields and groups to what typer reads --------------------------------------------------
+# ---- from fields and groups to typer's options ---------------------------------------------------
 
 Verb = Callable[..., Any]
-_OBEYED: Final = ("log_format_", "quiet_")  # before a verb is called
+_HANDLED: Final = ("log_format_", "quiet_")  # before a verb is called
 _PLUGINS: Final = "plugins"
 
 _ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (ssp, asp)"
-# Of a verb's help, by field or by table; of all other fields it is training.
+# Sections of the help, by field or table; the other fields are in "Training".
 _PANELS = {
     **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),
     **dict.fromkeys(("jobs_per_round", "stale", "probe", "retune", "alpha", "plugins"), _ROUNDS),
@@ -137,19 +151,18 @@ _PANELS = {
     "function": "Functions (backends lambda, lambda-local)",
     "delays": "Delays to inject",
 }
-# Defaults that the help of every verb shows, by field, in place of the field's own.
+# Defaults that the help shows instead of the field's.
 _SHOWN: Final[Values] = {"delays.source": None}  # delays are injected only on request
 
 
 def configured(
     *only: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> Callable[[Verb], Verb]:
-    """Return a decorator that gives a verb an option for each field that has words beside it.
+    """Return a decorator that adds an option to a verb for each described field.
 
-    The verb is given the options of the command line as ``flags``, by the fields' paths
-    (``"function.store"``). There are options for all fields, or for those that ``only`` names, and
-    always one for ``plugins``. The help shows the verb's ``defaults``, by path, in place of the
-    configuration's.
+    The verb takes the values given on the command line as ``flags``, a dictionary by the paths of
+    fields (``"function.store"``). If ``only`` is given, there are options for these paths and for
+    ``plugins`` alone. The help shows ``defaults``, by path, instead of those of the configuration.
     """
     shown = {**_SHOWN, **defaults}
     chosen = {
@@ -180,18 +193,18 @@ def configured(
 def with_plugins(verb: Verb) -> Verb:
     """Return a verb that takes ``--plugin``, and the fields of its groups as options.
 
-    A group is a parameter whose type is a dataclass. Plug-ins are imported before anything else; a
-    verb with a parameter ``plugins`` is told which.
+    A group is a parameter whose type is a dataclass. Plug-ins are imported first. Their names are
+    passed to a parameter ``plugins`` if the verb has one.
     """
-    wanted = get_type_hints(verb)
-    groups: dict[str, Any] = {name: kind for name, kind in wanted.items() if is_dataclass(kind)}
+    hints = get_type_hints(verb)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
         _forget_obeyed(arguments)
         if plugins_:
             import_plugins(plugins_)
-        if _PLUGINS in wanted:
+        if _PLUGINS in hints:
             arguments[_PLUGINS] = plugins_ or []
         for name, kind in groups.items():
             values = {each.name: arguments.pop(each.name) for each in fields(kind)}
@@ -205,7 +218,7 @@ def with_plugins(verb: Verb) -> Verb:
 
 
 def apply(flags: Values, values: Values) -> None:
-    """Let ``flags``, by path, override the ``values`` of a file; every model is meant."""
+    """Replace ``values`` of a file with ``flags``, by path, in every model."""
     for path, value in flags.items():
         table, _, key = path.rpartition(".")
         if path == "plugins":
@@ -216,12 +229,12 @@ def apply(flags: Values, values: Values) -> None:
         else:
             entries = values.setdefault(table, {})
             for entry in entries if isinstance(entries, list) else [entries]:
-                if isinstance(entry, dict):  # or what follows refuses it
+                if isinstance(entry, dict):  # anything else is refused later
                     entry[key] = value
 
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
-    """Return the fields that are described, by path, those of the tables inside included."""
+    """Return the described fields by path, including the fields of inner tables."""
     own = {f"{table}{key}": field for key, field in model.model_fields.items() if _words(field)}
     inside = model.tables if issubclass(model, RunConfig) else {}
     for key, other in inside.items():
@@ -250,7 +263,7 @@ def _option(name: str, path: str, field: FieldInfo, default: object) -> inspect.
 
 
 def _kind(annotation: Any) -> Any:
-    """Return what a flag's word is read as; what it may be is for the configuration to say."""
+    """Return the type that typer converts to; the configuration checks the value."""
     if NoneType in get_args(annotation):
         (annotation,) = set(get_args(annotation)) - {NoneType}
     if get_origin(annotation) is Literal:
@@ -259,39 +272,39 @@ def _kind(annotation: Any) -> Any:
 
 
 def _forget_obeyed(arguments: dict[str, Any]) -> None:
-    for name in _OBEYED:
+    for name in _HANDLED:
         arguments.pop(name)
 
 
 def _spoken() -> list[inspect.Parameter]:
-    """Return the options that `speaking` has obeyed before, to be checked and explained."""
+    """Return the options that `speaking` has handled, for the help and to check their values."""
     formats = typer.Option(
-        FORMAT, help="Of messages on stderr: text or json.", callback=check_format
+        LOG_FORMAT, help="Format of messages on stderr: text or json.", callback=check_format
     )
-    about = "Say nothing on stderr but warnings and errors."
+    about = "Write only warnings and errors to stderr."
     quiet = typer.Option(QUIET, help=about)
     pairs = (Annotated[str, formats], "text"), (Annotated[bool, quiet], False)
     by_name = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(name, by_name, default=default, annotation=annotation)
-        for name, (annotation, default) in zip(_OBEYED, pairs, strict=True)
+        for name, (annotation, default) in zip(_HANDLED, pairs, strict=True)
     ]
 
 
 def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) -> Verb:
-    """Return ``call`` with the parameters of ``verb``, and ``more`` for its flags."""
+    """Return ``call`` with the parameters of ``verb``, and ``more``."""
     own = (each for each in _expanded(verb) if each.name not in ("flags", _PLUGINS))
     parameters = [*own, *more, *_spoken()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
-    del call.__wrapped__  # type: ignore[attr-defined]  # whose signature it no longer has
+    del call.__wrapped__  # type: ignore[attr-defined]  # its signature is another one
     return call
 
 
 def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
-    """Yield what a verb, or the constructor of a group, takes; groups field by field.
+    """Yield the parameters of a verb, with the fields of a group in place of the group.
 
-    A tuple is words with commas between them on the command line, in one option or in several.
+    A tuple is given as words between commas, in one option or in several.
     """
     hints = get_type_hints(callable_, include_extras=True)
     for name, parameter in inspect.signature(callable_).parameters.items():

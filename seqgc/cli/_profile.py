@@ -1,4 +1,4 @@
-"""``seqgc profile``: records delays on live workers; looks at what was recorded."""
+"""``seqgc profile``: delay profiles, recorded on live workers, checked, fitted, summarised."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ import typer
 from rich.table import Table
 
 from seqgc import profiles
+from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, naming, numbers, with_plugins
-from seqgc.cli._outputs import require_place
 from seqgc.cli._run import make_delays, make_models, make_workers
-from seqgc.cli._show import Screen, busy, print_json, print_pairs, show
+from seqgc.cli._show import Screen, busy, print_json, print_pairs, require_writable, show
 from seqgc.cli.config import RunConfig, Values, validated
 from seqgc.cli.progress import RunProgress
 from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.stragglers import StragglerStats, straggler_stats
 
-BaseLoads = Annotated[str | None, "The files' base loads, if they do not know them."]
-Tolerance = Annotated[float, "The tolerance that tells stragglers."]
+BaseLoads = Annotated[
+    str | None,
+    "Loads at which the files were recorded, for example 0.1,0.5. By default they say it.",
+]
+Tolerance = Annotated[float, "Tolerance (mu) beyond which an answer is late."]
 
 _BATCH_SIZE = 512
 
-app = typer.Typer(help="Record how long workers take, or look at a recording.")
+app = typer.Typer(cls=Group, help="Record a delay profile on live workers, or analyse one.")
 
 
 @app.callback(invoke_without_command=True)
@@ -41,14 +44,18 @@ app = typer.Typer(help="Record how long workers take, or look at a recording.")
 def record(
     context: typer.Context,
     flags: Values,
-    rounds: Annotated[int, "Rounds at each load."] = 10,
-    loads: Annotated[str, "Normalized loads; 0: one data point."] = "0,0.5,1",
-    warmup: Annotated[int, "Rounds at each load that are left out."] = 1,
+    rounds: Annotated[int, "Number of rounds at each load."] = 10,
+    loads: Annotated[
+        str, "Normalized loads to record at, between commas. 0 is one data point."
+    ] = "0,0.5,1",
+    warm_up_rounds: Annotated[int, "Rounds before these, at each load, that are not recorded."] = 1,
     output: Annotated[Path | None, "-o", "--output", "New .npz file."] = None,
-    every_load: Annotated[bool, "--every-load", "Keep heavier loads' files beside FILE."] = False,
+    every_load: Annotated[
+        bool, "--every-load", "Also keep the recordings at heavier loads, in files of their own."
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Record a delay profile on live workers, or look at one (lint, fit, stats)."""
+    """Record a delay profile on live workers, or analyse one (lint, fit, stats)."""
     if context.invoked_subcommand is not None:
         return
     chosen = numbers("loads", loads, float)
@@ -57,13 +64,15 @@ def record(
     values: Values = {"models": [{"name": name, "batch_size": _BATCH_SIZE}]}
     apply(flags, values)
     if "delays" in values and "delays.source" not in flags:
-        del values["delays"]  # how much of nothing
+        del values["delays"]  # without a source they have no effect
     config = validated(values)
     require_int("rounds", rounds, least=1, most=profiles.MOST_TIMES // config.workers)
     if config.delays is not None and config.backend != "local":
-        rule = "must be left out where the backend is not local: its workers have their own"
+        rule = (
+            "must be left out unless the backend is local: other workers have delays of their own"
+        )
         raise ParameterError("delays", rule, config.delays.source)
-    recordings = _record(config, rounds=rounds, loads=chosen, warmup=warmup)
+    recordings = _record(config, rounds=rounds, loads=chosen, warm_up_rounds=warm_up_rounds)
     for path, profile in zip(paths, recordings, strict=False):
         profiles.write_profile(profile, path=path)
     _report(paths, recordings, as_json=as_json)
@@ -71,23 +80,21 @@ def record(
 
 @app.command(
     "lint",
-    help="Look for accidents of the measurement; exit status 1 if the profile is of no use.\n\n"
-    "Of several files the first is looked at by itself, and all of them beside each other.",
+    cls=Verb,
+    help="Check a profile for errors of measurement. The exit status is 1 if it cannot be used.\n\n"
+    "Of several files the first is checked, then all are compared.",
 )
 @with_plugins
 def lint_files(
     file: ProfileFile,
     others: Annotated[
-        list[Path] | None, typer.Argument(help="The same workers at other loads.")
+        list[Path] | None, typer.Argument(help="Profiles of the same workers at other loads.")
     ] = None,
-    loads: BaseLoads = None,
+    base_loads: BaseLoads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for accidents of the measurement; exit status 1 if the profile is of no use.
-
-    Of several files the first is looked at by itself, and all of them beside each other.
-    """
-    recordings = _read([file, *(others or [])], loads=loads)
+    """Check a profile for errors of measurement; exit with status 1 if it cannot be used."""
+    recordings = _read([file, *(others or [])], base_loads=base_loads)
     findings = profiles.lint(recordings[0]) + profiles.lint_series(recordings)
     errors = sum(found.severity == "error" for found in findings)
     if as_json:
@@ -101,24 +108,27 @@ def lint_files(
 
 @app.command(
     "fit",
-    help="Fit a generator to the first profile, and what load costs to all of them.\n\n"
-    "What load costs is said also where no generator fits.",
+    cls=Verb,
+    help="Fit a delay generator, and the cost of load.\n\n"
+    "The generator is fitted to the first profile, the cost of load to all profiles. It is "
+    "reported even if no generator fits.",
 )
 @with_plugins
 def fit_files(
     files: Annotated[
-        list[Path], typer.Argument(help="A profile; more of the same workers at other loads.")
+        list[Path],
+        typer.Argument(help="A profile, then others of the same workers at other loads."),
     ],
-    loads: BaseLoads = None,
+    base_loads: BaseLoads = None,
     mu: Tolerance = 1.0,
-    per_worker: Annotated[bool, "--per-worker", "Each worker's own alpha as well."] = False,
+    per_worker: Annotated[bool, "--per-worker", "Also fit alpha for each worker."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a generator to the first profile, with stalls and the cost of load from all of them.
 
-    What load costs is said also where no generator fits.
+    The cost of load is reported even if no generator fits.
     """
-    recordings = _read(files, loads=loads)
+    recordings = _read(files, base_loads=base_loads)
     several = len(recordings) > 1
     with naming(*files):
         line = profiles.fit_load_model(recordings, per_worker=per_worker) if several else None
@@ -151,16 +161,17 @@ def fit_files(
 
 @app.command(
     "stats",
-    help="Show who straggles, for how long, and which straggler models that conforms to.",
+    cls=Verb,
+    help="Show how often and how long workers straggle. Also show the straggler models that fit.",
 )
 @with_plugins
 def stats_of_file(
     file: ProfileFile,
     mu: Tolerance = 1.0,
-    max_window: Annotated[int, "Longest window of the models, rounds."] = 5,
+    max_window: Annotated[int, "Longest window of the straggler models, in rounds."] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show who straggles, for how long, and which straggler models that conforms to."""
+    """Show how often and how long workers straggle, and the straggler models that fit."""
     profile = profiles.read_profile(file)
     require_int("max_window", max_window, least=1, most=max(5, profile.num_rounds))
     stats = straggler_stats(profile, mu=mu, max_window=max_window)
@@ -174,7 +185,7 @@ def stats_of_file(
 
 
 def _record(
-    config: RunConfig, *, rounds: int, loads: Sequence[float], warmup: int
+    config: RunConfig, *, rounds: int, loads: Sequence[float], warm_up_rounds: int
 ) -> list[profiles.DelayProfile]:
     with make_workers(config, delays=make_delays(config, rounds=rounds)) as workers:
         with busy("importing PyTorch"):
@@ -182,25 +193,29 @@ def _record(
 
             (model,) = make_models(config)
         plan = RecordingPlan(
-            model=model, rounds=rounds, loads=loads, warmup=warmup, timeout_s=config.timeout_s
+            model=model,
+            rounds=rounds,
+            loads=loads,
+            warmup=warm_up_rounds,
+            timeout_s=config.timeout_s,
         )
-        with RunProgress("recording", total=len(loads) * (warmup + rounds)) as progress:
+        with RunProgress("recording", total=len(loads) * (warm_up_rounds + rounds)) as progress:
             return record_profile(plan, workers, observers=[progress])
 
 
 def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
-    """Return one new file per load; refused before anything is recorded, not after it."""
+    """Return one new file per load, or raise `ParameterError` before anything is recorded."""
     if output is None:
         raise ParameterError("output", "must name a new .npz file", None, "-o FILE.npz")
     if output.suffix != ".npz":
-        rule = "must end in .npz, which has a place for workers that fail"
+        rule = "must end in .npz, the format that can hold failures of workers"
         raise ParameterError("output", rule, str(output))
     paths = [output, *(output.with_name(f"{output.stem}-load{x!r}.npz") for x in loads[1:])]
     for path in paths:
         if os.path.lexists(path):
             rule = "must not exist: a recording never overwrites a file"
             raise ParameterError("output", rule, str(path))
-        require_place(path)
+        require_writable(path)
     return paths
 
 
@@ -241,14 +256,15 @@ def _shape(profile: profiles.DelayProfile) -> Values:
     return {"rounds": profile.num_rounds, "workers": profile.num_workers}
 
 
-def _read(files: Sequence[Path], *, loads: str | None) -> list[profiles.DelayProfile]:
-    """Read profiles, with the base loads that the command line has for them."""
+def _read(files: Sequence[Path], *, base_loads: str | None) -> list[profiles.DelayProfile]:
+    """Read profiles; replace their base loads with those on the command line."""
     recordings = [profiles.read_profile(file) for file in files]
-    if loads is None:
+    if base_loads is None:
         return recordings
-    base = numbers("loads", loads, float)
+    base = numbers("base_loads", base_loads, float)
     if len(base) != len(recordings):
-        raise ParameterError("loads", f"must be {len(recordings)}, one for each file", len(base))
+        rule = f"must be {len(recordings)} numbers, one for each file"
+        raise ParameterError("base_loads", rule, len(base))
     return [
         replace(profile, meta=replace(profile.meta, base_load=load))
         for profile, load in zip(recordings, base, strict=True)

@@ -1,4 +1,4 @@
-"""``seqgc report``: one page of HTML for a delay profile, for a run, or for several runs."""
+"""``seqgc report``: an HTML page of a delay profile, a run, or several runs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from seqgc import read_run
 from seqgc import report as pages
 from seqgc.cli._cost import cost_in_words
 from seqgc.cli._options import AsJson
-from seqgc.cli._outputs import require_place
-from seqgc.cli._show import busy, show
+from seqgc.cli._show import busy, require_writable, show
 from seqgc.errors import ParameterError, one_line
 from seqgc.profiles import read_profile
 from seqgc.runs import RecordedRun
 
-_MOST_RUNS: Final = 8  # as many as there are colours
+_MAX_RUNS: Final = 8  # the number of colours
 _REFRESH_S: Final = 2
 
 
 def report(
     targets: Annotated[
         list[Path],
-        typer.Argument(help="Runs' folders, or one delay profile.", metavar="RUN|PROFILE…"),
+        typer.Argument(help="Folders of runs, or one delay profile.", metavar="RUNS|PROFILE"),
     ],
-    output: Annotated[Path | None, "-o", "--output", "The page, .html."] = None,
-    watch: Annotated[bool, "--watch", "Write it again each round, until the run ends."] = False,
+    output: Annotated[Path | None, "-o", "--output", "HTML file to write."] = None,
+    watch: Annotated[
+        bool, "--watch", "Draw the page again after each round until the run ends."
+    ] = False,
     search: Annotated[
-        bool, "--search/--no-search", "Search schemes on a profile, for ten seconds or so."
+        bool,
+        "--search/--no-search",
+        "Search for the best schemes on a profile, for about ten seconds.",
     ] = True,
-    alpha: Annotated[float | None, "Seconds per unit of load; the profile's own."] = None,
+    alpha: Annotated[float | None, "Seconds per unit of load. By default the profile's."] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a run, several runs or a delay profile on one page of HTML, which needs nothing else."""
+    """Draw a run, several runs or a delay profile on one self-contained HTML page."""
     path = page_path(output)
     folders = [os.path.isdir(target) for target in targets]  # noqa: PTH112 (`Path.is_dir` raises)
     if not any(folders):
@@ -45,7 +48,7 @@ def report(
             raise ParameterError("targets", "must be one delay profile, or runs", len(targets))
         _require_there(targets[0])
         if watch:
-            raise ParameterError("watch", "must be left out: a profile does not grow", True)
+            raise ParameterError("watch", "must be left out: a profile does not change", True)
         profile = read_profile(targets[0])
         name = one_line(targets[0].name, limit=100)
         with busy("searching and drawing" if search else "drawing"):
@@ -57,11 +60,13 @@ def report(
                 rule = "must be runs' folders, or one delay profile, not both"
                 raise ParameterError("targets", rule, one_line(str(target), limit=100))
         if alpha is not None:
-            raise ParameterError("alpha", "must be left out: a run is not searched on", alpha)
+            raise ParameterError(
+                "alpha", "must be left out for runs: only a profile is searched", alpha
+            )
         if watch and len(targets) > 1:
-            raise ParameterError("watch", "must be of one run", len(targets))
-        if len(targets) > _MOST_RUNS:
-            raise ParameterError("targets", f"must be {_MOST_RUNS} runs at most", len(targets))
+            raise ParameterError("watch", "must be used with one run", len(targets))
+        if len(targets) > _MAX_RUNS:
+            raise ParameterError("targets", f"must be {_MAX_RUNS} runs at most", len(targets))
         if watch:
             with busy("drawing each round, until the run ends (Ctrl-C stops this)"):
                 pages.watch(targets[0], partial(_draw, targets, path, refresh_s=_REFRESH_S))
@@ -72,24 +77,24 @@ def report(
 
 
 def _require_there(target: Path) -> None:
-    """Refuse what is not there, unless it can only be meant for a profile."""
+    """Raise `ParameterError` if the target does not exist and does not look like a profile."""
     if target.suffix not in (".npz", ".csv") and not os.path.lexists(target):
-        rule = "must be a run's folder, or a delay profile that is there"
+        rule = "must be the folder of a run, or an existing delay profile"
         raise ParameterError("targets", rule, str(target))
 
 
 def page_path(output: Path | None) -> Path:
-    """Return where a page is to be written, or raise `ParameterError` if it cannot be."""
+    """Return the file for a page, or raise `ParameterError` if it cannot be written."""
     if output is None:
         raise ParameterError("output", "must be given", None, "for example -o page.html")
     if output.suffix.lower() not in (".html", ".htm"):
         raise ParameterError("output", "must be the name of an .html file", str(output))
-    require_place(output)
+    require_writable(output)
     return output
 
 
 def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> bool:
-    """Write the page of runs; return whether all have ended."""
+    """Write the page of runs; return True if all have ended."""
     runs: dict[str, RecordedRun] = {}
     costs: dict[str, str] = {}
     notices = []
@@ -99,7 +104,7 @@ def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> b
         try:
             cost = cost_in_words(target)
         except ParameterError as error:
-            notices.append(f"What {name} has cost is not known: {error}.")
+            notices.append(f"The cost of {name} is not known: {error}.")
         else:
             costs |= {} if cost is None else {name: cost}
     ended = all(run.outcome is not None for run in runs.values())
@@ -109,7 +114,7 @@ def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> b
 
 
 def _new_name(folder: Path, *, known: Collection[str]) -> str:
-    """Return the name of a run's folder, with a number where another has the same."""
+    """Return the name of a run's folder, with a number if another run has the same name."""
     base = name = one_line(Path(os.path.abspath(folder)).name, limit=60) or "run"  # noqa: PTH100
     number = 1
     while name in known:

@@ -1,17 +1,21 @@
-"""``seqgc scheme``: what a scheme, or another defence, costs and promises."""
+"""``seqgc scheme`` and ``seqgc replay``: one scheme by itself, and on recorded delays."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
+import numpy as np
 import typer
 
-from seqgc.cli._options import AsJson, NumWorkers
-from seqgc.cli._show import show
+from seqgc.cli._options import AsJson, NumWorkers, ProfileFile, RehearsalOptions
+from seqgc.cli._show import show, waited_out
 from seqgc.cli.config import MOST_WORKERS
 from seqgc.errors import require_int
-from seqgc.rounds import PolicyDefence
-from seqgc.schemes import Scheme, parse_scheme
+from seqgc.rounds import ClosingRule, PolicyDefence, Setting, WaitOut
+from seqgc.schemes import Deal, Scheme, parse_scheme
+from seqgc.search import Rehearsal, Replay, deal
+from seqgc.search import replay as replay_setting
+from seqgc.stragglers import over_bound
 
 
 def scheme(
@@ -21,10 +25,10 @@ def scheme(
     workers: NumWorkers,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a scheme, or another defence, costs and what it promises."""
+    """Show the load of a scheme or another defence, and the stragglers that it tolerates."""
     parsed = parse_scheme(spec, n=require_int("n", workers, most=MOST_WORKERS))
     n, load = parsed.n, parsed.normalized_load
-    tolerated, tolerates = None, "nobody is waited for: pieces of who fails or is slow go to others"
+    tolerated, tolerates = None, "any: pieces of a worker that fails or is slow go to other workers"
     if isinstance(parsed, Scheme):
         tolerated, tolerates = parsed.tolerated, parsed.promise.describe()
     elif isinstance(parsed, PolicyDefence):
@@ -46,7 +50,7 @@ def scheme(
         "gradients": parsed.kind,
         "delay": f"{parsed.delay} rounds",
         "normalized load": f"{load:.6f}  ({load * n:.3f} times the uncoded)",
-        bound: f"{parsed.load_lower_bound:.6f}  (the least with which this can be tolerated)",
+        bound: f"{parsed.load_lower_bound:.6f}  (the least load of a scheme that tolerates this)",
         "tolerates": tolerates,
     }
     if isinstance(parsed, PolicyDefence):
@@ -58,3 +62,81 @@ def scheme(
     else:
         pairs["inner code tolerates"] = f"{tolerated} missing of {n}"
     show(facts, pairs, as_json=as_json)
+
+
+def replay(
+    profile: ProfileFile,
+    scheme: Annotated[
+        str, "--scheme", "--defence", "Spec of a scheme or another defence, for example gc-rep:s=7."
+    ],
+    options: RehearsalOptions,
+    mu: Annotated[float, "Tolerance of the closing rule (mu)."] = 0.0,
+    wait_out: Annotated[
+        str, "When a round is kept open past the tolerance: all, conform or feasible."
+    ] = "feasible",
+    jobs_per_round: Annotated[int, "Models in a job (a bundle)."] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a scheme or another defence on recorded delays: run time, stragglers, wait-outs."""
+    rehearsal = options.of(profile)
+    setting = Setting(
+        scheme=parse_scheme(scheme, n=rehearsal.profile.num_workers),
+        rule=ClosingRule(mu=mu, wait_out=cast("WaitOut", wait_out)),
+        jobs_per_round=jobs_per_round,
+    )
+    jobs = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
+    ideal_s = rehearsal.bound_s(setting)
+    run, more_facts, more_pairs = _replayed(setting, rehearsal)
+    seconds, stragglers = run.round_seconds, np.count_nonzero(~run.responded, axis=1)
+    facts = {
+        "runtime_s": run.runtime_s,
+        "round_seconds": seconds,
+        "stragglers_per_round": stragglers,
+        "waited_out": run.waited_out,
+        "job_finish_round": run.job_finish_round,
+        "ideal_s": ideal_s,
+        "scheme": setting.scheme.spec,
+        "jobs": jobs,
+        "recorded": rehearsal.recorded,
+        **more_facts,
+    }
+    if rehearsal.recorded == "speed":
+        bound = "workers never idle"
+    elif rehearsal.stays(setting):
+        bound = "all work shared evenly"
+    else:
+        bound = "clairvoyant bound"
+    ratio = f"the run takes {over_bound(run.runtime_s, ideal_s):.3f} times that"
+    pairs = {
+        "scheme": setting.scheme.spec,
+        "jobs": f"{jobs} in {len(seconds)} rounds",
+        "run time": f"{run.runtime_s:.4f} s",
+        bound: f"{ideal_s:.4f} s ({ratio})",
+        **more_pairs,
+        "rounds": f"{seconds.mean():.3f} s on average, {seconds.max():.3f} s at most",
+        "stragglers": f"{stragglers.sum()} in all, {stragglers.max()} in a round at most",
+        "rounds waited out": waited_out(int(np.count_nonzero(run.waited_out))),
+    }
+    show(facts, pairs, as_json=as_json)
+
+
+def _replayed(
+    setting: Setting, rehearsal: Rehearsal
+) -> tuple[Replay, dict[str, object], dict[str, str]]:
+    """Return the replay, and for `deal` further facts and pairs."""
+    if not isinstance(setting.scheme, Deal):
+        return replay_setting(setting, rehearsal), {}, {}
+    run, reading, rtt_s = deal(setting, rehearsal), rehearsal.reading, rehearsal.rtt_s
+    facts = {
+        "reading": reading.label,
+        "rtt_s": rtt_s,
+        "in_flight": rehearsal.in_flight(setting),
+        "computed_load": run.computed_load,
+        "billed_worker_s": run.billed_worker_s,
+    }
+    pairs = {
+        "reading": f"{reading.label}, {rtt_s * 1000:g} ms to a worker and back",
+        "jobs in flight": str(rehearsal.in_flight(setting)),
+        "computed": f"{run.computed_load:.3f} batches for each that is needed",
+    }
+    return run.replay, facts, pairs

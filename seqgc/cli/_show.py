@@ -1,4 +1,4 @@
-"""What the verbs print."""
+"""Output of the verbs: results on stdout, the state of long work on a terminal, files."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import cast
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seqgc._durable import replacing
 from seqgc.cli._messages import in_json, is_quiet, plain, say
+from seqgc.errors import ParameterError
 
 
 def show(
     facts: Mapping[str, object], pairs: dict[str, str], *, as_json: bool, saved: bool = False
 ) -> None:
-    """Print what a verb found: the facts as one JSON object, or the pairs, for people.
+    """Print the result of a verb: the facts as one JSON object, or the pairs for people.
 
-    Where files have it, ``saved``, people's form is done without if nobody can read it: a verb
-    whose terminal has gone has done what it was asked for. Who asks for JSON waits for it.
+    If the result is also in files (``saved``), a failure to print the pairs is no error: the
+    terminal may be closed by then. A failure to print JSON always is.
     """
     if as_json:
         print_json(facts)
@@ -38,16 +41,16 @@ def show(
 
 
 def print_json(value: Mapping[str, object]) -> None:
-    """Print one JSON object, and nothing else, on stdout; what is not a number becomes null."""
+    """Print one JSON object on stdout; NaN and infinity become null."""
     sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
 
 
 class Screen(Console):
-    """A console that leaves it to its user what a broken pipe means: rich would exit."""
+    """A console that raises `BrokenPipeError`, where rich would end the program."""
 
     @property
     def draws(self) -> bool:
-        """Whether what is on it can be drawn over: it is a terminal, whatever FORCE_COLOR says."""
+        """Whether it is a terminal, on which progress can be drawn, whatever FORCE_COLOR says."""
         return self.is_terminal and self.is_interactive and self.file.isatty()
 
     def on_broken_pipe(self) -> None:
@@ -55,7 +58,7 @@ class Screen(Console):
 
 
 def discard_output() -> None:
-    """Discard what could not be printed: the interpreter would try to write it again at its end."""
+    """Discard text that could not be printed: at exit the interpreter would try it again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -65,7 +68,7 @@ def print_pairs(pairs: dict[str, str]) -> None:
     """Print names and values in two columns on stdout."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs.items():
-        table.add_row(Text(name, style="bold"), Text(value))  # plain: names are the user's own
+        table.add_row(Text(name, style="bold"), Text(value))  # no markup: names come from users
     Screen().print(table)
 
 
@@ -73,22 +76,22 @@ WAIT_OUT = "a round kept open past its closing rule, for answers without which a
 
 
 def waited_out(rounds: int) -> str:
-    """Say how many rounds were wait-outs, and what that is."""
+    """Return the number of wait-outs, with an explanation of the word."""
     return f"{rounds}  (a wait-out: {WAIT_OUT})"
 
 
 def why_switched(fields: Mapping[str, object]) -> str:
-    """Say from what a run switched to what, and why; ``fields`` as ``events.jsonl`` has them."""
+    """Return the schemes before and after a switch, and its reason; ``fields`` as logged."""
     predicted = cast("Mapping[str, float]", fields["predicted_s"])
     return (
         f"{fields['from']} -> {fields['to']}; {predicted['to']:.3g} s predicted for "
-        f"the jobs left instead of {predicted['from']:.3g} s"
+        f"the remaining jobs instead of {predicted['from']:.3g} s"
     )
 
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
-    """Say on a terminal, for as long as the block takes and it is there, what is being done."""
+    """Show on a terminal what this block does, as long as it lasts."""
     console = Screen(stderr=True)
     status = console.status(doing)
     try:
@@ -101,3 +104,24 @@ def busy(doing: str) -> Iterator[None]:
     finally:
         with suppress(OSError):
             status.stop()
+
+
+class _TrialOverError(Exception):
+    """Ends a trial before the file is replaced."""
+
+
+def require_writable(output: Path, *, argument: str = "output") -> None:
+    """Raise `ParameterError` if the file could not be written, before minutes of work for it.
+
+    This is tried, and leaves a file that exists as it is.
+    """
+    if not os.path.isdir(output.parent):  # noqa: PTH112 (`Path.is_dir` raises at some names)
+        raise ParameterError(argument, "must be in an existing folder", str(output))
+    if os.path.isdir(output):  # noqa: PTH112
+        raise ParameterError(argument, "must be a file, and is a folder", str(output))
+    try:
+        with suppress(_TrialOverError), replacing(output):
+            raise _TrialOverError
+    except OSError as error:
+        rule = f"must be a file that can be written ({error.strerror})"
+        raise ParameterError(argument, rule, str(output)) from None

@@ -1,4 +1,4 @@
-"""``seqgc train``: a TOML file and flags to trained models."""
+"""``seqgc train`` and ``seqgc resume``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seqgc.cli._cost import show_forecast
-from seqgc.cli._options import AsJson, apply, configured
+from seqgc.cli._options import AsJson, apply, configured, with_plugins
 from seqgc.cli._run import make_delays, make_workers, prepare
 from seqgc.cli._show import show, waited_out, why_switched
-from seqgc.cli.config import Values, read_config, validated, with_models
+from seqgc.cli.config import Values, read_config, read_run_config, validated, with_models
 from seqgc.errors import ModelError, ParameterError
 from seqgc.schemes import parse_scheme
 
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 @configured()
 def train(
     flags: Values,
-    config: Annotated[Path | None, typer.Argument(help="TOML file; flags override it.")] = None,
+    config: Annotated[Path | None, typer.Argument(help="TOML file. Options override it.")] = None,
     models: Annotated[
         int | None,
         typer.Option(
-            help="Models that differ by their seed only.", show_default="the file's, or 4"
+            help="Number of models that differ only by their seed.",
+            show_default="those of the file, or 4",
         ),
     ] = None,
-    dry_run: Annotated[bool, "--dry-run", "Say what would be sent; start, write nothing."] = False,
+    dry_run: Annotated[bool, "--dry-run", "Estimate messages and costs; start nothing."] = False,
     run: Annotated[
-        Path | None, typer.Option(help="New folder of the run.", show_default="one in runs/")
+        Path | None, typer.Option(help="New folder for the run.", show_default="a new one in runs/")
     ] = None,
     or_resume: Annotated[
-        bool, "--or-resume", "Go on with the run if its folder is there: for what restarts masters."
+        bool,
+        "--or-resume",
+        "If the folder exists, resume its run: for a supervisor that restarts masters.",
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +49,7 @@ def train(
     values = with_models(read_config(config) if config is not None else {}, models)
     apply(flags, values)
     settings = validated(values)
-    parse_scheme(settings.scheme, n=settings.workers)  # before anything that takes time
+    parse_scheme(settings.scheme, n=settings.workers)  # a mistake is refused before long work
     delays = make_delays(settings)
     if dry_run:
         show_forecast(prepare(settings, make_workers(settings, dry_run=True)), as_json=as_json)
@@ -60,12 +63,36 @@ def train(
     show_result(result, as_json=as_json)
 
 
+@with_plugins
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    accept_changes: Annotated[
+        bool,
+        "--accept-changes",
+        "Report what has changed since the run began, and continue if its state can be loaded.",
+    ] = False,
+    max_usd: Annotated[
+        float | None, "New budget for the whole run, in USD. By default the one it had."
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run from its last checkpoint, to the same weights."""
+    settings = validated(read_run_config(run))
+    if max_usd is not None:
+        settings = settings.model_copy(update={"max_usd": max_usd})
+    delays = make_delays(settings)
+    with make_workers(settings, delays=delays) as workers:
+        prepared = prepare(settings, workers)
+        result = prepared.resume(run, accept_changes=accept_changes)
+    show_result(result, as_json=as_json)
+
+
 def show_result(result: TrainResult, *, as_json: bool) -> None:
-    """Print what a run came to; `ModelError` at the end if a model has failed, or its data has."""
+    """Print the result of a run; then raise `ModelError` if a model or its data has failed."""
     try:
         show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
-        sys.stdout.flush()  # here, where an error can still say where the run is
-    except BrokenPipeError:  # of which nothing is said
+        sys.stdout.flush()  # here, so that an error can name the run
+    except BrokenPipeError:  # it is not reported
         raise
     except OSError as error:
         error.add_note(f"the run: {result.run}")
@@ -79,12 +106,12 @@ def show_result(result: TrainResult, *, as_json: bool) -> None:
 
 
 def facts_of(result: TrainResult) -> Values:
-    """Return what a run came to as ``--json`` has it."""
+    """Return the result of a run for ``--json``."""
     return {
         "run": str(result.run),
         "jobs": result.jobs,
         "seconds": result.seconds,
-        "models": [{"name": name, **asdict(seen)} for name, seen in result.evaluations.items()],
+        "models": [{"name": name, **asdict(each)} for name, each in result.evaluations.items()],
         "ranking": list(result.ranking),
         "payload": result.payload,
         "scheme": result.scheme,
@@ -114,7 +141,7 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         bound = f"error bound up to {counts.largest_error:.2g}"
         pairs["decoded approximately"] = f"{counts.approximate} jobs, {bound}"
     if counts.expelled:
-        pairs["expelled workers"] = ", ".join(map(str, counts.expelled))
+        pairs["excluded workers"] = ", ".join(map(str, counts.expelled))
     others = {"parts applied again": counts.repeated, "results not compared": counts.uncompared}
     pairs |= {name: str(count) for name, count in others.items() if count}
     for switch in result.switches:
@@ -128,9 +155,9 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         if name in result.unevaluated:
             words = [_unevaluated(result.unevaluated[name])]
         elif name not in result.failed:
-            seen = result.evaluations[name]
-            accuracy = "" if seen.accuracy is None else f", accuracy {seen.accuracy:.3f}"
-            words = [f"loss {seen.loss:.4f}{accuracy}"]
+            each = result.evaluations[name]
+            accuracy = "" if each.accuracy is None else f", accuracy {each.accuracy:.3f}"
+            words = [f"loss {each.loss:.4f}{accuracy}"]
         if name in result.parked:
             words.append(str(result.parked[name]))
         pairs[name] = "; ".join(words)

@@ -1,4 +1,4 @@
-"""``seqgc tune``: the fastest scheme, parameters and closing rule on recorded delays."""
+"""``seqgc tune``: a search for the fastest scheme and its settings on recorded delays."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from seqgc.worker import require_known
 
 _GRID = SearchSpace()
 _BACKENDS = ("local", "dask", *FUNCTIONS)
-_WIDTH = 80  # where there is no terminal to fit
-_MODELS = 4  # at least, in the command to type next
+_WIDTH = 80  # columns, without a terminal
+_MIN_MODELS = 4  # in the command that is shown
 _LEGEND = (
     f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
-    "× bound: the time by that of a master who knows all delays beforehand. bill: worker-seconds."
+    "× bound: the time divided by that of a master that knows all delays beforehand. bill: "
+    "worker-seconds."
 )
 _LEGEND_INEXACT = (
     "exact, s: seconds until these gradients have as much information as the exact ones of all "
-    "jobs, by which they are ranked; the best exact scheme takes {best:.3f} s."
+    "jobs. Rows are ranked by it; the best exact scheme takes {best:.3f} s."
 )
 
 _AT_SPEED = (
@@ -48,20 +49,26 @@ def _listed(values: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
-    """What is searched."""
+    """The search space."""
 
-    schemes: Annotated[str, "Schemes to look at, for example gc-rep,m-sgc; all of them."] = ""
-    mu: Annotated[str, "Tolerances to look at."] = _listed(_GRID.mus)
-    wait_out: Annotated[str, "Closing rules to look at."] = _listed(_GRID.wait_outs)
-    jobs_per_round: Annotated[str, "Bundle sizes to look at."] = _listed(_GRID.jobs_per_round)
-    max_delay: Annotated[int, "Largest delay of a scheme, rounds."] = _GRID.max_delay
-    coarse: Annotated[bool, "Thin the grid out, for thousands."] = False
+    schemes: Annotated[str, "Schemes to try, for example gc-rep,m-sgc. By default all."] = ""
+    mu: Annotated[str, "Tolerances to try, between commas."] = _listed(_GRID.mus)
+    wait_out: Annotated[str, "Closing rules to try, between commas."] = _listed(_GRID.wait_outs)
+    jobs_per_round: Annotated[str, "Numbers of models in a job to try, between commas."] = _listed(
+        _GRID.jobs_per_round
+    )
+    max_delay: Annotated[int, "Largest delay of a scheme, in rounds."] = _GRID.max_delay
+    coarse: Annotated[bool, "Try fewer parameters of each scheme, for thousands of workers."] = (
+        False
+    )
     inexact: Annotated[
-        bool, "--inexact", "Also rank, apart, schemes that approximate: by time and error together."
+        bool,
+        "--inexact",
+        "Also rank schemes that approximate, in a table of their own, by time and error.",
     ] = False
 
     def space(self) -> SearchSpace:
-        """Return what the words come to, or raise `ParameterError`."""
+        """Return the search space, or raise `ParameterError`."""
         return SearchSpace(
             families=words(self.schemes),
             mus=numbers("mu", self.mu, float),
@@ -75,12 +82,16 @@ class SpaceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingOptions:
-    """How what was searched is judged and ranked."""
+    """Options of the ranking."""
 
-    holdout: Annotated[float | None, "Share of rounds to judge by and not to choose by."] = None
-    top: Annotated[int, "How many to rank."] = 20
-    pareto: Annotated[bool, "Also trade run time for the bill; takes longer."] = False
-    seed: Annotated[int | None, "Draws the held-out rounds, and the bootstrap."] = None
+    holdout: Annotated[
+        float | None, "Fraction of the rounds to keep for judging the result, out of the search."
+    ] = None
+    top: Annotated[int, "Number of rows to show."] = 20
+    pareto: Annotated[bool, "Also show the best trade-offs of run time and bill. Takes longer."] = (
+        False
+    )
+    seed: Annotated[int | None, "Seed that draws the held-out rounds and the bootstrap."] = None
 
 
 def tune(
@@ -91,11 +102,11 @@ def tune(
     plugins: list[str],
     backend: Annotated[
         str | None,
-        f"Workers recorded: {', '.join(_BACKENDS)}; as the profile says, or else functions.",
+        f"Recorded workers: {', '.join(_BACKENDS)}. By default as in the profile, else functions.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest scheme, parameters and closing rule on recorded delays."""
+    """Find the fastest scheme, its parameters and its closing rule on recorded delays."""
     space, rehearsal = searched.space(), options.of(profile)
     if backend is not None:
         require_known("backend", backend, _BACKENDS)
@@ -104,7 +115,7 @@ def tune(
     began = time.monotonic()
     with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
         task = bar.add_task("search", total=None)
-        found = search_rehearsal(
+        tuning = search_rehearsal(
             rehearsal,
             space=space,
             holdout=ranked.holdout,
@@ -115,30 +126,30 @@ def tune(
         )
     seconds = time.monotonic() - began
     if as_json:
-        print_json(_report(found, seconds) | {"recorded": rehearsal.recorded})
+        print_json(_report(tuning, seconds) | {"recorded": rehearsal.recorded})
     else:
-        _print(found, seconds, jobs_given=options.jobs is not None)
+        _print(tuning, seconds, jobs_given=options.jobs is not None)
         if rehearsal.recorded == "speed":
             Screen().print(_AT_SPEED)
-        train = _command(found.best, rehearsal, plugins)
-        Screen().print("Train with the first:", train, sep="\n", soft_wrap=True)
+        train = _command(tuning.best, rehearsal, plugins)
+        Screen().print("To train with the first one:", train, sep="\n", soft_wrap=True)
 
 
-def _report(found: Tuning, seconds: float) -> dict[str, object]:
-    lead = found.lead
+def _report(tuning: Tuning, seconds: float) -> dict[str, object]:
+    lead = tuning.lead
     return {
-        "best": _row(found.best),
-        "ranking": [_row(row) for row in found.ranking],
-        "searched": found.evaluated + found.pruned,
+        "best": _row(tuning.best),
+        "ranking": [_row(row) for row in tuning.ranking],
+        "searched": tuning.evaluated + tuning.pruned,
         "seconds": seconds,
-        "ideal_s": found.best.ideal_s,
-        "jobs": found.num_jobs,
-        "evaluated": found.evaluated,
-        "pruned": found.pruned,
-        "unfit": found.unfit,
-        "rounds": found.num_rounds,
-        "rounds_seen": found.rounds_seen,
-        "left_out": found.left_out,
+        "ideal_s": tuning.best.ideal_s,
+        "jobs": tuning.num_jobs,
+        "evaluated": tuning.evaluated,
+        "pruned": tuning.pruned,
+        "unfit": tuning.unfit,
+        "rounds": tuning.num_rounds,
+        "rounds_seen": tuning.rounds_seen,
+        "left_out": tuning.left_out,
         "lead": None
         if lead is None
         else {
@@ -148,8 +159,8 @@ def _report(found: Tuning, seconds: float) -> dict[str, object]:
             "confidence": lead.confidence,
             "real": lead.real,
         },
-        "pareto": [_row(row) for row in found.pareto],
-        "inexact": [_row(row) for row in found.inexact],
+        "pareto": [_row(row) for row in tuning.pareto],
+        "inexact": [_row(row) for row in tuning.inexact],
     }
 
 
@@ -178,62 +189,63 @@ def _row(row: Ranked) -> dict[str, object]:
 
 
 def _reading(row: Ranked) -> str:
-    """Say how the recorded rounds were taken: a scheme by rounds invokes everybody in each."""
+    """Return the meaning of the recorded rounds; schemes by rounds invoke all workers in each."""
     return row.reading.label if isinstance(row.setting.scheme, Deal) else "per round"
 
 
-def _print(found: Tuning, seconds: float, *, jobs_given: bool) -> None:
+def _print(tuning: Tuning, seconds: float, *, jobs_given: bool) -> None:
     console = Screen()
     if not console.is_terminal:
         console = Screen(width=_WIDTH)
-    console.print(_table(found.ranking, title=f"{found.num_jobs} jobs"))
-    if found.pareto:
-        console.print(_table(found.pareto, title="run time against the bill"))
-    if found.inexact:
-        console.print(_table(found.inexact, title="approximations"))
-        console.print(_LEGEND_INEXACT.format(best=found.best.equivalent_s))
+    console.print(_table(tuning.ranking, title=f"{tuning.num_jobs} jobs"))
+    if tuning.pareto:
+        console.print(_table(tuning.pareto, title="run time against the bill"))
+    if tuning.inexact:
+        console.print(_table(tuning.inexact, title="approximations"))
+        console.print(_LEGEND_INEXACT.format(best=tuning.best.equivalent_s))
     console.print(_LEGEND)
-    for line in _limits(found, jobs_given=jobs_given):
+    for line in _limits(tuning, jobs_given=jobs_given):
         console.print(line)
-    if found.lead is not None:
-        lead, best = found.lead, found.best.setting.scheme.spec
-        sure = "the lead is real" if lead.real else "the lead may be luck"
+    if tuning.lead is not None:
+        lead, best = tuning.lead, tuning.best.setting.scheme.spec
+        sure = "the lead is real" if lead.real else "the lead may be chance"
         console.print(
             f"{best} saves {lead.saved_s:.3f} s against {lead.runner_up.setting.scheme.spec} "
             f"({lead.confidence:.0%} interval {lead.low_s:.3f} … {lead.high_s:.3f} s): {sure}"
         )
-    unfit = f", {found.unfit} too long for the profile" if found.unfit else ""
+    unfit = f", {tuning.unfit} too long for the profile" if tuning.unfit else ""
     console.print(
-        f"searched {found.evaluated + found.pruned} candidates in {seconds:.1f} s: "
-        f"{found.evaluated} replayed, {found.pruned} too slow in any case{unfit}"
+        f"searched {tuning.evaluated + tuning.pruned} candidates in {seconds:.1f} s: "
+        f"{tuning.evaluated} replayed, {tuning.pruned} too slow in any case{unfit}"
     )
 
 
-def _limits(found: Tuning, *, jobs_given: bool) -> Iterator[str]:
-    """Yield a line for each part of the recording, or of the space, that was not looked at."""
-    if partly := {k: seen for k, seen in found.rounds_seen.items() if 0 < seen < found.num_rounds}:
-        seen = ", ".join(f"{seen} in bundles of {k}" for k, seen in partly.items())
+def _limits(tuning: Tuning, *, jobs_given: bool) -> Iterator[str]:
+    """Yield a line for each part of the recording, or of the space, that was not searched."""
+    rounds = tuning.rounds_seen.items()
+    if partly := {k: count for k, count in rounds if 0 < count < tuning.num_rounds}:
+        parts = ", ".join(f"{count} in bundles of {k}" for k, count in partly.items())
         remedy = "leave out --jobs" if jobs_given else "leave out --no-repeat"
-        yield f"looked at a part of the {found.num_rounds} rounds: {seen}; {remedy} to see all"
-    if skipped := [str(k) for k, seen in found.rounds_seen.items() if not seen]:
+        yield f"searched a part of the {tuning.num_rounds} rounds: {parts}; {remedy} to use all"
+    if skipped := [str(k) for k, count in rounds if not count]:
         yield f"no bundles of {', '.join(skipped)}: they do not divide the jobs or the models"
-    if found.left_out:
+    if tuning.left_out:
         yield (
-            f"not looked at: {', '.join(found.left_out)}, for work is dealt to workers that stay; "
-            "add --resident if these functions may stay, or --backend local (dask) if they are "
-            "processes"
+            f"not searched: {', '.join(tuning.left_out)}, as work is dealt to workers that stay; "
+            "add --resident if these functions may stay, or --backend local (or dask) if the "
+            "workers are processes"
         )
 
 
 def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
-    """Return what to type to train with a setting, on workers like those that were recorded."""
+    """Return the command that trains with a setting, on workers like the recorded ones."""
     setting, scheme = row.setting, row.setting.scheme
     words = ["seqgc", "train", "--scheme", scheme.spec, "-n", str(scheme.n)]
     if not isinstance(scheme, Deal):
         mu = str(setting.rule.mu).removesuffix(".0")
         words += ["--mu", mu, "--wait-out", setting.rule.wait_out]
     bundle = setting.jobs_per_round
-    models = rehearsal.models or max(scheme.delay + 1, -(-_MODELS // bundle)) * bundle
+    models = rehearsal.models or max(scheme.delay + 1, -(-_MIN_MODELS // bundle)) * bundle
     words += ["--models", str(models), "--jobs-per-round", str(bundle)]
     if rehearsal.batch is not None:
         words += ["--batch-size", str(rehearsal.batch)]
@@ -247,7 +259,7 @@ def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
 
 
 def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
-    """Return the rows in 80 columns; ``--json`` has all that is known of each."""
+    """Return a table of at most 80 columns; ``--json`` has all fields."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("scheme", overflow="fold")
     held_out = any(row.holdout_s is not None for row in rows)

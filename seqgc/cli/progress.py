@@ -1,19 +1,22 @@
-"""How far a run is, for people: an observer that shows it on stderr.
+"""Progress of a run on stderr.
 
-On a terminal it is a few lines that stay at the foot of the screen and are drawn four times a
-second, by a thread of their own; between two of these an event costs no more than a counter.
-Whatever else is printed appears above them. Elsewhere it is one line, at most once a second, and
-one at the end. What happened in each round is in the run's ``events.jsonl``.
+On a terminal it is a few lines at the foot of the screen, drawn four times a second by a thread of
+their own; all other output appears above them. Between two drawings an event only moves counters
+(`RunStatus`). Elsewhere it is one line, at most once a second, and one at the end. The events of
+every round are in ``events.jsonl`` of the run.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, Protocol, cast
 
 from rich import progress as bars
 from rich.console import Group
@@ -24,11 +27,11 @@ from rich.text import Text
 
 from seqgc.cli._messages import Level, in_json, is_quiet, say
 from seqgc.cli._show import Screen, why_switched
-from seqgc.cli._standing import Spending, Standing, folded
-from seqgc.ports import Close, Notice, Seen
+from seqgc.ports import Close, Dispatch, Notice, Seen
 
 __all__ = ["RunProgress", "progress_bar"]
 
+_MAX_NAMED: Final = 12  # models with a loss each, if there is room
 _WARNINGS = {"warning", "expelled", "slowdown", "parked"}
 _DRAWN_EVERY_S: Final = 0.25
 _LINE_EVERY_S: Final = 1.0
@@ -36,7 +39,7 @@ _LOSS_LINES: Final = 3
 
 
 def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
-    """Return a bar with what it is of and the time left, on stderr if that is a terminal."""
+    """Return a progress bar with a label and the remaining time, on stderr if it is a terminal."""
     console, label = Screen(stderr=True), bars.TextColumn("{task.description}", markup=False)
     left = (bars.TimeRemainingColumn(), bars.TextColumn("left"))
     hidden = not console.draws or in_json() or is_quiet()
@@ -47,12 +50,12 @@ def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
 
 
 class RunProgress:
-    """Shows on stderr how far a run is: a live view on a terminal, a line a second otherwise.
+    """Progress of a run on stderr: a live view on a terminal, otherwise a line a second.
 
-    An observer of the run, a callback (of which it hears losses), and a context manager. ``total``
-    is the number of rounds, ``label`` what stands before the bar, ``spending`` what counts the
-    cost, if there is any; ``clock`` returns seconds. With ``--log-format json`` there is no live
-    view, and all is said in JSON (`seqgc.cli._messages`); with ``--quiet`` only warnings are.
+    It is an observer of the run, a callback that receives losses, and a context manager. ``total``
+    is the number of rounds, ``label`` the text before the bar, ``spending`` the meter of the run's
+    cost, ``clock`` a function that returns seconds. With ``--log-format json`` there is no live
+    view and messages are JSON (`seqgc.cli._messages`); with ``--quiet`` there are only warnings.
 
     Examples
     --------
@@ -73,8 +76,8 @@ class RunProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._label, self._clock = label, clock
-        self._standing = Standing(total=total, spending=spending, clock=clock)
-        # What users print goes through this console: it is to be left as it is.
+        self._status = RunStatus(total=total, spending=spending, clock=clock)
+        # Output of user code goes through this console, unchanged.
         self._screen = Screen(stderr=True, markup=False, highlight=False, soft_wrap=True)
         self._live = Live(
             console=self._screen,
@@ -88,16 +91,16 @@ class RunProgress:
         self._said_s, self._said = clock(), 0
 
     def __call__(self, seen: Seen) -> None:
-        self._standing(seen)
+        self._status(seen)
         if isinstance(seen, Notice):
             self._notice(seen)
         elif isinstance(seen, Close) and self._clock() - self._said_s >= _LINE_EVERY_S:
             self._line()
 
     def on_step(self, model: str, step: int, loss: float, metrics: Mapping[str, float]) -> None:
-        """Take note of a model's loss."""
+        """Record the loss of a model."""
         del step, metrics
-        self._standing.losses[model] = loss
+        self._status.losses[model] = loss
 
     def _notice(self, notice: Notice) -> None:
         if line := _sentence(notice):
@@ -107,7 +110,7 @@ class RunProgress:
 
     def __enter__(self) -> RunProgress:
         if self._drawn:
-            with suppress(OSError):  # nobody is there to see it
+            with suppress(OSError):  # the terminal may be gone
                 self._live.start()
                 self._thread.start()
         return self
@@ -117,45 +120,45 @@ class RunProgress:
         if self._thread.is_alive():
             self._thread.join()
         with suppress(OSError, ValueError):
-            sys.stdout.flush()  # half a line of the user's, which the live view holds
+            sys.stdout.flush()  # the live view may hold an unfinished line of user code
         with suppress(OSError):
             self._live.stop()
         with suppress(OSError):
-            if self._standing.closed > self._said:
+            if self._status.closed > self._said:
                 self._line()
 
     def _draw(self) -> None:
         while not self._over.wait(_DRAWN_EVERY_S):
             try:
                 self._live.refresh()
-            except (OSError, ValueError):  # the terminal has gone
+            except (OSError, ValueError):  # the terminal is gone
                 return
 
     def _picture(self) -> Group:
-        """Return the live view, as wide as the terminal is now."""
-        standing, width = self._standing, self._screen.width
+        """Return the live view, in the present width of the terminal."""
+        status, width = self._status, self._screen.width
         bar = ProgressBar(
-            total=max(1, standing.total), completed=standing.done, width=max(8, min(40, width // 2))
+            total=max(1, status.total), completed=status.done, width=max(8, min(40, width // 2))
         )
         head = Table.grid(padding=(0, 1))
         head.add_column(no_wrap=True, overflow="ellipsis", max_width=max(1, width - width // 2 - 1))
         head.add_row(Text(self._label, no_wrap=True, overflow="ellipsis"), bar)
-        losses = standing.loss_words(width=width, lines=_LOSS_LINES)
-        lines = [*folded(standing.words(), width), *folded(losses, width)]
+        losses = status.loss_words(width=width, lines=_LOSS_LINES)
+        lines = [*folded(status.words(), width), *folded(losses, width)]
         return Group(head, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
 
     def _line(self) -> None:
-        """Say in one line where the run stands, unless that is drawn."""
-        standing = self._standing
-        self._said_s, self._said = self._clock(), standing.closed
+        """Write one line of progress, unless there is a live view."""
+        status = self._status
+        self._said_s, self._said = self._clock(), status.closed
         if not self._drawn:
-            parts = [", ".join(standing.words()), ", ".join(standing.loss_words(lines=1))]
+            parts = [", ".join(status.words()), ", ".join(status.loss_words(lines=1))]
             line = "; ".join(filter(None, parts))
-            say("progress", f"{self._label}: {line}", fields=standing.facts)
+            say("progress", f"{self._label}: {line}", fields=status.facts)
 
 
 def _sentence(notice: Notice) -> str:
-    """Return what is said of a notice; nothing if it is for the bar alone."""
+    """Return the message for a notice; empty if there is none."""
     fields = notice.fields
     match notice.kind:
         case "start":
@@ -167,14 +170,172 @@ def _sentence(notice: Notice) -> str:
         case "warning":
             return f"warning: {fields['text']}"
         case "expelled":
-            who = f"worker {fields['worker']} is expelled"
+            who = f"worker {fields['worker']} is excluded"
             return f"{who}: its result of job {fields['job']} differs from its replicas'"
         case "slowdown":
             longer = f"{fields['times']:.3g} times as long as before"
             return f"since round {fields['since']} all workers take {longer}"
         case "recovered":
-            return f"round {fields['round']}: workers are as fast as they were before"
+            return f"round {fields['round']}: workers are as fast as before again"
         case "parked":
             what = f"{fields['model']} {fields['cause']} after step {fields['step']}"
-            return f"{what}: {fields['why']}; it is left as it is"
+            return f"{what}: {fields['why']}; it is not trained further"
     return ""
+
+
+# ---- the state of a run --------------------------------------------------------------------------
+
+
+class Spending(Protocol):
+    """A meter of the cost of a run, in US dollars."""
+
+    @property
+    def spent_usd(self) -> float: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class RunStatus:
+    """Counters of a run's progress; an observer of the run.
+
+    ``total`` is the number of rounds. A worker whose answer is missing when a round closes is a
+    straggler of the round; ``survived`` is their number in all rounds, less the late answers used.
+    """
+
+    total: int
+    spending: Spending | None = None
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0  # rounds, by all masters of the run
+    closed: int = 0  # rounds, by this master
+    finished: int = 0  # jobs, by this master
+    stragglers: int | None = None  # of the newest round; None if work is dealt
+    survived: int = 0
+    wait_outs: int = 0
+    losses: dict[str, float] = field(default_factory=dict)  # of the newest batch, by model
+    parked: set[str] = field(default_factory=set)
+    began_s: float | None = None
+
+    def __call__(self, seen: Seen) -> None:
+        match seen:
+            case Close(record=record, jobs=jobs):
+                self.closed += 1
+                self.finished += len(jobs)
+                self.done = max(self.done, record.round + 1)
+                self.wait_outs += record.waited_out
+                dealt = record.reason == "dealt"
+                self.stragglers = None if dealt else int((~record.responded).sum())
+                # A resumed run may use late answers of rounds that an earlier master closed.
+                self.survived = max(0, self.survived + record.missed)
+            case Notice(kind="run" | "resume", fields=fields):
+                self.total = cast("int", fields["rounds"])
+            case Notice(kind="round", fields=fields):
+                self.closed += 1
+                self.done = cast("int", fields["done"])
+            case Notice(kind="parked", fields=fields):
+                self.parked.add(str(fields["model"]))
+            case Dispatch(round=first) if self.began_s is None:
+                self.began_s = self.clock()
+                self.done = max(self.done, first)  # by earlier masters
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this master sent its first tasks."""
+        return 0.0 if self.began_s is None else self.clock() - self.began_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds for the remaining rounds if they are like the earlier ones; None if unknown."""
+        if not self.closed or self.began_s is None:
+            return None
+        return max(0, self.total - self.done) * self.elapsed_s / self.closed
+
+    @property
+    def jobs_per_minute(self) -> float | None:
+        """Finished jobs per minute of this master; None if unknown."""
+        return 60 * self.finished / self.elapsed_s if self.finished and self.elapsed_s else None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The fields of a JSON message."""
+        return {
+            "round": self.done,
+            "rounds": self.total,
+            "stragglers": self.stragglers,
+            "survived": self.survived,
+            "wait_outs": self.wait_outs,
+            "jobs": self.finished,
+            "jobs_per_minute": self.jobs_per_minute,
+            "left_s": self.left_s,
+            "spent_usd": None if self.spending is None else self.spending.spent_usd,
+            "loss": self._spread(),
+            "parked": len(self.parked),
+        }
+
+    def words(self) -> list[str]:
+        """Return the parts of the message about rounds."""
+        parts = [f"{self.done} of {max(self.total, self.done)} rounds"]
+        if self.stragglers is not None:
+            parts.append(f"stragglers: {self.stragglers} now and {self.survived} survived")
+            parts.append(f"{self.wait_outs} wait-out{'' if self.wait_outs == 1 else 's'}")
+        if (rate := self.jobs_per_minute) is not None:
+            parts.append(f"{rate:.3g} jobs/min" if rate < 1000 else f"{rate:,.0f} jobs/min")
+        if (left_s := self.left_s) is not None and self.done < self.total:
+            parts.append(f"{_clock_time(left_s)} left")
+        if self.spending is not None:
+            parts.append(f"at most ${self.spending.spent_usd:.4f} so far")
+        return parts
+
+    def loss_words(self, *, width: float = math.inf, lines: float = math.inf) -> list[str]:
+        """Return a part for each model's loss if they fit; else for best, median and worst."""
+        losses = dict(self.losses)
+        if not losses:
+            return []
+        each = [f"{name} {loss:.4g}{self._mark(name)}" for name, loss in losses.items()]
+        each[0] = f"loss: {each[0]}"
+        fits = all(len(part) < width for part in each) and len(folded(each, width)) <= lines
+        if len(each) <= _MAX_NAMED and fits:
+            return each
+        spread = self._spread()
+        parts = [f"{name} {loss:.4g}" for name, loss in spread.items()]
+        parts[0] = f"loss of {len(losses)} models: {parts[0]}"
+        return [*parts, f"{len(self.parked)} parked"]
+
+    def _mark(self, name: str) -> str:
+        return " (parked)" if name in self.parked else ""
+
+    def _spread(self) -> dict[str, float]:
+        """Return the best, median and worst loss of the models in training; NaN is the worst.
+
+        If no model is in training, it is that of all models.
+        """
+        losses = list(dict(self.losses).items())
+        active = [loss for name, loss in losses if name not in self.parked]
+        if not losses:
+            return {}
+        values = active or [loss for _, loss in losses]
+        ranked = sorted(math.inf if math.isnan(loss) else loss for loss in values)
+        return {"best": ranked[0], "median": median(ranked), "worst": ranked[-1]}
+
+
+def folded(parts: list[str], width: float) -> list[str]:
+    """Join parts with commas into lines that are at most ``width`` wide if their parts are.
+
+    Examples
+    --------
+    >>> folded(["one", "two", "three"], 9)
+    ['one, two,', 'three']
+    """
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 3 <= width:
+            lines[-1] += f", {part}"
+            continue
+        if lines:
+            lines[-1] += ","
+        lines.append(part)
+    return lines
+
+
+def _clock_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -51,7 +51,7 @@ class DeployOptions:
     image_uri: Annotated[str, "An image that is in ECR already; builds nothing."] = ""
     architecture: Annotated[Architecture, "Processor of the functions."] = "arm64"
     memory_mb: Annotated[int, "Memory of a function, MB."] = 2560
-    timeout_s: Annotated[int, "Longest invocation, seconds."] = 60
+    timeout_s: Annotated[int, "--function-timeout-s", "Time limit of a function, in seconds."] = 60
     reserved_concurrency: Annotated[int, "Invocations set aside for the function; 0: none."] = 0
     vpc_id: Annotated[str, "An existing VPC; by default one is made."] = ""
     subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC: A,B."] = ()

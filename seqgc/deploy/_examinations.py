@@ -291,7 +291,7 @@ def probe(patient: Patient, deployment: Deployment, store: wire.StoreRef) -> str
     if store.kind == "s3" and not deployment.reaches_s3:
         raise Finding("the functions have no way to S3, as deployed", status="skipped")
     if not patient.probes:
-        raise Finding("not asked for: --no-probe", status="skipped")
+        raise Finding("not asked for: --no-invoke", status="skipped")
     run_id = store.location.rpartition("/")[2]
     config = Config(
         connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}
@@ -326,7 +326,7 @@ def resident(patient: Patient, deployment: Deployment) -> str:
     try:
         staying = lambda_.Staying(address=address, limit_s=limit_s, start_timeout_s=_CALLS_WITHIN_S)
     except ParameterError as error:
-        raise Finding(one_line(error), remedy="seqgc deploy --timeout-s 900") from None
+        raise Finding(one_line(error), remedy="seqgc deploy --function-timeout-s 900") from None
     transport = lambda_.Boto3Transport(
         deployment.function_name,
         qualifier=current_version(patient.client("lambda"), deployment).rpartition(":")[2],
@@ -349,7 +349,9 @@ def resident(patient: Patient, deployment: Deployment) -> str:
         raise Finding(one_line(error), remedy=remedy) from None
     finally:
         transport.close()
-    left = "" if limit_s >= _LAMBDA_S else f"; replaced every {limit_s:g} s: --timeout-s 900"
+    left = (
+        "" if limit_s >= _LAMBDA_S else f"; replaced every {limit_s:g} s: --function-timeout-s 900"
+    )
     return f"a function calls {address.host}, {1e3 * min(seconds):.1f} ms there and back{left}"
 
 

@@ -78,7 +78,7 @@ def test_the_demo_pays_little_for_being_resumable(
     timer.watch(Checkpointer, "begin", time.perf_counter)
     timer.watch(Checkpointer, "settle", time.perf_counter)
     timer.watch(SnapshotFolder, "write", time.thread_time)
-    command = ["demo", "--run", str(tmp_path), "--json"]
+    command = ["demo", "--runs", str(tmp_path), "--json"]
     assert benchmark.pedantic(lambda: main(command), rounds=1) == 0
     facts = json.loads(capsys.readouterr().out)
     seconds = timer.seconds | {"Journal.append while dealing": timer.dealing_s}

@@ -1,9 +1,7 @@
-"""What tests look at inside the command line: verbs, names, what a configuration becomes.
+"""Parts of the command line that users cannot reach, imported here for all tests."""
 
-Users have none of these, so they may change at any time; tests take them from here.
-"""
-
-from seqgc.cli._main import command
+from seqgc.cli import _help
+from seqgc.cli._main import MEANINGS, Status, command
 from seqgc.cli._messages import speaking
 from seqgc.cli._names import DATA, LOSSES, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 from seqgc.cli._run import (
@@ -15,8 +13,12 @@ from seqgc.cli._run import (
     prepare,
 )
 from seqgc.cli._show import busy
-from seqgc.cli._statuses import MEANINGS, Status
-from seqgc.cli._words import words
+
+
+def words() -> _help.Words:
+    """The table of completions as the command line has it now."""
+    return _help.words(command())
+
 
 __all__ = [
     "DATA",

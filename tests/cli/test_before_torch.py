@@ -41,11 +41,11 @@ BAD = {
     "--models 4 --jobs-per-round 3": "divide the number of models, M=4",
     "--backend lambda-local --module mpl": "(did you mean 'mlp'?)",
     "--backend lambda-local --data own:number": "must name a function",
-    "momentum.toml": "`momentum` must be left out with optimizer adam; got 0.9 (those that have",
-    "decay.toml": "`weight_decay` must be left out with optimizer rprop; got 0.1 (those that have",
+    "momentum.toml": "`momentum` must be left out with optimizer adam; got 0.9 (opt",
+    "decay.toml": "`weight_decay` must be left out with optimizer rprop; got 0.1 (opt",
     "scheduler.toml": "`scheduler` must be one of constantlr, ",
-    "twice.toml": "`optimizer_args` must leave lr out, which the model has beside them; got 0.1",
-    "alone.toml": "`scheduler_args` must be left out where there is no scheduler",
+    "twice.toml": "`optimizer_args` must not have lr, which is a field of the model; got 0.1",
+    "alone.toml": "`scheduler_args` must be left out if there is no scheduler",
     "--workers 0": "greater than or equal to 1",
 }
 OWN = {

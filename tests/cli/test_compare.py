@@ -71,8 +71,8 @@ def test_a_target_that_is_not_reached_is_a_row_that_says_so(capsys: Out) -> None
         (["--reading", "speed"], "base load"),
         (["--arch", "z80", "--target", "1e-9", "--most", "1"], "arch"),
         (["--memory-mb", "5", "--target", "1e-9", "--most", "1"], "memory"),
-        (["--jobs", "3"], "take --clocks"),
-        (["--resident"], "take --workers resident"),
+        (["--jobs", "3"], "use --clocks"),
+        (["--resident"], "use --worker-kind resident"),
         (["--conformity", "bursty"], "conformity"),
         (["--target", "3"], "`target` must be below"),
         (["--seeds", f"{10**20}"], "`seeds` must be an integer >= 1 and <= 1000"),
@@ -119,7 +119,7 @@ def test_several_models_are_a_bundle_unless_it_is_said_how_many(capsys: Out) -> 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--jobs-per-round", "2"], "of the defences that are named"),
+        (["--jobs-per-round", "2"], "needs --defence"),
         (["--defence", "uncoded", "--jobs-per-round", "2"], "divide the number of models"),
         (["--defence", "uncoded", "--jobs-per-round", "0"], "jobs_per_round"),
     ],
@@ -214,7 +214,7 @@ def test_a_file_of_models_that_cannot_be_is_refused(
         (["--clocks", "0"], "`clocks`"),
         (["--models", "2"], "`models` must be left out, or 1"),
         (["--reading", "x"], "`reading`"),
-        (["--workers", "x"], "`workers`"),
+        (["--worker-kind", "x"], "`workers`"),
         (["--defence", "nonsense"], "nonsense"),
         (["--defence", "m-sgc:B=1,W=2,lam=1"], "models"),
         (["--memory-mb", "1"], "memory"),

@@ -58,7 +58,7 @@ def test_functions_on_this_machine_train_the_same_weights_as_local_processes(
 
 def check_the_cost_of_the_run(capsys: Out) -> None:
     """What `seqgc cost` makes of it, against its own events."""
-    assert main(["cost", "functions", "--memory", "1024", "--json"]) == 0
+    assert main(["cost", "functions", "--memory-mb", "1024", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     answered = [event["elapsed_s"] for event in events("functions") if event["event"] == "arrival"]
     assert facts["store"] == "directory"

@@ -149,13 +149,13 @@ def test_fit_of_several_loads_says_what_load_costs(capsys: Out) -> None:
     for load in (0.0, 0.5, 1.0):
         write_profile(DelayProfile.from_times(base.times + 3 * load), path=f"{load}.csv")
     files = ["0.0.csv", "0.5.csv", "1.0.csv"]
-    assert run("fit", *files, "--loads", "0,0.5,1", "--per-worker", "--json") == 0
+    assert run("fit", *files, "--base-loads", "0,0.5,1", "--per-worker", "--json") == 0
     report = told(capsys)
     assert report["load_model"]["alpha"] == pytest.approx(3.0)
     assert report["generator"]["alpha"] == pytest.approx(3.0)
     assert report["load_model"]["r_squared"] == pytest.approx(1.0)
     assert report["load_model"]["worker_alpha"] == pytest.approx([3.0] * 32)
-    assert run("fit", *files, "--loads", "0,0.5,1", "--per-worker") == 0
+    assert run("fit", *files, "--base-loads", "0,0.5,1", "--per-worker") == 0
     shown = capsys.readouterr().out
     assert "3.0000 s per unit of load (95% interval 3.0000 … 3.0000)" in " ".join(shown.split())
     assert "100.00% (R²), over 3 loads" in shown
@@ -168,14 +168,14 @@ def test_what_load_costs_is_said_with_its_interval_where_no_generator_fits(capsy
     files = [f"{load}.csv" for load in (0.0, 0.5, 1.0)]
     for file in files:
         write_profile(DelayProfile.from_times(times + 0.1 * rng.random(times.shape)), path=file)
-    assert run("fit", *files, "--loads", "0,0.5,1", "--json") == 0
+    assert run("fit", *files, "--base-loads", "0,0.5,1", "--json") == 0
     report = told(capsys)
     assert report["generator"] is None
     assert report["problem"].startswith("no generator fits: with mu = 1, 80% of the answers are")
     low, high = report["load_model"]["alpha_interval"]
     assert low < report["load_model"]["alpha"] < high
     assert low < 0 < high
-    assert run("fit", *files, "--loads", "0,0.5,1") == 0
+    assert run("fit", *files, "--base-loads", "0,0.5,1") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "no generator fits" in shown
     assert f"95% interval {low:.4f} … {high:.4f}: what load costs is not told apart" in shown
@@ -188,11 +188,11 @@ def test_lint_and_fit_name_a_recording_of_calls_that_crashed(capsys: Out) -> Non
     files = [f"{load}.csv" for load in (0.0, 0.5, 1.0)]
     for file, seconds in zip(files, (0.01 * base, 15 + base, 16 + base), strict=True):
         write_profile(DelayProfile.from_times(seconds), path=file)
-    assert run("lint", *files, "--loads", "0,0.5,1", "--json") == 0
+    assert run("lint", *files, "--base-loads", "0,0.5,1", "--json") == 0
     assert [found["rule"] for found in told(capsys)["findings"]] == ["crashed"]
-    assert run("fit", *files, "--loads", "0,0.5,1") == 0
+    assert run("fit", *files, "--base-loads", "0,0.5,1") == 0
     assert "warning (crashed): the recording at base load 0: " in capsys.readouterr().out
-    assert run("fit", *files, "--loads", "0,0.5,1", "--json") == 0
+    assert run("fit", *files, "--base-loads", "0,0.5,1", "--json") == 0
     assert [found["rule"] for found in told(capsys)["findings"]] == ["crashed"]
 
 
@@ -213,7 +213,7 @@ def test_stats_counts_stragglers(capsys: Out) -> None:
 def test_what_is_wrong_with_one_of_several_recordings_is_said_with_its_file(capsys: Out) -> None:
     heavy = ProfileMeta(base_load=1.0, alpha=9.0)  # 9 s for answers that took less
     write_profile(replace(read_profile("good.csv"), meta=heavy), path="heavy.npz")
-    assert run("fit", "good.csv", "heavy.npz", "--loads", "0,1") == 0
+    assert run("fit", "good.csv", "heavy.npz", "--base-loads", "0,1") == 0
     assert "error (alpha): heavy.npz: 9 of 9 answers" in capsys.readouterr().out
 
 
@@ -224,15 +224,15 @@ BAD = {
     "-o good.csv": "`output` must end in .npz",
     "-o taken.npz": "`output` must not exist: a recording never overwrites a file",
     "-o p.npz --loads 0,1 --every-load": "got 'p-load1.0.npz'",
-    "-o nowhere/p.npz": "`output` must be in a folder that is there",
+    "-o nowhere/p.npz": "`output` must be in an existing folder",
     "-o /proc/p.npz": "`output` must be a file that can be written (",
     f"-o {300 * 'p'}.npz": "`output` must be a file that can be written (File name too long)",
     "-o p.npz --backend cloud": "'lambda-local', 'lambda' or 'dask'; got 'cloud'",
     "-o p.npz -n nan": "got 'nan'",
     "-o p.npz -n 0": "`workers` should be greater than or equal to 1; got 0",
     "-o p.npz --rounds 0": "`rounds` must be an integer >= 1 and <= 262144; got 0",
-    "-o p.npz --warmup -1": "`warmup` must be an integer >= 0 and <= 10000; got -1",
-    f"-o p.npz --warmup {10**30}": "`warmup` must be an integer >= 0 and <= 10000; got 1000",
+    "-o p.npz --warm-up-rounds -1": "`warmup` must be an integer >= 0 and <= 10000; got -1",
+    f"-o p.npz --warm-up-rounds {10**30}": "`warmup` must be an integer >= 0 and <= 10000; got",
     "-o p.npz --timeout-s 0": "`timeout_s` should be greater than 0; got 0.0",
     "-o p.npz --loads 0,x": "`loads` must be numbers, separated by commas; got 'x'",
     "-o p.npz --loads ,": "`loads` must be numbers from 0 to 1000, at least one",
@@ -253,11 +253,11 @@ BAD = {
     "lint taken.npz": "taken.npz: not a delay profile",
     "fit bad.csv": "row 1, column 1",
     "fit constant.csv": "constant.csv: nothing to fit",
-    "fit silent.npz good.csv --loads 0,1": "silent.npz, good.csv: no worker answered in any round",
+    "fit silent.npz good.csv --base-loads 0,1": "silent.npz, good.csv: no worker answered in",
     "fit good.csv --mu 0": "`mu` must be a finite number > 0; got 0.0",
     "fit good.csv good.csv": "`profiles` must be recorded at two different base loads or more",
-    "fit good.csv good.csv --loads 0": "`loads` must be 2, one for each file; got 1",
-    "fit good.csv bad.csv --loads 0,1": "bad.csv: row 1, column 1",
+    "fit good.csv good.csv --base-loads 0": "`base_loads` must be 2 numbers, one for each file",
+    "fit good.csv bad.csv --base-loads 0,1": "bad.csv: row 1, column 1",
     "stats ragged.csv": "ragged.csv: row 1 (line 2)",
     "stats good.csv --mu -1": "`mu` must be a finite number >= 0; got -1.0",
     "stats good.csv --max-window 0": "`max_window` must be an integer >= 1 and <= 5; got 0",

@@ -118,7 +118,7 @@ def test_of_many_models_it_is_the_best_the_median_and_the_worst(capsys: Out) -> 
     parked = {"model": "model-0", "cause": "diverged", "step": 3, "why": "loss nan", "job": 0}
     shown(progress, [Notice(kind="parked", fields=parked)], closed(0, True), pause=lambda: None)
     first, last = capsys.readouterr().err.splitlines()
-    assert first == "model-0 diverged after step 3: loss nan; it is left as it is"
+    assert first == "model-0 diverged after step 3: loss nan; it is not trained further"
     assert "at most $0.0123 so far" in last
     assert last.endswith("loss of 40 models: best 11, median 30, worst 49, 1 parked")
 

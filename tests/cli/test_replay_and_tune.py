@@ -114,7 +114,7 @@ def test_tune_names_each_reading_and_takes_resident_ones_on_demand(
     assert main(arguments) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "seqgc train --scheme gc-rep" in shown
-    assert "not looked at: deal" in shown
+    assert "not searched: deal" in shown
     assert "4 in bundles of 2" in shown
     dealt = answer(capsys, *arguments, "--backend", "local", "--json")["ranking"]
     assert {row["reading"] for row in dealt} == {"per round"}  # type: ignore[attr-defined]
@@ -327,7 +327,7 @@ def test_tune_speaks_to_people_too(profile: Path, capsys: Out) -> None:
     assert "gc:s=" in captured.out
     assert "held out" in captured.out
     assert "run time against the bill" in captured.out
-    assert "the lead may be luck" in " ".join(captured.out.split()), (
+    assert "the lead may be chance" in " ".join(captured.out.split()), (
         "two held-out rounds are too few to tell"
     )
     assert captured.err == ""

@@ -99,7 +99,7 @@ def test_a_result_that_cannot_be_printed_is_missed_by_who_asked_for_it(
         assert main(["train", *LINE, *LOCAL, "--steps", "1", "--run", "r", *flags]) == status
     assert len(outcome("r")[1]) == 1 + 2
     said = capsys.readouterr().err.splitlines()[-1]
-    line = "seqgc: what is printed, or a file: No space left on device; the run: r"
+    line = "seqgc: standard output, or a file: No space left on device; the run: r"
     assert (said == line) == bool(status)
 
 

@@ -68,7 +68,7 @@ def test_a_page_is_drawn_whatever_windows_others_draw_in(tmp_path: Path) -> None
     [
         (
             ["report", "runs/frist", "-o", "x.html"],
-            "`targets` must be a run's folder, or a delay profile that is there; got 'runs/frist'",
+            "`targets` must be the folder of a run, or an existing delay profile; got 'runs/frist'",
         ),
         ([*TRAIN, "--run", "x" * 300], "(File name too long)"),
     ],

@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shlex
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seqgc import __main__, __version__
+from seqgc._command_line import Words
 from seqgc.cli import main
 from seqgc.errors import ParameterError
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
@@ -110,7 +114,46 @@ def test_a_shells_script_is_had_with_status_0(
 
 def test_the_table_for_shells_has_the_verbs_and_options_that_there_are() -> None:
     table = json.loads((Path(__main__.__file__).parent / "completion.json").read_text("utf-8"))
-    assert table == words(), "python -m seqgc.cli._words"
+    assert table == words(), "call seqgc.cli._help.write_words()"
+
+
+def help_of_verbs(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any, str]]:
+    """Yield each verb's name, the verb, and its help at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    verbs: list[tuple[tuple[str, ...], Any]] = [((), command())]
+    for path, verb in verbs:
+        assert main([*path, "--help"]) == 0
+        yield " ".join(path), verb, capsys.readouterr().out
+        verbs += [((*path, name), each) for name, each in getattr(verb, "commands", {}).items()]
+
+
+def test_at_80_columns_no_option_name_is_cut(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for path, verb, shown in help_of_verbs(capsys, monkeypatch):
+        assert max(map(len, shown.splitlines())) <= 80, path
+        assert "..." not in re.sub(r"[]}]\.\.\.", "", shown), path
+        assert "…" not in shown
+        for option in verb.params:
+            flags = [*option.opts, *option.secondary_opts]
+            names += [flag for flag in flags if flag.startswith("-")]
+            for flag in flags if option.param_type_name == "option" else ():
+                assert re.search(rf"(?<![\w-]){flag}(?![\w-])", shown), (path, flag)
+    assert {"--no-stochastic-rounding", "--reserved-concurrency", "-o"} <= set(names)
+
+
+def test_an_option_is_of_one_kind_in_all_verbs() -> None:
+    kinds: dict[str, set[str]] = {}
+
+    def collect(verb: Words) -> None:
+        for flags, (kind, _) in verb["options"].items():
+            for flag in re.split("[ /]", flags):
+                kinds.setdefault(flag, set()).add(kind.removesuffix("s"))
+        for each in verb["verbs"].values():
+            collect(each)
+
+    collect(words())
+    assert len(kinds) > 100
+    assert not {flag: kind for flag, kind in kinds.items() if len(kind) > 1}
 
 
 def test_the_version_is_told(capsys: Out) -> None:

@@ -245,7 +245,7 @@ BAD = {
     "train --delay-scale inf": "`delays.scale` should be a finite number; got inf",
     "demo --models 0": "`models` must be an integer >= 1 and <= 1000; got 0",
     "demo --models 1 --scheme m-sgc:B=1,W=2,lam=3": "`models` must number at least",
-    "demo --run broken.toml": "`run` must be a folder that can be made",
+    "demo --runs broken.toml": "`run` must be a folder that can be made",
     "demo --steps 0": "`steps` should be greater than or equal to 1; got 0",
     "dem": "Did you mean 'demo'?",
     "scheme deal:pices=3 -n 4": "deal takes pieces; got 'pices=3' (did you mean 'pieces'?)",

@@ -134,7 +134,7 @@ def test_a_reservation_below_the_number_of_workers_is_found(account: Any, made: 
 def test_a_time_out_too_short_to_stay_is_found(account: Any, made: Deployment) -> None:
     check = examined(account, replace(made, timeout_s=5), address=Address())["resident"]
     assert "`limit_s` must be more than 6 heartbeats" in check.detail
-    assert check.remedy == "seqgc deploy --timeout-s 900"
+    assert check.remedy == "seqgc deploy --function-timeout-s 900"
 
 
 def test_functions_that_stay_need_as_many_again_for_their_successors(
@@ -342,7 +342,7 @@ def test_the_verb_prints_what_was_found_and_its_status_says_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("seqgc.cli._doctor.open_session", lambda *, region: account)  # noqa: ARG005
+    monkeypatch.setattr("seqgc.cli._deploy.open_session", lambda *, region: account)  # noqa: ARG005
     monkeypatch.chdir(tmp_path)
     write_deployment(tmp_path / "seqgc-lambda.toml", made)
     assert main(["doctor", "-n", "16", "--json"]) == 0
@@ -352,7 +352,7 @@ def test_the_verb_prints_what_was_found_and_its_status_says_it(
     assert list(statuses) == ACCOUNT_CHECKS + OTHERS + PROBES
     assert statuses["payload"] == "skipped"
 
-    assert main(["doctor", "-n", "2000", "--no-probe", "--parameters", "11227812"]) == 1
+    assert main(["doctor", "-n", "2000", "--no-invoke", "--parameters", "11227812"]) == 1
     shown = capsys.readouterr().out
     assert "aws service-quotas request-service-quota-increase" in " ".join(shown.split())
     assert shown.count("failed") == 3

@@ -180,7 +180,7 @@ def test_a_stack_of_which_nothing_is_left_is_said_to_be_gone(account: Any) -> No
 def test_the_verb_lists_asks_and_leaves_data_that_can_be_deleted_later(
     account: Any, deployed: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
 ) -> None:
-    monkeypatch.setattr("seqgc.cli._destroy.open_session", lambda *, region: account)  # noqa: ARG005
+    monkeypatch.setattr("seqgc.cli._deploy.open_session", lambda *, region: account)  # noqa: ARG005
     monkeypatch.chdir(tmp_path)
     file = Path("seqgc-lambda.toml")
     write_deployment(file, deployed)
@@ -188,11 +188,11 @@ def test_the_verb_lists_asks_and_leaves_data_that_can_be_deleted_later(
     assert capsys.readouterr().err.startswith("seqgc: `yes` must be given")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    assert main(["destroy", "--data"]) == 1
+    assert main(["destroy", "--delete-data"]) == 1
     asked = capsys.readouterr().err
     assert deployed.bucket in asked
-    assert asked.endswith("nothing is deleted, as answered\n")
-    assert main(["destroy", "--data", "--dry-run", "--json"]) == 0
+    assert asked.endswith("nothing is deleted\n")
+    assert main(["destroy", "--delete-data", "--dry-run", "--json"]) == 0
     would = json.loads(capsys.readouterr().out)
     assert (would["deleted"], would["stays"]) == (False, [])
     assert left() == (1, 1, 1)

@@ -65,7 +65,7 @@ def test_another_schema_is_refused(capsys: Out) -> None:
     [
         ("run", "`output` must be given"),
         ("run -o p.csv", "`output` must be the name of an .html file"),
-        ("run -o nowhere/p.html", "`output` must be in a folder that is there"),
+        ("run -o nowhere/p.html", "`output` must be in an existing folder"),
         ("run -o run/folder.html", "`output` must be a file, and is a folder"),
         ("run -o /proc/p.html", "`output` must be a file that can be written ("),
         (f"run -o {300 * 'p'}.html", "`output` must be a file that can be written (File name too"),
@@ -73,7 +73,7 @@ def test_another_schema_is_refused(capsys: Out) -> None:
         ("a.csv -o p.html", "a.csv"),
         ("p.npz p.npz -o p.html", "`targets` must be one delay profile, or runs"),
         ("p.npz -o p.html --watch", "`watch` must be left out"),
-        ("run run -o p.html --watch", "`watch` must be of one run"),
+        ("run run -o p.html --watch", "`watch` must be used with one run"),
         ("run -o p.html --alpha 1", "`alpha` must be left out"),
         ("p.npz -o p.html --alpha -3", "`alpha` must be a finite number >= 0"),
         ("run run run run run run run run run -o p.html", "`targets` must be 8 runs at most"),

@@ -1,0 +1,195 @@
+"""Words of the command line that are read before the verbs are imported, which takes a second.
+
+- The words with which a shell is answered when TAB is pressed. They come from a table,
+  ``completion.json``, of verbs, options and their help (`seqgc.cli._help.write_words`).
+  ``seqgc --install-completion`` installs typer's script for a shell; the script asks in environment
+  variables. The table has neither values of options nor files; shells complete files.
+- The format of messages (``--log-format``, ``--quiet``), so that an error in the command line is
+  reported in that format, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypedDict
+
+__all__ = [
+    "LOG_FORMAT",
+    "QUIET",
+    "TABLE",
+    "VARIABLE",
+    "MessageFormat",
+    "Words",
+    "answered",
+    "message_format",
+]
+
+TABLE: Final = Path(__file__).with_name("completion.json")
+LOG_FORMAT: Final = "--log-format"
+QUIET: Final = "--quiet"
+VARIABLE: Final = "SEQGC_LOG_FORMAT"
+
+
+class Words(TypedDict):
+    """The options of a verb by their flags, each with its kind and help, and the verbs below it."""
+
+    help: str
+    options: dict[str, list[str]]  # kind (flag, value or values), help
+    verbs: dict[str, Words]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """The format of messages, not checked yet, and whether only warnings and errors are wanted."""
+
+    format: str = "text"
+    quiet: bool = False
+
+
+def message_format(arguments: Sequence[str]) -> MessageFormat:
+    """Return the format for which a command line (without ``seqgc``) or the environment asks.
+
+    Examples
+    --------
+    >>> message_format(["train", "run.toml", "--quiet", "--log-format=json"])
+    MessageFormat(format='json', quiet=True)
+    >>> message_format(["train", "--run", "--quiet"]).quiet  # the name of a folder
+    False
+    """
+    verb: Words = json.loads(TABLE.read_text("utf-8"))
+    wanted, quiet = os.environ.get(VARIABLE, "text"), False
+    words, ended = iter(arguments), False
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word in verb["verbs"]:  # its options follow
+            verb, ended = verb["verbs"][word], False
+        elif ended or word == "--":
+            ended = True
+        elif word == QUIET:
+            quiet = True
+        elif flag == LOG_FORMAT:
+            wanted = value if equals else next(words, wanted)
+        elif not equals and _kind_of(verb, flag) in ("value", "values"):
+            next(words, None)
+    return MessageFormat(wanted, quiet)
+
+
+# ---- completion ----------------------------------------------------------------------------------
+
+
+def answered() -> bool:
+    """Answer the shell; return False if it does not ask for completions."""
+    instruction, _, shell = os.environ["_SEQGC_COMPLETE"].partition("_")
+    if instruction != "complete" or shell not in _ANSWERS:
+        return False
+    table: Words = json.loads(TABLE.read_text("utf-8"))
+    candidates = _candidates(table, *_typed(shell))
+    if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        raise SystemExit(not candidates)  # fish then completes files
+    sys.stdout.write(_ANSWERS[shell](candidates) + "\n")
+    return True
+
+
+def _candidates(table: Words, words: Sequence[str], start: str) -> dict[str, str]:
+    """Return the words that may follow ``words`` and begin with ``start``, and their help."""
+    open_option, used = "", set[str]()
+    for word in words:
+        if open_option:
+            open_option = ""
+        elif word in table["verbs"]:
+            table, used = table["verbs"][word], set()
+        elif flags := _flags_of(table, word.partition("=")[0]):
+            kind, _ = table["options"][flags]
+            open_option = flags if kind != "flag" and "=" not in word else ""
+            if kind != "values":
+                used.add(flags)
+    if start.startswith("-") and "=" not in start and "--" not in words:
+        used.discard(open_option)  # it has no value yet
+        candidates = {
+            flag: about
+            for flags, (_, about) in table["options"].items()
+            if flags not in used
+            for flag in _split(flags)
+        }
+        candidates["--help"] = "Show this message and exit."
+    else:
+        verbs = {} if open_option else table["verbs"]
+        candidates = {name: verb["help"] for name, verb in verbs.items()}
+    return {word: about for word, about in candidates.items() if word.startswith(start)}
+
+
+def _kind_of(table: Words, flag: str) -> str:
+    """Return the kind of a verb's option; empty if the verb does not have it."""
+    return table["options"][flags][0] if (flags := _flags_of(table, flag)) else ""
+
+
+def _flags_of(table: Words, flag: str) -> str:
+    return next((flags for flags in table["options"] if flag in _split(flags)), "")
+
+
+def _split(flags: str) -> list[str]:
+    return re.split("[ /]", flags)
+
+
+def _typed(shell: str) -> tuple[list[str], str]:
+    """Return the words after ``seqgc`` that are complete, and the one that is being typed."""
+    if shell == "bash":
+        number = int(os.environ["COMP_CWORD"])
+        words = _words(os.environ["COMP_WORDS"])
+        return words[1:number], words[number] if number < len(words) else ""
+    text = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = _words(text)[1:]
+    if shell in ("powershell", "pwsh"):
+        start = os.environ.get("_TYPER_COMPLETE_WORD_TO_COMPLETE", "")
+        return words[:-1] if start else words, start
+    return (words, "") if not words or text.endswith(" ") else (words[:-1], words[-1])
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line, which may end within a word."""
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words = list[str | None]()
+    try:
+        words.extend(iter(lexer.get_token, None))
+    except ValueError:  # a quotation is still open
+        words.append(lexer.token)
+    return [word for word in words if word is not None]
+
+
+def _bash(candidates: Mapping[str, str]) -> str:
+    return "\n".join(candidates)
+
+
+def _zsh(candidates: Mapping[str, str]) -> str:
+    pairs = [f'"{_escaped(word)}":"{_escaped(about)}"' for word, about in candidates.items()]
+    return "_arguments '*: :((" + "\n".join(pairs) + "))'" if pairs else "_files"
+
+
+def _escaped(text: str) -> str:
+    text = text.replace('"', '""').replace("'", "''")
+    return re.sub(r"[$`]", r"\\\g<0>", text).replace(":", r"\\:")
+
+
+def _fish(candidates: Mapping[str, str]) -> str:
+    return "\n".join(f"{word}\t{about}" for word, about in candidates.items())
+
+
+def _powershell(candidates: Mapping[str, str]) -> str:
+    return "\n".join(f"{word}:::{about}" for word, about in candidates.items())
+
+
+_ANSWERS: Final = {
+    "bash": _bash,
+    "fish": _fish,
+    "powershell": _powershell,
+    "pwsh": _powershell,
+    "zsh": _zsh,
+}
