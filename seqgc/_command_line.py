@@ -1,7 +1,7 @@
 """Words of the command line that are read before the verbs are imported, which takes a second.
 
 - The words with which a shell is answered when TAB is pressed. They come from a table,
-  ``completion.json``, of verbs, options and their help (`seqgc.cli._help.write_words`).
+  ``completion.json``, of verbs, options and their help (`seqgc.cli._help`).
   ``seqgc --install-completion`` installs typer's script for a shell; the script asks in environment
   variables. The table has neither values of options nor files; shells complete files.
 - The format of messages (``--log-format``, ``--quiet``), so that an error in the command line is

@@ -45,7 +45,7 @@ def put(
     replace: Annotated[bool, "--replace", "Replace other data of this name."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a data set to the data sets of this machine and of the functions."""
+    """Copy a data set to this machine's and the functions' folders."""
     require_unregistered(name)
     source = _named("path", path)
     mounted = None if mount is None else _named("mount", mount)
@@ -83,6 +83,6 @@ def _named(argument: str, path: str) -> Path:
     return Path(path)
 
 
-app.command(
-    "put", cls=Verb, help="Copy a data set to the data sets of this machine and of the functions."
-)(with_plugins(put))
+app.command("put", cls=Verb, help="Copy a data set to this machine's and the functions' folders.")(
+    with_plugins(put)
+)

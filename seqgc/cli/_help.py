@@ -1,19 +1,18 @@
 """The help of verbs: in sections, within 80 columns, without cutting the name of an option.
 
 The same names and texts make the table from which TAB is answered (`seqgc._command_line`). After a
-change of verbs or options, `write_words` writes it.
+change of verbs or options, ``python -m tests.cli.inside`` writes it.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from seqgc._command_line import TABLE, Words
+from seqgc._command_line import Words
 
-__all__ = ["Group", "Verb", "words", "write_words"]
+__all__ = ["Group", "Verb", "words"]
 
 
 class Verb(TyperCommand):
@@ -57,10 +56,3 @@ def words(verb: Any) -> Words:
         options[flags] = [kind, " ".join((each.help or "").split())]
     verbs = {name: words(each) for name, each in getattr(verb, "commands", {}).items()}
     return Words(help=" ".join(verb.get_short_help_str().split()), options=options, verbs=verbs)
-
-
-def write_words() -> None:
-    """Write the table of the command line as it is now."""
-    from seqgc.cli._main import command
-
-    TABLE.write_text(json.dumps(words(command()), indent=1, ensure_ascii=False) + "\n", "utf-8")

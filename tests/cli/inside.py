@@ -1,5 +1,8 @@
 """Parts of the command line that users cannot reach, imported here for all tests."""
 
+import json
+
+from seqgc._command_line import TABLE, Words
 from seqgc.cli import _help
 from seqgc.cli._main import MEANINGS, Status, command
 from seqgc.cli._messages import speaking
@@ -15,7 +18,7 @@ from seqgc.cli._run import (
 from seqgc.cli._show import busy
 
 
-def words() -> _help.Words:
+def words() -> Words:
     """The table of completions as the command line has it now."""
     return _help.words(command())
 
@@ -40,3 +43,7 @@ __all__ = [
     "speaking",
     "words",
 ]
+
+
+if __name__ == "__main__":
+    TABLE.write_text(json.dumps(words(), indent=1, ensure_ascii=False) + "\n", "utf-8")
