@@ -1,6 +1,6 @@
 """A search with Optuna's ask and tell: each batch of trials is one run, which trains them at once.
 
-``pip install optuna 'seqgc[demo]'``, then ``python -m examples.optuna_search``.
+``pip install optuna``, and seqgc's extra ``demo``; then ``python -m examples.optuna_search``.
 """
 
 from functools import partial
