@@ -1,9 +1,9 @@
 """Refuse an install of torch that would bring CUDA's gigabytes, before they are downloaded.
 
-Asks pip what it would install (`pip install --dry-run --report`) and reads along: pip is stopped
-as soon as it collects a package of the CUDA family or starts on a torch wheel too large to be a CPU
-build. (An index that publishes wheels' metadata makes a dry run cheap; where one does not, pip
-fetches the whole wheel even for a dry run, so waiting for the report would be too late.)
+The program asks pip what it would install (`pip install --dry-run --report`) and reads its output.
+It stops pip as soon as pip collects a package of the CUDA family, or fetches a torch wheel that is
+too large for a CPU build. (If an index publishes wheels' metadata, a dry run is cheap. If not, pip
+fetches the whole wheel even for a dry run, and waiting for the report would be too late.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pinned_version(constraints: str) -> str:
 
 
 def is_installed(pinned: str) -> bool:
-    """Whether this environment has that version, of any build: then pip leaves it as it is."""
+    """Return whether this environment has that version, of any build; pip then keeps it."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -62,7 +62,7 @@ def objection_to_line(line: str) -> str | None:
 
 
 def objection_to_plan(versions: Mapping[str, str]) -> str | None:
-    """Return why what pip would install (name → version) is not the CPU build, or None."""
+    """Return why an install (name → version) is not the CPU build, or None."""
     for name in versions:
         if CUDA_FAMILY.match(name):
             return f"it installs {name}"
@@ -71,13 +71,13 @@ def objection_to_plan(versions: Mapping[str, str]) -> str | None:
 
 
 def planned_versions(report: Path) -> dict[str, str]:
-    """Read a report of pip: what it would install."""
+    """Return the packages that a report of pip lists."""
     items = json.loads(report.read_text(encoding="utf-8"))["install"]
     return {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in items}
 
 
 def first_objection(lines: Iterable[str], seen: list[str]) -> str | None:
-    """Return the first objection to a line; what was read is kept in ``seen``."""
+    """Return the first objection to a line; append the lines to ``seen``."""
     for line in lines:
         seen.append(line)
         if objection := objection_to_line(line):
@@ -99,7 +99,7 @@ def objection_to_pip(command: Sequence[str]) -> str | None:
             text=True,
         )
         seen: list[str] = []
-        with pip:  # waits, so that nothing writes to the folder when it is removed
+        with pip:  # wait for pip, so that it does not write to a folder that is being removed
             assert pip.stdout is not None
             if objection := first_objection(pip.stdout, seen):
                 pip.kill()

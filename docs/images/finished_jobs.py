@@ -1,8 +1,9 @@
-"""Make README's picture and numbers again: ``python docs/images/finished_jobs.py [RECORDING]``.
+"""Draw README's picture and print its numbers: ``python docs/images/finished_jobs.py [RECORDING]``.
 
-60 jobs on 64 generated Lambda functions, replayed; the same replay as in README. Prints the seconds
-of each scheme in the picture, and their means over 100 such profiles. With a delay profile (.npz or
-.csv) of 64 workers or more, prints those on each 64 of its workers, too: its rounds are repeated.
+The program replays 60 jobs on 64 generated Lambda functions, as README does. It prints the seconds
+of each scheme in the picture, and their means over 100 such profiles. RECORDING is a delay profile
+(.npz or .csv) of 64 workers or more. The program then also prints the seconds on each 64 of its
+workers, with the rounds repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def generated(seed: int) -> DelayProfile:
 
 
 def recorded(path: str | Path) -> list[DelayProfile]:
-    """Return each 64 workers of a recording; of one without alpha it is the generator's."""
+    """Return each 64 workers of a recording; without an alpha it gets the generator's."""
     profile = read_profile(path)
     meta = replace(profile.meta, alpha=profile.meta.alpha or LAMBDA_CNN.alpha)
     stops = range(WORKERS, profile.num_workers + 1, WORKERS)
