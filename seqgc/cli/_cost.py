@@ -138,7 +138,7 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     config, plan, crew = run.config, run.plan, run.workers
     if config.max_usd is not None:
         crew.budget(plan, config.max_usd)
-    scheme = plan.setting(crew.n).scheme.spec
+    scheme = plan.on(crew.n).setting.scheme.spec
     reach = _reach_of(config.backend)
     predicted = run.forecast or workers.forecast(plan, crew.n, config.function, reach=reach)
     if run.forecast is not None:

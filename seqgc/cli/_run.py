@@ -61,7 +61,7 @@ class PreparedRun:
         config = self.config
         settled: Values = {
             "payload": self.plan.payload,
-            "jobs_per_round": self.plan.setting(config.workers).jobs_per_round,
+            "jobs_per_round": self.plan.on(config.workers).setting.jobs_per_round,
         }
         if self.forecast is not None:
             store = {"store": self.forecast.where}
@@ -111,8 +111,8 @@ class PreparedRun:
             why = f" ({dated.missed})" if dated.missed else ""
             with suppress(OSError):  # nobody is there to read it
                 say("prices", f"prices of {region}, {dated.as_of}: {dated.source}{why}")
-        setting = plan.setting(crew.n)
-        rounds = num_rounds(setting.scheme, plan.num_jobs(setting))
+        planned = plan.on(crew.n)
+        rounds = num_rounds(planned.setting.scheme, planned.num_jobs)
         counted = budget if self.forecast is not None else None
         with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
             shown = Forgiving(progress, warn=lambda _: None)  # who could be warned there?
@@ -189,7 +189,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
 def _require_setting(plan: TrainingPlan, config: RunConfig) -> None:
     """Refuse what the scheme is not for; what is wrong with updates, by what was said of them."""
     try:
-        plan.setting(config.workers)
+        plan.on(config.workers)
     except ParameterError as error:
         if error.argument != "updates":
             raise

@@ -24,6 +24,7 @@ from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Defence, Uncoded
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TrainingPlan, Updates, evaluate
+from seqgc.training.plan import PlannedRun
 
 __all__ = ["TorchTrainees"]
 
@@ -74,7 +75,7 @@ class TorchTrainees:
 
     def check(self, setting: Setting) -> None:
         """Refuse a defence that these models cannot be trained by, with `ParameterError`."""
-        self._plan(setting, lr=1.0, most=1).setting(setting.scheme.n)
+        self._plan(setting, lr=1.0, most=1).on(setting.scheme.n)
 
     def _plan(self, setting: Setting, *, lr: float, most: int) -> TrainingPlan:
         models = [self._model(model, lr) for model in self.plan.models]
@@ -119,7 +120,7 @@ class TorchTrial:
         self, plan: TrainingPlan, setting: Setting, *, target: float, until_s: float
     ) -> None:
         store, self._models = MemoryStore(), plan.models
-        self._inner = plan.workload(setting, store=store)
+        self._inner = PlannedRun(plan=plan, setting=setting).workload(store=store)
         self.compute = TorchCompute(
             [model.objective for model in plan.models],
             store=store,

@@ -28,9 +28,8 @@ from seqgc.models.provenance import (
     plain,
     versions,
 )
-from seqgc.rounds import Setting
 from seqgc.training.callbacks import stateful
-from seqgc.training.plan import TrainingPlan
+from seqgc.training.plan import PlannedRun
 
 __all__ = ["changes", "completed", "fingerprint", "require_same"]
 
@@ -38,12 +37,13 @@ _MEASURED = "validation", "test_dataset", "dataset", "loss", "autocast"
 
 
 def fingerprint(
-    plan: TrainingPlan, setting: Setting, *, config: str, callbacks: Sequence[object] = ()
+    planned: PlannedRun, *, config: str, callbacks: Sequence[object] = ()
 ) -> dict[str, str]:
     """Return what a run depends on, by a name that a reader knows.
 
     ``config`` is the text of its ``config.toml``. Of ``callbacks`` those count that have a state.
     """
+    plan, setting = planned.plan, planned.setting
     seen = _of_config(config)
     seen |= versions() | {"numpy": np.__version__}
     parts = (plan, setting, setting.rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
@@ -30,7 +31,14 @@ from seqgc.training.work import (
 )
 from seqgc.training.workload import ModelsWorkload, TorchWorkload
 
-__all__ = ["ROUND_LIMIT_S", "OnFailure", "RecordingPlan", "TrainingPlan", "num_points"]
+__all__ = [
+    "ROUND_LIMIT_S",
+    "OnFailure",
+    "PlannedRun",
+    "RecordingPlan",
+    "TrainingPlan",
+    "num_points",
+]
 
 OnFailure: TypeAlias = Literal["go-on", "stop"]
 
@@ -112,11 +120,28 @@ class TrainingPlan:
             rule = "must be off in a run that looks for a better scheme"
             raise ParameterError("stale", rule, self.stale)
 
-    def setting(self, n: int) -> Setting:
-        """Return how rounds are run at first, on ``n`` workers.
+    def on(self, workers: int) -> PlannedRun:
+        """Return the run of this plan on ``workers`` workers: checked once, and passed on whole.
 
-        ParameterError if the scheme is not for so many, or there are too few models for it.
+        Raises
+        ------
+        ParameterError
+            If the scheme is for another number of workers, needs more models, or cannot be
+            combined with the plan's other fields.
+
+        Examples
+        --------
+        >>> from functools import partial
+        >>> from torch.optim import SGD
+        >>> from seqgc import registered_model
+        >>> model = registered_model("net", module="mlp", optimizer=partial(SGD, lr=0.1))
+        >>> plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=3)
+        >>> plan.on(4).setting.scheme.n, plan.on(4).num_jobs
+        (4, 3)
         """
+        return PlannedRun(plan=self, setting=self._setting(workers))
+
+    def _setting(self, n: int) -> Setting:
         scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
         setting = scheme if isinstance(scheme, Setting) else Setting(scheme=scheme)
         if setting.scheme.n != n:
@@ -157,135 +182,160 @@ class TrainingPlan:
             if self.stale:
                 rule = f"must be left out with {defence.spec}, which says how late gradients may be"
                 raise ParameterError("stale", rule, self.stale)
-            self._updates_of(defence).require_fit(self.models, defence)
+            self.updates_of(defence).require_fit(self.models, defence)
         elif self.updates is not None:
             rule = f"must be left out with {defence.spec}, whose gradients are applied as a whole"
             raise ParameterError("updates", rule, self.updates, "or take a defence like ssp")
 
-    def _updates_of(self, defence: PolicyDefence) -> Updates:
+    def updates_of(self, defence: PolicyDefence) -> Updates:
+        """Return how the parts of a batch are used: as the plan says, or as the defence does."""
         usual = Updates() if defence.kind == "stale" else Updates(apply="clock")
         return self.updates or usual
 
-    def workload(
-        self, setting: Setting, *, store: WeightStore, callbacks: Sequence[object] = ()
-    ) -> ModelsWorkload:
-        """Return what trains the plan's models under a setting, with weights in a store."""
-        scheme = setting.scheme
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedRun:
+    """A run of a plan on a number of workers (`TrainingPlan.on`).
+
+    ``setting`` says how rounds are run at first: the scheme, its closing rule with a time limit,
+    and the number of jobs in a round.
+    """
+
+    plan: TrainingPlan
+    setting: Setting
+
+    def workload(self, *, store: WeightStore, callbacks: Sequence[object] = ()) -> ModelsWorkload:
+        """Return the workload that trains the models, with their weights in ``store``."""
+        plan, scheme = self.plan, self.setting.scheme
         if _in_parts(scheme):
             return StaleWorkload(
-                self.models,
+                plan.models,
                 scheme=scheme,
                 store=store,
-                precision=self.precision,
-                jobs_per_round=setting.jobs_per_round,
-                updates=self._updates_of(scheme),
+                precision=plan.precision,
+                jobs_per_round=self.setting.jobs_per_round,
+                updates=self.plan.updates_of(scheme),
                 callbacks=callbacks,
-                steps=self.steps,
+                steps=plan.steps,
             )
         return TorchWorkload(
-            self.models,
+            plan.models,
             scheme=scheme,
             store=store,
-            precision=self.precision,
-            jobs_per_round=setting.jobs_per_round,
-            stale=self.stale,
+            precision=plan.precision,
+            jobs_per_round=self.setting.jobs_per_round,
+            stale=plan.stale,
             callbacks=callbacks,
-            steps=self.steps,
+            steps=plan.steps,
         )
 
-    def repeats(self, setting: Setting) -> bool:
-        """Say whether a run that is resumed ends in the same bits as one that never ended."""
-        if not _in_parts(defence := setting.scheme):
+    @property
+    def repeats(self) -> bool:
+        """True if a resumed run ends in the same bits as a run without interruption."""
+        if not _in_parts(defence := self.setting.scheme):
             return not isinstance(defence, Controlled)  # whose shares may be others then
-        updates = self._updates_of(defence)
+        updates = self.plan.updates_of(defence)
         at_once = defence.staleness == 0 and updates.apply == "clock"
         return at_once or updates.refresh == "late"
 
-    def shortcomings(self, setting: Setting) -> list[str]:
-        """Return what is worth a warning before the run begins."""
-        warnings = [each for model in self.models for each in frozen_statistics(model)]
-        for model in one_of_each(self.models):
-            warnings += narrowing(model, self.precision)
-        replicas = replicas_of(setting.scheme) if self.audit else ()
+    def shortcomings(self) -> list[str]:
+        """Return the warnings that are due before the run begins."""
+        plan = self.plan
+        warnings = [each for model in plan.models for each in frozen_statistics(model)]
+        for model in one_of_each(plan.models):
+            warnings += narrowing(model, plan.precision)
+        replicas = replicas_of(self.setting.scheme) if plan.audit else ()
         if (alone := replicas.count(1)) == 0:
             return warnings
         what = f"{alone} of a job's {len(replicas)} results come from one worker each"
         return [*warnings, f"audit: {what}; a finite lie in one of these is not found"]
 
-    def num_jobs(self, setting: Setting) -> int:
-        """Return how many jobs the run has."""
-        return self.steps * (len(self.models) // setting.jobs_per_round)
+    @property
+    def bundles(self) -> int:
+        """The number of groups of ``jobs_per_round`` models that take turns."""
+        return len(self.plan.models) // self.setting.jobs_per_round
 
-    def max_delay(self, setting: Setting) -> int:
-        """Return the largest delay of all schemes that the run may come to, rounds."""
-        if isinstance(setting.scheme, PolicyDefence):
-            return setting.scheme.delay
-        if self.adaptation is None:
-            return setting.scheme.jobs_in_flight(len(self.models) // setting.jobs_per_round) - 1
-        return len(self.models) // setting.jobs_per_round - 1
+    @property
+    def num_jobs(self) -> int:
+        """The number of jobs of the run: a step of every bundle, ``steps`` times."""
+        return self.plan.steps * self.bundles
 
-    def _jobs_read(self, setting: Setting) -> int:
-        """Return of how many jobs, the latest included, a worker may be asked for results."""
-        if isinstance(setting.scheme, PolicyDefence):
-            return setting.scheme.jobs_per_task
-        read = setting.scheme.jobs_read(len(self.models) // setting.jobs_per_round)
-        if self.adaptation is None:
+    @property
+    def max_delay(self) -> int:
+        """The largest delay, in rounds, of all schemes that the run may switch to."""
+        scheme = self.setting.scheme
+        if isinstance(scheme, PolicyDefence):
+            return scheme.delay
+        if self.plan.adaptation is None:
+            return scheme.jobs_in_flight(self.bundles) - 1
+        return self.bundles - 1
+
+    def _jobs_read(self) -> int:
+        """Return the number of most recent jobs whose weights a task may still read."""
+        scheme = self.setting.scheme
+        if isinstance(scheme, PolicyDefence):
+            return scheme.jobs_per_task
+        read = scheme.jobs_read(self.bundles)
+        if self.plan.adaptation is None:
             return read
-        return max(read, 2 * self.max_delay(setting) + 1)  # of one that takes late answers
+        return max(read, 2 * self.max_delay + 1)  # of a scheme that takes late answers
 
-    def sizes(self, setting: Setting) -> TaskSizes:
-        """Return what the heaviest task weighs."""
-        scheme, jobs, versions = setting.scheme, 1, 1
+    @cached_property
+    def sizes(self) -> TaskSizes:
+        """The bytes of the heaviest task."""
+        plan, setting, jobs, versions = self.plan, self.setting, 1, 1
+        scheme = setting.scheme
         if isinstance(scheme, PolicyDefence):
             jobs = scheme.jobs_per_task
-            if _in_parts(scheme) and self._updates_of(scheme).publishes_each:
+            if _in_parts(scheme) and self.plan.updates_of(scheme).publishes_each:
                 versions = scheme.n
         elif not isinstance(scheme, Deal):
-            jobs = most_mini_tasks(scheme, self.num_jobs(setting))
-        load = max(float(scheme.loads_of(m.batch_size).max()) for m in self.models)
+            jobs = most_mini_tasks(scheme, self.num_jobs)
+        load = max(float(scheme.loads_of(m.batch_size).max()) for m in plan.models)
         sizes = task_sizes(
-            self.models,
+            plan.models,
             jobs_per_round=setting.jobs_per_round,
             load=load * jobs if isinstance(scheme, PolicyDefence) else load,
             mini_tasks=jobs,
-            precision=self.precision,
-            payload=self.payload or self.precision,
+            precision=plan.precision,
+            payload=plan.payload or plan.precision,
         )
         return replace(sizes, versions=versions)
 
-    def needs(self, setting: Setting) -> frozenset[Capability]:
-        """Return what workers must be able to do."""
-        return needs_of(setting, batch_sizes(self.models))
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """The capabilities that workers must have."""
+        return needs_of(self.setting, batch_sizes(self.plan.models))
 
     def work(
         self,
         run: Path,
         *,
-        setting: Setting,
         master: int = 1,
         pin: Mapping[str, str] | None = None,
         name: str = "",
     ) -> Work:
-        """Return what workers are to know of the run in that folder; for ``pin`` see `Crew`.
+        """Return what workers must know of the run in the folder ``run``; for ``pin`` see `Crew`.
 
-        The run's ``name`` is the folder's, unless it began with another one.
+        ``name`` is the name that the run began with; by default its folder's.
         """
+        plan, setting = self.plan, self.setting
         name = name or run.resolve().name
         return Work(
             name=name,
             run_id=name if master == 1 else f"{name}.{master}",
-            models=tuple(self.models),
-            precision=self.precision,
-            payload=self.payload or self.precision,
-            stochastic_rounding=self.stochastic_rounding,
+            models=tuple(plan.models),
+            precision=plan.precision,
+            payload=plan.payload or plan.precision,
+            stochastic_rounding=plan.stochastic_rounding,
             weights=run.absolute() / ("weights" if master == 1 else f"weights-{master}"),
-            cached_weights=self._jobs_read(setting) * setting.jobs_per_round,
-            code=setting.scheme.spec[:100] if self.adaptation is None else "",
-            sizes=self.sizes(setting),
-            fixed=self.adaptation is None,
+            cached_weights=self._jobs_read() * setting.jobs_per_round,
+            code=setting.scheme.spec[:100] if plan.adaptation is None else "",
+            sizes=self.sizes,
+            fixed=plan.adaptation is None,
             occasion=lambda task: (task.round, setting.jobs_per_round * task.load),
             piece_loads=_piece_loads(setting),
-            needs=self.needs(setting),
+            needs=self.needs,
             pin=pin or {},
         )
 

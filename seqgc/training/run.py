@@ -31,9 +31,9 @@ from seqgc.stores import RetiringStore
 from seqgc.training.adaptive import Switch
 from seqgc.training.checkpointer import RandomState, RunState
 from seqgc.training.fingerprint import fingerprint
-from seqgc.training.on_disk import OnDisk, master_of
-from seqgc.training.plan import TrainingPlan
+from seqgc.training.plan import PlannedRun, TrainingPlan
 from seqgc.training.results import TrainResult
+from seqgc.training.resuming import RunRecord, acquire_run
 from seqgc.training.session import Session
 from seqgc.training.tuner import BackgroundTuner, Tuner
 from seqgc.training.work import Crew, LeaseObserver, Work, Workers
@@ -100,18 +100,18 @@ def train(
     >>> result.jobs, result.counts.rounds, result.scheme
     (3, 3, 'gc:s=1')
     """
-    setting = plan.setting(workers.n)
-    path = new_run_path("runs", setting.scheme.spec) if run is None else Path(run)
+    planned = plan.on(workers.n)
+    path = new_run_path("runs", planned.setting.scheme.spec) if run is None else Path(run)
     require_new(path)
-    work = plan.work(path.absolute(), setting=setting)
-    now = fingerprint(plan, setting, config=config, callbacks=callbacks)
+    work = planned.work(path.absolute())
+    now = fingerprint(planned, config=config, callbacks=callbacks)
 
-    def begin() -> AbstractContextManager[OnDisk]:
+    def begin() -> AbstractContextManager[RunRecord]:
         directory = RunDirectory(path, config=config)
-        return master_of(directory, plan, workers, now=now, observers=observers)
+        return acquire_run(directory, planned, now=now, observers=observers)
 
     return _execute(
-        plan, workers, work, begin, observers=observers, tuner=tuner, callbacks=callbacks
+        planned, workers, work, begin, observers=observers, tuner=tuner, callbacks=callbacks
     )
 
 
@@ -149,12 +149,11 @@ def resume(
     BudgetError
         If it has spent more already than a budget among the observers allows.
     """
-    directory, setting = RunDirectory(run, reopened=True), plan.setting(workers.n)
-    now = fingerprint(plan, setting, config=directory.config, callbacks=callbacks)
-    begun = master_of(
+    directory, planned = RunDirectory(run, reopened=True), plan.on(workers.n)
+    now = fingerprint(planned, config=directory.config, callbacks=callbacks)
+    begun = acquire_run(
         directory,
-        plan,
-        workers,
+        planned,
         now=now,
         observers=observers,
         accept_changes=accept_changes,
@@ -163,11 +162,9 @@ def resume(
         pin = {} if accept_changes else record.recorder.history.pin
         master = record.recorder.master
         name = record.recorder.history.name
-        work = plan.work(
-            directory.path.absolute(), setting=setting, master=master, pin=pin, name=name
-        )
+        work = planned.work(directory.path.absolute(), master=master, pin=pin, name=name)
         return _execute(
-            plan,
+            planned,
             workers,
             work,
             lambda: nullcontext(record),
@@ -178,16 +175,16 @@ def resume(
 
 
 def _execute(
-    plan: TrainingPlan,
+    planned: PlannedRun,
     workers: Workers,
     work: Work,
-    begin: Callable[[], AbstractContextManager[OnDisk]],
+    begin: Callable[[], AbstractContextManager[RunRecord]],
     *,
     observers: Sequence[Observer],
     tuner: Tuner | None,
     callbacks: Sequence[object],
 ) -> TrainResult:
-    setting, switches = plan.setting(workers.n), list[Switch]()
+    plan, switches = planned.plan, list[Switch]()
     workers.check(work)
     RandomState.now()  # refuses what no checkpoint could hold
     with ExitStack() as stack:
@@ -195,24 +192,23 @@ def _execute(
         crew = stack.enter_context(workers.open(work))
         store = crew.store
         if crew.grace_s is not None:
-            delay = plan.max_delay(setting)
-            store = slow = RetiringStore(store, rounds=delay, grace_s=crew.grace_s)
+            slow = RetiringStore(store, rounds=planned.max_delay, grace_s=crew.grace_s)
+            store = slow
             stack.callback(slow.close)
             observers = [_retiring(slow), *observers]
-        workload = plan.workload(setting, store=store, callbacks=callbacks)
+        workload = planned.workload(store=store, callbacks=callbacks)
         workload.require_steps(plan.steps)
         stack.callback(workload.abandon)  # in a run that failed some have not been discarded
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
         stack.callback(record.recorder.rest)
-        warnings = [*record.warnings, *record.recorder.pin(crew.pin), *plan.shortcomings(setting)]
+        warnings = [*record.warnings, *record.recorder.pin(crew.pin), *planned.shortcomings()]
         stack.callback(backend.close)  # while there is still somebody to note what it comes to
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
         session = Session(
             workload,
-            plan=plan,
-            setting=setting,
+            run=planned,
             switches=switches,
             tuner=tuner,
             observers=observers,
@@ -239,7 +235,7 @@ def _execute(
         seen, unevaluated = _evaluated(workload, plan.models)
         result = TrainResult(
             run=path,
-            scheme=setting.scheme.spec,
+            scheme=planned.setting.scheme.spec,
             jobs=session.num_jobs,
             seconds=seconds,
             counts=session.counts,

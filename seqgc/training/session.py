@@ -27,7 +27,7 @@ from seqgc.errors import (
     StoreError,
     one_line,
 )
-from seqgc.rounds import PolicyDefence, Setting, num_rounds
+from seqgc.rounds import PolicyDefence, num_rounds
 from seqgc.runs.checkpoints import save_states
 from seqgc.runs.folder import EventLog, Forgiving, RunDirectory
 from seqgc.runs.metrics import MetricsLog
@@ -38,9 +38,9 @@ from seqgc.training.adaptive import Switch
 from seqgc.training.callbacks import Validated
 from seqgc.training.checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
 from seqgc.training.history import Recorder
-from seqgc.training.plan import TrainingPlan
-from seqgc.training.policies import ControlledCourse, Course, OwnCourse, SchemeCourse
+from seqgc.training.plan import PlannedRun
 from seqgc.training.results import RunCounts
+from seqgc.training.strategies import ControlledStrategy, PolicyStrategy, SchemeStrategy, Strategy
 from seqgc.training.tuner import Answer, Tuner
 from seqgc.training.workload import FLIGHT, ModelsWorkload, TorchWorkload
 
@@ -100,7 +100,7 @@ class Interrupts:
 class Session:
     """One pass of the loop, with everything about it on record.
 
-    ``setting`` is what the run began with; ``switches`` is appended to as it takes others, which
+    ``run`` says how the run begins; ``switches`` is appended to as it takes other settings, which
     a ``tuner`` finds if the plan says so. ``recorder`` knows the rounds that are over already, and
     ``snapshot`` is where to go on from.
     """
@@ -109,8 +109,7 @@ class Session:
         self,
         workload: ModelsWorkload,
         *,
-        plan: TrainingPlan,
-        setting: Setting,
+        run: PlannedRun,
         switches: list[Switch],
         tuner: Tuner | None,
         observers: Sequence[ports.Observer],
@@ -118,7 +117,7 @@ class Session:
         snapshot: RunSnapshot | None = None,
     ) -> None:
         self.counts = RunCounts() if snapshot is None else snapshot.state.counts
-        self._workload, self._plan, self._setting = workload, plan, setting
+        self._workload, self._run = workload, run
         self._recorder, self._snapshot = recorder, snapshot
         self._observers: tuple[ports.Observer, ...]
         self._observers = (*observers, recorder, self._follow, self.counts)
@@ -129,17 +128,17 @@ class Session:
         self._parked: set[str] = set()  # models, of which the observers have been told
         self._unremoved = ""  # weights, of which they have been told
         self._began = 0.0
-        self._course: Course
-        if isinstance(setting.scheme, Controlled):
-            whole = cast("TorchWorkload", workload)  # as `TrainingPlan.workload` has made it
-            self._course = ControlledCourse(whole, setting.scheme, plan=plan, setting=setting)
-        elif isinstance(setting.scheme, PolicyDefence):
-            self._course = OwnCourse(workload, setting.scheme, plan=plan, setting=setting)
+        self._strategy: Strategy
+        scheme = run.setting.scheme
+        if isinstance(scheme, Controlled):
+            whole = cast("TorchWorkload", workload)  # as `PlannedRun.workload` has made it
+            self._strategy = ControlledStrategy(whole, scheme, run=run)
+        elif isinstance(scheme, PolicyDefence):
+            self._strategy = PolicyStrategy(workload, scheme, run=run)
         else:
-            self._course = SchemeCourse(
+            self._strategy = SchemeStrategy(
                 cast("TorchWorkload", workload),
-                plan=plan,
-                setting=setting,
+                run=run,
                 switches=switches,
                 tuner=tuner,
                 recorder=recorder,
@@ -150,7 +149,7 @@ class Session:
     @property
     def answers(self) -> Sequence[Answer]:
         """What the searches for a better setting have come to."""
-        return self._course.answers
+        return self._strategy.answers
 
     def run(
         self, backend: ports.Backend, directory: RunDirectory, *, warnings: Sequence[str] = ()
@@ -180,10 +179,10 @@ class Session:
             later = "is tried again with the next checkpoint, and at the end"
             losses = Forgiving(self._metrics, warn=self.warn, then=later)
             self._observers += (Forgiving(events, warn=self.warn), losses)
-            self._observers += tuple(self._course.observers)
+            self._observers += tuple(self._strategy.observers)
             self._checkpoints = Checkpointer(
                 snapshots,
-                every_s=self._plan.checkpoint_every_s,
+                every_s=self._run.plan.checkpoint_every_s,
                 warn=self.warn,
             )
             stack.enter_context(closing(self._checkpoints))
@@ -196,14 +195,14 @@ class Session:
             outcome = "interrupted"
             try:
                 master.run(
-                    self._course.policy,
+                    self._strategy.policy,
                     backend,
                     self._workload,
                     observe=self._show,
                     rest=self._rest,
                     held=held,
-                    max_norm=self._plan.max_norm or math.inf,
-                    audit=self._plan.audit,
+                    max_norm=self._run.plan.max_norm or math.inf,
+                    audit=self._run.plan.audit,
                 )
                 self._interrupts.hold()
                 self._workload.flush()
@@ -230,7 +229,7 @@ class Session:
     @property
     def num_jobs(self) -> int:
         """How many jobs the run has: fewer than planned if models are done before."""
-        return self._course.policy.num_jobs
+        return self._strategy.policy.num_jobs
 
     @property
     def _seconds(self) -> float:
@@ -248,7 +247,7 @@ class Session:
         self.counts.expelled = sorted(expelled)
         if snapshot is None:
             return master.Held(begun=0, jobs=(), expelled=expelled)
-        if text := self._course.restore(snapshot, history):
+        if text := self._strategy.restore(snapshot, history):
             warnings.append(text)
         state, flight = snapshot.state, snapshot.files[FLIGHT]
         state.random.restore()
@@ -263,7 +262,7 @@ class Session:
         self._hold, self._whole = hold, True
         self._hand_over()
         failed = {name: str(each) for name, each in self._workload.parked.items() if each.failed}
-        enough = 1 if self._plan.on_failure == "stop" else len(self._workload.names)
+        enough = 1 if self._run.plan.on_failure == "stop" else len(self._workload.names)
         if len(failed) >= enough:
             raise ModelError(failed)
         self._checkpoints.look()
@@ -307,10 +306,10 @@ class Session:
         with suppress(OSError):  # the checkpoint holds what could not be written
             self._metrics.update(sync=True)
         state, files = self._workload.snapshot()
-        flight, course = dict(files[FLIGHT]), self._course.snapshot()
+        flight, course = dict(files[FLIGHT]), self._strategy.snapshot()
         jobs = [pack_held(job, flight) for job in held.jobs]
         return Snapshot(
-            rounds=self._course.policy.rounds,
+            rounds=self._strategy.policy.rounds,
             state=RunState(
                 jobs=self.num_jobs,
                 begun=held.begun,
@@ -393,11 +392,11 @@ class Session:
     def _show(self, seen: ports.Seen) -> None:
         self._interrupts.hold()
         if isinstance(seen, ports.Arrival | ports.Failure | ports.Tick):
-            if not self._course.whole_between_rounds:  # it is about to change
+            if not self._strategy.whole_between_rounds:  # it is about to change
                 self._begin_step()
         elif isinstance(seen, ports.Close):
             self._begin_step()
-            if self._course.repeats and self._recorder.overrules(seen.record):
+            if self._strategy.repeats and self._recorder.overrules(seen.record):
                 self.warn(
                     f"round {seen.record.round} closed on other answers than before the run was "
                     "resumed: from here on its results may differ in the last bits"
@@ -423,7 +422,7 @@ class Session:
         self._show(ports.Notice(kind=kind, fields=fields))
 
     def _header(self) -> dict[str, object]:
-        setting = self._setting
+        setting = self._run.setting
         return {
             "scheme": setting.scheme.spec,
             "workers": setting.scheme.n,
@@ -431,11 +430,11 @@ class Session:
             "rounds": num_rounds(setting.scheme, self.num_jobs),
             "mu": setting.rule.mu,
             "wait_out": setting.rule.wait_out,
-            "payload": self._plan.payload,
+            "payload": self._run.plan.payload,
             "models": list(self._workload.names),
             "pieces": (setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
-            "sizes": asdict(self._plan.sizes(setting)),
+            "sizes": asdict(self._run.sizes),
         }
 
     def _follow(self, seen: ports.Seen) -> None:
-        self._course.follow(seen)
+        self._strategy.follow(seen)

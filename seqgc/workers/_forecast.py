@@ -104,8 +104,8 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
     ParameterError
         If the plan is not for that many workers, or the store is out of the functions' reach.
     """
-    setting = plan.setting(n)
-    jobs = plan.num_jobs(setting)
+    run = plan.on(n)
+    setting, jobs = run.setting, run.num_jobs
     header = RunHeader(
         event="run",
         schema=1,
@@ -113,7 +113,7 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         jobs=jobs,
         rounds=num_rounds(setting.scheme, jobs),
         pieces=(setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
-        sizes=asdict(plan.sizes(setting)),
+        sizes=asdict(run.sizes),
     )
     predicted = hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)
     longest_s = setting.rule.longest_s

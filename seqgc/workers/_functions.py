@@ -195,9 +195,9 @@ class FunctionWorkers(WorkerSet):
         raise ParameterError("scheme", rule, spec, remedy)
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
-        setting = plan.setting(self.n)
-        require_capabilities(plan.needs(setting), can=self.can, of=self.provider)
-        if isinstance(deal := setting.scheme, Deal):
+        run = plan.on(self.n)
+        require_capabilities(run.needs, can=self.can, of=self.provider)
+        if isinstance(deal := run.setting.scheme, Deal):
             self._refuse_dealing(deal.spec)
         self._check_modules(plan.models)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)

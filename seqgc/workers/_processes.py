@@ -45,7 +45,7 @@ class ProcessWorkers(WorkerSet):
         yield Crew(start=partial(start, work.compute_factory(store)), store=store)
 
     def forecast(self, plan: TrainingPlan) -> None:  # whatever it is, it costs nothing
-        require_capabilities(plan.needs(plan.setting(self.n)), can=self.can, of=self.provider)
+        require_capabilities(plan.on(self.n).needs, can=self.can, of=self.provider)
 
     @abstractmethod
     def _reach(self, work: Work) -> _Start:

@@ -111,7 +111,7 @@ def test_flags_and_models_that_a_grid_would_overrule_are_refused(capsys: Out) ->
 def test_a_grid_trains_in_bundles_unless_it_is_told_how() -> None:
     def bundle(**more: object) -> int:
         config = checked({"workers": 4, "grid": {"module": ["mlp"], "seed": 12}, **more})
-        return make_plan(config).setting(4).jobs_per_round
+        return make_plan(config).on(4).setting.jobs_per_round
 
     assert bundle() == 12
     assert bundle(jobs_per_round=3) == 3

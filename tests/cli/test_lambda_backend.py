@@ -150,7 +150,7 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     plan = TrainingPlan(models=[model], scheme="uncoded", steps=3)
     with functions(2, FunctionSettings(mount="shared", transport="boto3")) as crew:
         assert train(plan, crew, run="under", callbacks=[Deploying()]).counts.failures == 0
-    work = plan.work(Path("run-7"), setting=plan.setting(2))
+    work = plan.on(2).work(Path("run-7"))
     with functions(2, FunctionSettings(store="s3")) as crew, crew.open(work) as opened:
         where = opened.store.location  # type: ignore[attr-defined]
     assert where.startswith("s3://a-bucket/runs/run-7")

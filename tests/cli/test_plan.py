@@ -51,7 +51,7 @@ def prepared(**settings: object) -> PreparedRun:
 
 
 def scheme_of(run: PreparedRun) -> Scheme:
-    return run.plan.setting(run.workers.n).scheme
+    return run.plan.on(run.workers.n).setting.scheme
 
 
 def predicted(run: PreparedRun) -> Forecast:
@@ -68,7 +68,7 @@ def messages(run: PreparedRun, store: DirectoryStore) -> list[TaskMessage]:
         precision=run.config.precision,
         jobs_per_round=run.config.jobs_per_round,
     )
-    schedule = scheme.start(run.plan.num_jobs(run.plan.setting(scheme.n)))
+    schedule = scheme.start(run.plan.on(scheme.n).num_jobs)
     while schedule.round < scheme.delay:
         schedule.close_round(np.ones(scheme.n, dtype=np.bool_))
     for job in range(scheme.delay + 1):
@@ -144,7 +144,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
 )
 def test_the_heaviest_round_is_found_whoever_straggles(spec: str, jobs: int, most: int) -> None:
     plan = TrainingPlan(models=[make_model()], scheme=spec, steps=jobs, stale=True)
-    scheme, sizes = parse_scheme(spec, n=4), plan.sizes(plan.setting(4))
+    scheme, sizes = parse_scheme(spec, n=4), plan.on(4).sizes
     length = ResultLayout([p.numel() for p in plan.models[0].module.parameters()]).size
     assert (sizes.mini_tasks, sizes.result_bytes) == (most, most * 4 * length)
     for pattern in np.random.default_rng(0).random((20, scheme.delay + jobs, 4)) < 0.5:

@@ -182,7 +182,7 @@ class Warned(Case):
             plan = TrainingPlan(
                 models=[self.start(precision)], scheme="uncoded", steps=1, precision=precision
             )
-            warnings = plan.shortcomings(plan.setting(2))
+            warnings = plan.on(2).shortcomings()
             assert len(warnings) == count
             for warning in warnings:
                 assert re.search(self.says, warning), warning

@@ -193,7 +193,7 @@ def half_fixed(*, seed: int, head: int = 0) -> torch.nn.Module:
 REFUSED: Mapping[str, Callable[[], TrainingPlan]] = {
     "scheme": lambda: plan("gc-rep:s=1"),
     "jobs_per_round": lambda: plan(
-        Setting(scheme=plan("uncoded").setting(N).scheme, jobs_per_round=2)
+        Setting(scheme=plan("uncoded").on(N).setting.scheme, jobs_per_round=2)
     ),  # type: ignore[arg-type]
     "precision": lambda: plan("uncoded", precision="float64"),
     "payload": lambda: plan("uncoded", payload="float16"),
@@ -258,7 +258,7 @@ def test_limits_are_those_of_what_was_switched_to(tmp_path: Path) -> None:
 
     def made(timeout_s: float) -> TrainingPlan:
         rule = ClosingRule(timeout_s=timeout_s)
-        setting = Setting(scheme=plan("uncoded").setting(N).scheme, rule=rule)
+        setting = Setting(scheme=plan("uncoded").on(N).setting.scheme, rule=rule)
         return plan(setting, steps=6, adaptation=Adaptation(probe=3, retune=3, alpha=0.1))  # type: ignore[arg-type]
 
     def stop(seen: Seen) -> None:

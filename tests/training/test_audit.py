@@ -103,7 +103,7 @@ def test_without_an_audit_a_lie_is_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=2"])
 def test_a_scheme_without_replicas_says_so_before_anything_is_started(spec: str) -> None:
     with pytest.raises(ParameterError, match=r"`audit` needs results that several workers .*rep"):
-        plan(spec).setting(N)
+        plan(spec).on(N)
 
 
 def test_a_scheme_with_some_replicas_says_how_many_results_have_none(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_with_worker_processes(tmp_path: Path) -> None:
 def test_who_is_expelled_is_asked_no_more(spec: str, tmp_path: Path) -> None:
     """Once it has answered in vain; nor does a round wait for it, however often it may be asked."""
     often = plan(spec)
-    often = replace(often, scheme=replace(often.setting(N), rule=ClosingRule(max_attempts=5)))
+    often = replace(often, scheme=replace(often.on(N).setting, rule=ClosingRule(max_attempts=5)))
     seen: list[Seen] = []
     alike = workers.custom(N, partial(wired, seed=None, damage=lies((2,), seed=0, since=2)))
     train(often, alike, run=tmp_path / "run", observers=[seen.append])

@@ -146,7 +146,7 @@ def test_settings_of_an_optimizers_groups_are_told_apart() -> None:
 
     def settings(rate: float | None, parted: int) -> str:
         made = plan(models=[make_model(optimizer=groups(rate, parted))])
-        return fingerprint(made, made.setting(N), config="")["net: optimizer's settings"]
+        return fingerprint(made.on(N), config="")["net: optimizer's settings"]
 
     assert settings(0.5, 1) == settings(0.5, 1)
     assert len({settings(0.5, 1), settings(0.001, 1), settings(0.5, 2), settings(None, 1)}) == 4
@@ -544,7 +544,7 @@ def test_a_class_of_a_notebooks_cell_is_known_by_its_methods(
         torch.manual_seed(0)
         module = torch.nn.Sequential(torch.nn.Flatten(), names["Net"](64, 10))  # type: ignore[operator]
         plan = TrainingPlan(models=[make_model("net", module=module)], scheme="uncoded", steps=1)
-        return fingerprint(plan, plan.setting(2), config="")
+        return fingerprint(plan.on(2), config="")
 
     before = after_cell("x.tanh()")
     assert after_cell("x.tanh()") == before

@@ -56,9 +56,9 @@ def test_told_the_same_it_decides_the_same(crew: str, spec: str, tmp_path: Path)
     with CREWS[crew](N, delays=in_turns) as made:
         result = train(plan, made, run=tmp_path / "run", observers=[seen.append])
     assert result.jobs == MODELS * STEPS
-    setting = plan.setting(N)
+    setting = plan.on(N).setting
     another: RunPolicy
-    jobs, batches = plan.num_jobs(setting), [BATCH] * MODELS
+    jobs, batches = plan.on(N).num_jobs, [BATCH] * MODELS
     if isinstance(setting.scheme, PolicyDefence):
         another = policy_of(setting, num_jobs=jobs, batches=batches, payload=plan.payload)
     else:

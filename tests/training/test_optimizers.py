@@ -107,7 +107,7 @@ def test_a_file_names_a_factory_that_asks_for_names() -> None:
     same = make_model(module=model.module, optimizer=partial(grouped, lr=0.02, decay=0.2))
     other = make_model(module=model.module, optimizer=partial(grouped, lr=0.02, decay=0.1))
     plans = [TrainingPlan(models=[m], scheme="uncoded", steps=1) for m in (model, same, other)]
-    seen = [fingerprint(plan, plan.setting(2), config="") for plan in plans]
+    seen = [fingerprint(plan.on(2), config="") for plan in plans]
     settings = [each["net: optimizer's settings"] for each in seen]
     assert settings[0] == settings[1] != settings[2]
     begun(model)

@@ -370,7 +370,7 @@ def test_an_nn_loss_with_a_mean_is_taken_point_by_point_and_itself_left_alone() 
 def test_statistics_that_stay_are_named_before_a_run() -> None:
     model = make_model(module=net(pretrained(nn.BatchNorm2d(4))))
     plan = TrainingPlan(models=[model, make_model("plain")], scheme="uncoded", steps=1)
-    (warning,) = plan.shortcomings(plan.setting(2))
+    (warning,) = plan.on(2).shortcomings()
     assert "BatchNorm2d '1' of model 'net' is in eval mode" in warning
     assert "not as batch normalisation" in warning
 

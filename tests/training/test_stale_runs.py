@@ -241,8 +241,8 @@ def test_workers_that_are_killed_take_nothing_and_repeat_nothing(spec: str, tmp_
 
 def decides_the_same(plan: TrainingPlan, happened: list[Seen]) -> None:
     """A policy that is told of a live run's events asks for what was asked for in it."""
-    setting = plan.setting(3)
-    policy = policy_of(setting, num_jobs=plan.num_jobs(setting), batches=(16,))
+    setting = plan.on(3).setting
+    policy = policy_of(setting, num_jobs=plan.on(3).num_jobs, batches=(16,))
     decided = list(map(summary, policy.start()))
     for seen in happened:
         if isinstance(seen, Event):

@@ -362,21 +362,21 @@ def test_a_worker_keeps_the_weights_of_every_job_that_it_may_be_asked_for(
     models = [make_model(f"m{i}") for i in range(8)]
     setting = Setting(scheme=parse_scheme(spec, n=4), jobs_per_round=2)
     plan = TrainingPlan(models=models, scheme=setting, steps=1)
-    work = plan.work(Path("run"), setting=setting)
+    work = plan.on(4).work(Path("run"))
     assert work.cached_weights == 2 * kept
 
 
 def test_an_injected_delay_is_of_the_load_that_a_worker_has_in_the_round() -> None:
     models = [make_model(f"m{i}") for i in range(4)]
     setting = Setting(scheme=parse_scheme("ra-sgc:s=0,q=0.5,r=1", n=4), jobs_per_round=2)
-    work = TrainingPlan(models=models, scheme=setting, steps=1).work(Path("run"), setting=setting)
+    work = TrainingPlan(models=models, scheme=setting, steps=1).on(4).work(Path("run"))
     crew = workers.local(4, delays=lambda row, worker, load: 10 * row + worker + load)
     task = Task(round=2, worker=1, attempt=0, items=(), load=0.25)
     message = crew._messaging(work).message
     assert message(task).delay_s == 21.5
     assert message(replace(task, attempt=1)).delay_s == 21.5
     dealt = TrainingPlan(models=models, scheme="deal:pieces=4", steps=2)
-    work = dealt.work(Path("run"), setting=dealt.setting(4))
+    work = dealt.on(4).work(Path("run"))
     message = crew._messaging(work).message
     pieces = tuple(WorkItem(slot=slot, parts=()) for slot in (0, 3))
     for attempt in (0, 1):  # of job 5, a quarter of a batch each

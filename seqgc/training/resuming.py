@@ -37,10 +37,9 @@ from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.training.checkpointer import RunSnapshot, RunState
 from seqgc.training.fingerprint import changes, completed, require_same
 from seqgc.training.history import History, Recorder, read_history
-from seqgc.training.plan import TrainingPlan
-from seqgc.training.work import Workers
+from seqgc.training.plan import PlannedRun, TrainingPlan
 
-__all__ = ["OnDisk", "master_of"]
+__all__ = ["RunRecord", "acquire_run"]
 
 _FIXED: Final = (
     "workers",
@@ -74,7 +73,7 @@ _REMEDY: Final = "undo that, or start a new run: weights are in RUN/checkpoints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OnDisk:
+class RunRecord:
     """The state of a run on the disk, whether the run is new or not."""
 
     directory: RunDirectory
@@ -84,21 +83,19 @@ class OnDisk:
 
 
 @contextmanager
-def master_of(
+def acquire_run(
     directory: RunDirectory,
-    plan: TrainingPlan,
-    workers: Workers,
+    planned: PlannedRun,
     *,
     now: dict[str, str],
     observers: Sequence[Observer],
     accept_changes: bool = False,
-) -> Iterator[OnDisk]:
+) -> Iterator[RunRecord]:
     """Be the master of a run during the block; ``now`` is the current fingerprint.
 
     The journal of a new run, and of one that ended before its first line, begins here. The journal
     of any other run records the new fingerprint once the checkpoint has been restored (`Session`).
     """
-    setting = plan.setting(workers.n)
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
         if not history.lines:  # by now, whoever made the folder
@@ -112,16 +109,16 @@ def master_of(
         if snapshot is not None:  # it may be of before what was accepted last
             before = completed(history.fingerprint_of(snapshot.master), now)
         if history.num_workers and before != now:
-            snapshot, dropped = _with_changes(snapshot, before, now, plan=plan)
+            snapshot, dropped = _with_changes(snapshot, before, now, plan=planned.plan)
             warnings += dropped
-        history.keep_limits(setting.rule)
+        history.keep_limits(planned.setting.rule)
         for left_behind in directory.path.glob("weights*"):  # of the masters before
             rmtree(left_behind, ignore_errors=True)
         with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:
             recorder = Recorder(file, history, lease, observers=observers)
             warnings += recorder.recall()
-            recorder.begin(now, workers=workers.n)
-            yield OnDisk(
+            recorder.begin(now, workers=planned.setting.scheme.n)
+            yield RunRecord(
                 directory=directory, recorder=recorder, snapshot=snapshot, warnings=warnings
             )
 

@@ -33,15 +33,15 @@ from seqgc.training.workload import ModelsWorkload, TorchWorkload
 
 if TYPE_CHECKING:
     from seqgc.training.checkpointer import RunSnapshot
-    from seqgc.training.plan import TrainingPlan
+    from seqgc.training.plan import PlannedRun
 
 __all__ = [
-    "ControlledCourse",
-    "Course",
-    "CourseState",
-    "OwnCourse",
+    "ControlledStrategy",
+    "PolicyStrategy",
     "RecordedDirector",
-    "SchemeCourse",
+    "SchemeStrategy",
+    "Strategy",
+    "StrategyState",
 ]
 
 
@@ -87,7 +87,7 @@ _Tell = Callable[[str, dict[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CourseState:
+class StrategyState:
     """What a checkpoint knows of a course."""
 
     director: DirectorState | None = None  # in a run that looks for better settings
@@ -95,7 +95,7 @@ class CourseState:
     policy: str = ""  # of a defence's own: JSON
 
 
-class Course(ABC):
+class Strategy(ABC):
     """The policy of a run, what watches it beside, and how it is gone on with."""
 
     repeats: ClassVar[bool]
@@ -115,7 +115,7 @@ class Course(ABC):
         """Go back to a checkpoint; return what is worth a warning, if anything is."""
 
     @abstractmethod
-    def snapshot(self) -> CourseState:
+    def snapshot(self) -> StrategyState:
         """Return what a checkpoint is to know."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Course(ABC):
         """Take note of what is seen, after all other observers."""
 
 
-class SchemeCourse(Course):
+class SchemeStrategy(Strategy):
     """The course of a run by rounds, or of one that deals; it may come to other schemes.
 
     ``switches`` is appended to as it does, which a ``tuner`` finds if the plan says so;
@@ -137,8 +137,7 @@ class SchemeCourse(Course):
         self,
         workload: TorchWorkload,
         *,
-        plan: TrainingPlan,
-        setting: Setting,
+        run: PlannedRun,
         switches: list[Switch],
         tuner: Tuner | None,
         recorder: Recorder,
@@ -146,7 +145,8 @@ class SchemeCourse(Course):
         tell: _Tell,
     ) -> None:
         self._workload, self._switches, self._tell = workload, switches, tell
-        self._recorder, self._plan, self._setting = recorder, plan, setting
+        self._recorder, self._run = recorder, run
+        plan, setting = run.plan, run.setting
         self.answers = self._answers = list[Answer]()
         self._slowdown = Slowdown(
             setting.scheme.n, setting=lambda: self.policy.segments[-1].setting, tell=tell
@@ -160,7 +160,7 @@ class SchemeCourse(Course):
             self._adaptive = AdaptiveDirector(
                 plan.adaptation,
                 n=setting.scheme.n,
-                max_delay=plan.max_delay(setting),
+                max_delay=run.max_delay,
                 tuner=tuner,
                 note=self._note,
                 batch=sizes[0] if len(sizes) == 1 else None,
@@ -176,25 +176,25 @@ class SchemeCourse(Course):
 
     def _made(self, *, first: int) -> SwitchingPolicy:
         """Return a policy of the run, which knows of the rounds on record from the first on."""
-        on_record, plan, setting = self._recorder.history.answers, self._plan, self._setting
+        on_record, run = self._recorder.history.answers, self._run
         return SwitchingPolicy(
-            setting,
-            num_jobs=plan.num_jobs(setting),
+            run.setting,
+            num_jobs=run.num_jobs,
             director=self._director,
-            payload=plan.payload,
+            payload=run.plan.payload,
             batches=self._workload.batch_sizes,
             again=OnRecord(
                 answers={round: on_record[round] for round in range(first, len(on_record))},
                 late=on_record.late,
                 finished=on_record.finished,
             ),
-            audit=plan.audit,
-            bundles=len(plan.models) // setting.jobs_per_round,
+            audit=run.plan.audit,
+            bundles=run.bundles,
         )
 
     def restore(self, snapshot: RunSnapshot, history: History) -> str:
         if snapshot.state.policy:
-            spec = self._setting.scheme.spec
+            spec = self._run.setting.scheme.spec
             raise StoreError(f"the checkpoint is of another defence than {spec}: it has no rounds")
         made = {r: choice for r, choice in sorted(history.choices.items()) if r < snapshot.rounds}
         choices, settings = list(made.values()), {r: made[r].setting for r in made}
@@ -211,8 +211,8 @@ class SchemeCourse(Course):
             self._adaptive.restore(snapshot.state.director)
         return ""
 
-    def snapshot(self) -> CourseState:
-        return CourseState(
+    def snapshot(self) -> StrategyState:
+        return StrategyState(
             director=None if self._adaptive is None else self._adaptive.snapshot(),
             slowdown=self._slowdown.snapshot(),
         )
@@ -242,7 +242,7 @@ class SchemeCourse(Course):
         return switch
 
 
-class OwnCourse(Course):
+class PolicyStrategy(Strategy):
     """The course of a run whose defence brings its own policy."""
 
     repeats = False
@@ -253,18 +253,17 @@ class OwnCourse(Course):
         workload: ModelsWorkload,
         defence: PolicyDefence,
         *,
-        plan: TrainingPlan,
-        setting: Setting,
+        run: PlannedRun,
     ) -> None:
         self._workload, self._spec = workload, defence.spec
-        self._same_bits, self._most_again = plan.repeats(setting), defence.most_again
+        self._same_bits, self._most_again = run.repeats, defence.most_again
         self._policy: ResumablePolicy = defence.policy(
-            setting.rule,
-            num_jobs=plan.num_jobs(setting),
+            run.setting.rule,
+            num_jobs=run.num_jobs,
             batches=workload.batch_sizes,
-            payload=plan.payload,
+            payload=run.plan.payload,
         )
-        if plan.updates is not None and plan.updates.aware:
+        if (updates := run.plan.updates) is not None and updates.aware:
             self._policy = StalenessAware(self._policy, n=defence.n)
 
     @property
@@ -283,8 +282,8 @@ class OwnCourse(Course):
         what = f"parts that were under way are computed anew, on newer weights, and {often}"
         return f"the run goes on from checkpoint {snapshot.rounds}: {what}"
 
-    def snapshot(self) -> CourseState:
-        return CourseState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
+    def snapshot(self) -> StrategyState:
+        return StrategyState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
 
     def follow(self, seen: ports.Seen) -> None:
         """Once nobody is left for more jobs than have begun, have the run end with these."""
@@ -292,7 +291,7 @@ class OwnCourse(Course):
             self._policy.end_after(self._workload.num_jobs - 1)
 
 
-class ControlledCourse(Course):
+class ControlledStrategy(Strategy):
     """The course of a run whose shares a controller changes between rounds; gradients are whole."""
 
     repeats = False
@@ -303,15 +302,14 @@ class ControlledCourse(Course):
         workload: TorchWorkload,
         defence: Controlled,
         *,
-        plan: TrainingPlan,
-        setting: Setting,
+        run: PlannedRun,
     ) -> None:
         self._workload, self._spec = workload, defence.spec
         self._policy = defence.policy(
-            setting.rule,
-            num_jobs=plan.num_jobs(setting),
+            run.setting.rule,
+            num_jobs=run.num_jobs,
             batches=workload.batch_sizes,
-            payload=plan.payload,
+            payload=run.plan.payload,
         )
         self._adopted = 0  # segments
         self._adopt()
@@ -327,8 +325,8 @@ class ControlledCourse(Course):
         what = "with its shares; how fast workers are is measured anew"
         return f"the run goes on from checkpoint {snapshot.rounds} {what}"
 
-    def snapshot(self) -> CourseState:
-        return CourseState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
+    def snapshot(self) -> StrategyState:
+        return StrategyState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
 
     def follow(self, seen: ports.Seen) -> None:
         """Cut batches as the round's shares are; end with the jobs that are left to be done."""
