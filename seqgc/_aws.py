@@ -1,12 +1,11 @@
-"""What boto3 leaves out: AWS_REGION, no proxy to this machine, and signing by AWS's time, not ours.
+"""Additions to boto3: AWS_REGION, no proxy to this machine, and signatures with AWS's time.
 
-A signature holds for a few minutes about its time, by the service's clock. What it refuses (HTTP
-403) it dates, so a caller whose clock is wrong can put that right and sign again; no function has
-seen the request. Why it was refused, a function URL does not say ("Forbidden"): the date alone
-decides. A caller who may not call it is refused at once, or, if its clock is wrong too, the second
-time. A clock that is set while a run goes on is noticed in the same way. botocore does none of it
-(1.44), so clients of boto3's are taught by `sign_by`. Temporary credentials, though, botocore
-renews by this machine's clock: by one that is slow they are used past their end, and refused.
+A signature is valid for a few minutes around its time, by the clock of the service. A refusal (HTTP
+403) has the time of the service, so that a caller whose clock is wrong can correct it and sign
+again. No function has received the refused request. A function URL gives no reason ("Forbidden"),
+so only the date decides: a caller without permission is refused at once, or the second time if its
+clock is wrong too. botocore (1.44) does not correct its clock; `sign_by` adds that to a client. It
+also renews temporary credentials by the clock of this machine: if that is slow, they expire first.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ __all__ = [
     "sign_by",
 ]
 
-_STALE_S: Final = 240.0  # by which a signature's time is off; AWS allows for 300 s
-_NEVER: Final = 2.0**32  # no clock shows this: whoever says it is no service of AWS's
+_STALE_S: Final = 240.0  # error of a clock that is corrected; AWS accepts 300 s
+_MAX_TIME_S: Final = 2.0**32  # a later date is not from an AWS service
 _STAMP: Final = "%Y%m%dT%H%M%SZ"
 _STAMPED, _REPEATED = "seqgc_stamp", "seqgc_repeated"
 
@@ -44,13 +43,13 @@ _STAMPED, _REPEATED = "seqgc_stamp", "seqgc_repeated"
 def environment_region() -> str | None:
     """Return ``AWS_REGION``, else ``AWS_DEFAULT_REGION``, else None.
 
-    AWS's tools and all of its SDKs but one read the first; botocore knows the second only.
+    AWS's tools and most of its SDKs read the first variable; botocore reads only the second.
     """
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Return whether a URL leads to this machine, where no request may go through a proxy.
+    """Return True if a URL is on this machine: such requests must not use a proxy.
 
     Examples
     --------
@@ -65,11 +64,11 @@ def is_on_this_machine(url: str) -> bool:
 
 
 def open_session(*, region: str | None = None, keys: Sequence[str] = ()) -> Session:
-    """Return a session of boto3, in the given region, else that of `environment_region`.
+    """Return a boto3 session in the given region, else in that of `environment_region`.
 
-    A pair of ``keys`` (access key and secret) signs for it; no AWS profile is read then. Without
-    them boto3 finds the credentials and, if there is no region yet, the region: in the environment,
-    the AWS profile or the machine's role.
+    With ``keys`` (access key and secret) it reads no AWS profile. Without them boto3 looks for
+    credentials, and for a region if none is known: in the environment, the AWS profile and the role
+    of the machine.
 
     Raises
     ------
@@ -93,13 +92,13 @@ def open_session(*, region: str | None = None, keys: Sequence[str] = ()) -> Sess
 
 
 def open_client(session: Session, service: str, **options: Any) -> Any:
-    """Return ``session.client(service, **options)``, without a proxy to a service of this machine.
+    """Return ``session.client(service, **options)``, without a proxy for a service on this machine.
 
-    boto3 asks the proxy of ``HTTP_PROXY`` for every address that ``NO_PROXY`` does not list.
+    boto3 uses the proxy of ``HTTP_PROXY`` for every address that ``NO_PROXY`` does not list.
     """
     from botocore.config import Config
 
-    make: Any = session.client  # boto3's overloads want a literal name
+    make: Any = session.client  # its overloads require a literal name
     client = make(service, **options)
     if not is_on_this_machine(client.meta.endpoint_url):
         return client
@@ -109,9 +108,9 @@ def open_client(session: Session, service: str, **options: Any) -> Any:
 
 
 class ServiceTime:
-    """The time by a service's clock; by ``now``'s (None: `time.time`), until that proves wrong.
+    """The time of a service: that of ``now`` (default `time.time`), corrected after a refusal.
 
-    Several threads may use it.
+    Several threads may share it.
 
     Examples
     --------
@@ -130,29 +129,29 @@ class ServiceTime:
         self._behind_s = 0.0
 
     def stamp(self) -> str:
-        """Return the time, as signatures write it."""
+        """Return the time in the format of signatures."""
         return time.strftime(_STAMP, time.gmtime(self._now() + self._behind_s))
 
     def corrects(self, stamp: str, *, status: int, date: str | None) -> bool:
-        """Take the time from a refusal; return whether what bore ``stamp`` is to be signed again.
+        """Correct the time after a refusal; return True if the request should be signed again.
 
-        ``status`` and ``date``, a header, are the response's.
+        ``stamp`` is the time in the request, ``status`` and ``date`` (a header) are the response's.
         """
         if status != 403 or date is None:
             return False
         try:
-            theirs = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()  # HTTP's are GMT
+            theirs = parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()  # HTTP uses GMT
             ours = calendar.timegm(time.strptime(stamp, _STAMP))
         except (ValueError, OverflowError):
             return False
-        if not 0 <= theirs < _NEVER or abs(theirs - ours) < _STALE_S:
+        if not 0 <= theirs < _MAX_TIME_S or abs(theirs - ours) < _STALE_S:
             return False
         self._behind_s = theirs - self._now()
         return True
 
 
 def sign_by(clock: ServiceTime, client: Any) -> None:
-    """Have a client of boto3's sign by that clock, and once more what is refused for its time."""
+    """Make a boto3 client sign with this time, and repeat a request refused for its time once."""
     events, service = client.meta.events, client.meta.service_model.service_id.hyphenize()
     events.register(f"before-sign.{service}", lambda request, **_: _date(clock, request))
     events.register_first(
@@ -167,7 +166,7 @@ def _date(clock: ServiceTime, request: Any) -> None:
 
 
 class _Dated(dict[str, Any]):
-    """A request's context, in which botocore's signers note down their time: another one."""
+    """The context of a request, in which botocore's signers cannot replace the time."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name != "timestamp":
@@ -175,7 +174,7 @@ class _Dated(dict[str, Any]):
 
 
 def _repeat(clock: ServiceTime, response: Any, context: MutableMapping[str, Any]) -> float | None:
-    """Return that a request is to be made again after 0 seconds, if a wrong clock was why."""
+    """Return 0 (repeat after 0 seconds) if a wrong clock was the reason of a refusal, else None."""
     if response is None or _REPEATED in context:
         return None
     http, _ = response

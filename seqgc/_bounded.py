@@ -1,8 +1,8 @@
-"""Reading what others have written: regular files of a bounded size, and whatever is in them.
+"""Limits of files: their kind and size when they are read, and the number of open ones.
 
-A pipe would be waited for, a device has no end, a link leads anywhere, and a few bytes can stand
-for gigabytes. So sizes are asked for first, no link is followed where others may write, and all
-that can be wrong is an `OSError` of the file or a `ValueError` of what it says, each in one line.
+A file that others can write may be a pipe, a device, a link, or huge. Opening it raises `OSError`,
+instead of waiting or filling the memory; a fault in its content is a `ValueError`. Sockets count as
+open files, and the usual limit of a process is 1,024.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import stat
 import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-_MOST_TOML_BYTES: Final = 2**18  # more than a thousand models take
-_MOST_DOTS: Final = 6
+from seqgc.errors import ParameterError
+
+_MAX_TOML_BYTES: Final = 2**18  # enough for more than a thousand models
+_MAX_DOTS: Final = 6
 
 
 def open_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None) -> IO[bytes]:
-    """Open a regular file for reading; `OSError` if it is absent, another thing, or larger.
+    """Open a regular file for reading; `OSError` if it is absent, not regular, or larger.
 
-    With the handle of its ``folder`` that is where it is looked for, and it may be no link.
+    If ``folder`` (an open handle) is given, the file is opened in it, and must not be a link.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -31,7 +34,7 @@ def open_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None
             descriptor = os.open(path, flags)
         else:
             descriptor = open_unlinked(Path(path), flags, folder=folder)
-    except ValueError as error:  # no name of a file has a zero byte
+    except ValueError as error:  # the name has a zero byte
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         _check(os.fstat(descriptor), str(path), most_bytes)
@@ -42,14 +45,14 @@ def open_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None
 
 
 def open_unlinked(path: Path, flags: int, *, folder: int) -> int:
-    """Open what has the path's name in the folder of a handle, unless it is a link.
+    """Open the file or folder with the path's name in an open folder, unless it is a link.
 
-    `OSError`, which names the path and says if it is one.
+    Raises `OSError` with the path; the message says if it is a link.
     """
     try:
         return os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except OSError as error:
-        if _is_link(path.name, folder):  # Linux says of one that is to be a folder: it is none
+        if _is_link(path.name, folder):  # with O_DIRECTORY Linux would only say "not a directory"
             raise OSError(errno.ELOOP, "it is a link", str(path)) from None
         error.filename = str(path)
         raise
@@ -62,23 +65,23 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
-    if stat.S_ISDIR(about.st_mode):  # `os.fdopen` would name its number, and leave it open
+    if stat.S_ISDIR(about.st_mode):  # the error of `os.fdopen` would not have the path
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", path)
     if about.st_size > most_bytes:
-        reason = f"it has {about.st_size} bytes, and may have {most_bytes}"
+        reason = f"it has {about.st_size} bytes, and at most {most_bytes} are allowed"
         raise OSError(errno.EINVAL, reason, path)
 
 
 def read_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None) -> bytes:
-    """Return what is in a regular file; takes and raises what `open_bounded` does."""
+    """Return the content of a regular file, with the errors of `open_bounded`."""
     with open_bounded(path, most_bytes=most_bytes, folder=folder) as file:
         return file.read(most_bytes)
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """Return what a TOML file says; `ValueError` for whatever is wrong with it.
+    """Return the content of a TOML file; raise `ValueError` for any fault in it.
 
     Examples
     --------
@@ -90,9 +93,9 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     ValueError: nested too deeply
     """
     text = data.decode()
-    # A key takes the square of the number of its parts, in seconds and in bytes.
-    if any(part.count(".") > _MOST_DOTS for part in re.split(r"[\n,={}\[\]]", text)):
-        raise ValueError(f"a name has more than {_MOST_DOTS} dots")
+    # The time and memory for a key grow with the square of the number of its parts.
+    if any(part.count(".") > _MAX_DOTS for part in re.split(r"[\n,={}\[\]]", text)):
+        raise ValueError(f"a name has more than {_MAX_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -100,5 +103,31 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return what a TOML file says; raises like `open_bounded` and `parse_toml`."""
-    return parse_toml(read_bounded(path, most_bytes=_MOST_TOML_BYTES))
+    """Return the content of a TOML file, with the errors of `open_bounded` and `parse_toml`."""
+    return parse_toml(read_bounded(path, most_bytes=_MAX_TOML_BYTES))
+
+
+# ---- descriptors ---------------------------------------------------------------------------------
+
+
+def allow_files(wanted: int) -> bool:
+    """Raise the limit of open files to ``wanted``; if the system allows fewer, return False."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed == wanted
+
+
+def require_files(n: int, *, each: int, beside: int) -> None:
+    """Raise the limit of open files to ``each`` for each of ``n`` workers, plus ``beside``.
+
+    Raises
+    ------
+    ParameterError
+        If the system allows fewer.
+    """
+    if not allow_files(files := beside + each * n):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        rule = f"needs {files} open files, and this system allows {most}"
+        raise ParameterError("n", rule, n, "raise `ulimit -Hn`, or use fewer workers")

@@ -1,13 +1,12 @@
-"""What a master's own workers are sent as Python objects, and how these cross the pipe.
+"""Python objects as bytes, for the worker processes of a master.
 
-Classes and functions of an importable module travel by their names: the worker imports the module.
-Those of ``__main__`` (a notebook's cells, a script), local classes and lambdas exist in the master
-alone, so their code travels with them, by cloudpickle, and no worker ever imports the script. Their
-code keeps the name of its file, which cloudpickle would leave out, so that errors can name it.
+Classes and functions of an importable module are sent as their names; the worker imports the
+module. Local classes, lambdas and everything in ``__main__`` (a script, the cells of a notebook)
+exist only in the master, so their code is sent by cloudpickle, and no worker imports the script.
+The code keeps its file name, which cloudpickle removes, so that errors can show it.
 
-Who can write such bytes can have any code run. They go from a master to processes that it has
-started or was told to trust, over pipes that are theirs alone; never over the wire, to functions,
-or into a file.
+Loading such bytes can execute any code. A master sends them only to processes that it has started
+or was told to trust, through private pipes; never over the wire, to functions, or into a file.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["PicklingError", "dumps", "loads"]
 
 
 def dumps(value: object) -> bytes:
-    """Return ``value`` as bytes; whatever keeps it from that is a `PicklingError`.
+    """Return ``value`` as bytes; raise `PicklingError` if that is not possible.
 
     Examples
     --------
@@ -38,20 +37,20 @@ def dumps(value: object) -> bytes:
     file = BytesIO()
     try:
         _pickler()(file).dump(value)
-    except Exception as error:  # of anybody's __reduce__ and __getstate__
+    except Exception as error:  # of a user's __reduce__ or __getstate__
         raise PicklingError(f"{type(error).__name__}: {error}") from error
     return file.getvalue()
 
 
 def loads(payload: bytes | bytearray) -> object:
-    """Return what `dumps` was given."""
+    """Return the value of bytes that `dumps` has made."""
     return pickle.loads(payload)  # noqa: S301 (the master's own)
 
 
 @cache
 def _pickler() -> Callable[[BytesIO], Any]:
-    """Return cloudpickle's pickler, but for the names of files."""
-    # Here, because functions import those who call `dumps`, send nothing, and have no cloudpickle.
+    """Return cloudpickle's pickler, changed to keep the names of files."""
+    # Imported here: cloud functions import this module and do not have cloudpickle.
     from cloudpickle import CloudPickler
 
     def reduced(code: CodeType) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, read from its file: to import scikit-learn takes a second."""
+"""scikit-learn's handwritten digits, read from its file: importing scikit-learn takes a second."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["digit_images"]
 def digit_images() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Return 1797 images (1797, 8, 8) in [0, 1] and their digits (1797,).
 
-    `ParameterError`: scikit-learn is not installed.
+    Raises `ParameterError` if scikit-learn is not installed.
     """
     package = find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        rule = "needs scikit-learn, in which the digits are"
+        rule = "needs scikit-learn, which contains the digits"
         raise ParameterError("data", rule, "digits", "pip install 'seqgc[demo]'")
     file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with gzip.open(file, "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",")  # of each image 64 pixels, then the digit
+        table = np.loadtxt(lines, delimiter=",")  # a row per image: 64 pixels, then the digit
     return (table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64)

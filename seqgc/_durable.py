@@ -1,9 +1,9 @@
-"""Files that are whole or absent, or only grow; folders that do not outlive their process long.
+"""Durable files, which are complete or absent or only grow, and temporary folders.
 
-A process that is killed leaves its temporary folders behind. Each of ours therefore has a mark, a
-file that its process keeps locked, and whoever makes the next folder removes those whose mark is no
-longer locked. A lock is seen from other containers and hosts that share the folder of temporary
-files, where a process number means nothing.
+A process that is killed leaves its temporary folders behind. Each folder therefore has a mark: a
+file that its process keeps locked. The process that makes the next folder removes all folders whose
+mark is not locked any more. Unlike a process number, a lock is also seen from other containers and
+hosts that share the folder of temporary files.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _MARK = ".seqgc-in-use"
 _PIECE = 1 << 20
 
 system = os
-"""Whose calls make files durable; tests put their own here (`tests.kit.system_calls`)."""
+"""The module of system calls; tests replace it (`tests.kit.system_calls`)."""
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let an error name a file that a call knows by its descriptor, or by its temporary name."""
+    """Give the name of the file to an error that has a descriptor or a temporary name instead."""
     try:
         yield
     except OSError as error:
-        named = error.filename
+        name = error.filename
         if error.errno is not None and (
-            named is None or str(named).startswith(_temporary(path.name))
+            name is None or str(name).startswith(_temporary(path.name))
         ):
             error.filename, error.filename2 = str(path), None
         raise
 
 
 def _temporary(name: str) -> str:
-    """Return what the name begins with that a file has until it takes another one's place."""
+    """Return the prefix of temporary file names."""
     return f".{name}-"
 
 
@@ -50,11 +50,11 @@ def _temporary(name: str) -> str:
 def replacing(
     path: Path, *, folder: int | None = None, check: Callable[[], object] = bool
 ) -> Iterator[IO[bytes]]:
-    """Yield a file that takes the place of ``path`` once the block ends well, and never otherwise.
+    """Yield a file that replaces ``path`` when the block ends without an error.
 
-    With the handle of its ``folder`` that is where it is written, wherever its path leads by now.
-    It is on the disk when ``check`` is called, which may raise and leave ``path`` as it was.
-    `OSError` if the folder is absent or cannot be written to; ``path`` is then as it was.
+    If ``folder`` (an open handle) is given, the file is in this folder, even if its path leads
+    elsewhere by now. ``check`` is called when the file is on the disk, before it replaces ``path``.
+    If it raises, or with `OSError` if the folder is absent or not writable, ``path`` is unchanged.
     """
     with (
         folder_below(path.parent if folder is None else folder) as handle,
@@ -68,10 +68,10 @@ def replacing(
 def replacing_in(
     folder: int, name: str, *, sync: bool = True, check: Callable[[], object] = bool
 ) -> Iterator[IO[bytes]]:
-    """Do as `replacing` does, in the folder of an open handle, wherever its path leads by now.
+    """Yield a file that replaces ``name`` in an open folder, like `replacing`.
 
-    Without ``sync`` nobody waits for the disk: other processes see all of it or nothing, but after
-    a power cut it may be gone, or damaged.
+    Without ``sync`` the file need not be on the disk: other processes see all of it or nothing, but
+    after a power failure it may be absent or damaged.
     """
     temporary = f"{_temporary(name)}{os.urandom(6).hex()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
@@ -93,9 +93,9 @@ def replacing_in(
 
 @contextmanager
 def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterator[int]:
-    """Yield the handle of ``folder``, or of one below it, none of whose ``parts`` may be a link.
+    """Yield the handle of ``folder``, or of the folder below it at the path ``parts``.
 
-    With ``make`` those that are not there are made; raises `OSError`, which says what is a link.
+    With ``make``, absent folders are made. Raises `OSError` if a part is a link.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY
     handle = os.dup(folder) if isinstance(folder, int) else os.open(folder, flags)
@@ -115,9 +115,9 @@ def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterato
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it is in, and wait until their names are on the disk.
+    """Make a folder and its parents, and wait until their names are on the disk.
 
-    `OSError` if it is there, or cannot be made; nothing is left then.
+    Raises `OSError` if the folder exists or cannot be made; no new folder remains then.
     """
     absent = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True)
@@ -126,13 +126,13 @@ def make_folder(path: Path) -> None:
             sync_folder(folder.parent)
     except BaseException:
         for folder in absent:
-            with suppress(OSError):  # somebody else's by now
+            with suppress(OSError):  # another process may use it by now
                 folder.rmdir()
         raise
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that is not there, and wait until its bytes are on the disk, not its name."""
+    """Write a new file and wait until its bytes (not its name) are on the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with _naming(path):
@@ -142,14 +142,14 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file or folder another name; `sync_folder` waits until that is on the disk."""
+    """Rename a file or folder; `sync_folder` waits until the name is on the disk."""
     system.replace(source, target)
 
 
 class AppendOnly:
-    """A file that only grows; what `append` has returned from stays, whatever happens.
+    """A file that only grows: bytes for which `append` has returned are never lost.
 
-    Of what is there the first ``keep_bytes`` stay, all if None.
+    An existing file is cut to its first ``keep_bytes``, if that is given.
 
     Examples
     --------
@@ -170,14 +170,13 @@ class AppendOnly:
         sync_folder(path.parent)
 
     def append(self, data: bytes, *, sync: bool = True) -> None:
-        """Write, and wait until it is on the disk, unless that is for a later call.
+        """Write bytes; with ``sync``, wait until these and all earlier ones are on the disk.
 
-        `OSError` if that fails. Nothing of it is left then, or if a signal ends it, as far as the
-        disk can still do that.
+        After an `OSError`, or an exception of a signal, the file is cut to its previous length.
         """
         before = (status := os.fstat(self._descriptor)).st_size
         if not status.st_nlink:
-            self._come_back(before)
+            self._restore(before)
         try:
             with _naming(self._path):
                 _write(self._descriptor, data, sync=sync)
@@ -186,10 +185,10 @@ class AppendOnly:
                 os.ftruncate(self._descriptor, before)
             raise
 
-    def _come_back(self, size: int) -> None:
-        """Write the file again, which somebody has removed: all of it is here still.
+    def _restore(self, size: int) -> None:
+        """Write the file again after its name was removed; its content can still be read.
 
-        `OSError` if it cannot be, as where there is another one by now.
+        Raises `OSError` if that fails, for example if another file has the name.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -206,7 +205,7 @@ class AppendOnly:
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Close the file; once."""
+        """Close the file. Call it once."""
         os.close(self._descriptor)
 
 
@@ -219,14 +218,14 @@ def _write(descriptor: int, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the folder's list of files is on the disk."""
+    """Wait until the names of the files in a folder are on the disk."""
     with folder_below(folder) as handle:
         system.fsync(handle)
 
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder that is removed with the block, or later if this process is killed."""
+    """Yield a new folder, removed at the end, or by a later process if this one is killed."""
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         mark = mark_in_use(Path(name))
         try:
@@ -236,20 +235,20 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def mark_in_use(folder: Path) -> int:
-    """Mark a temporary folder as this process's; return the descriptor that keeps it so.
+    """Mark a temporary folder as used, until the returned descriptor is closed.
 
-    Folders of processes that are no more are removed, if they are this user's.
+    Folders of this user whose processes have ended are removed.
     """
     mark, hidden = folder / _MARK, folder / f"{_MARK}-{os.urandom(6).hex()}"
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with suppress(OSError):  # the file system has no locks: then nobody removes anything there
+        with suppress(OSError):  # without locks, nothing is ever removed
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        hidden.replace(mark)  # it is found by this name once it is locked
+        hidden.replace(mark)  # other processes find it only when it is locked
     except BaseException:
         os.close(descriptor)
         raise
-    # `Path.glob` raises if a folder goes away meanwhile.
+    # `Path.glob` raises if a folder is removed meanwhile.
     for each in map(Path, iglob(f"{escape(tempfile.gettempdir())}/*/{_MARK}")):  # noqa: PTH207
         if _is_abandoned(each):
             shutil.rmtree(each.parent, ignore_errors=True)
@@ -257,15 +256,15 @@ def mark_in_use(folder: Path) -> int:
 
 
 def is_marked(folder: Path) -> bool:
-    """Return whether a folder has a mark, of whichever process."""
+    """Return True if a folder has a mark of any process."""
     return (folder / _MARK).exists()
 
 
 def _is_abandoned(mark: Path) -> bool:
-    """Return whether a mark is of this user and no process has it locked."""
+    """Return True if a mark is this user's and no process has locked it."""
     try:
         descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # it is gone, or another user's
         return False
     try:
         if os.fstat(descriptor).st_uid != os.getuid():

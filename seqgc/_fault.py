@@ -1,4 +1,4 @@
-"""What went wrong in somebody's own code, in one line that names the file and the line."""
+"""Errors of user code, described in one line with file and line number."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from seqgc.errors import one_line
 
 __all__ = ["fault_of", "is_own_interrupt"]
 
-_PACKAGES: Final = frozenset(
-    {"seqgc", "torch", "numpy"}
-)  # an error in them has its cause elsewhere
+# The cause of an error in these packages is in the code that called them.
+_PACKAGES: Final = frozenset({"seqgc", "torch", "numpy"})
 _LIBRARY: Final = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 def fault_of(error: BaseException) -> str:
-    r"""Return what an error says, and the innermost line of its traceback that is a user's own.
+    r"""Return the message of an error, with the innermost line of user code in its traceback.
 
-    A user's own is what is neither Python's library nor PyTorch, numpy or seqgc.
+    User code is all code but the standard library, PyTorch, numpy and seqgc.
 
     Examples
     --------
@@ -36,10 +35,10 @@ def fault_of(error: BaseException) -> str:
     'ZeroDivisionError: division by zero (nets.py:2, in forward)'
     """
     try:
-        said = one_line(error, limit=600)
-    except Exception:  # a stranger's error may not know what it says
-        said = "no more is known"
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        message = one_line(error, limit=600)
+    except Exception:  # its own __str__ may fail
+        message = "it has no message"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     own = [(code, line) for code, line in frames if _is_own(code.co_filename)]
     if own:
@@ -49,10 +48,10 @@ def fault_of(error: BaseException) -> str:
 
 
 def is_own_interrupt(error: BaseException) -> bool:
-    """Return True for a `KeyboardInterrupt` that code has raised itself, and not a Ctrl-C.
+    """Return True for a `KeyboardInterrupt` that was raised by code, not by Ctrl-C.
 
-    After a Ctrl-C, Python raises it in the main thread only, and not at all in a process that
-    ignores SIGINT, as worker processes do.
+    Python raises it after Ctrl-C only in the main thread, and never in a process that ignores
+    SIGINT, as worker processes do.
 
     Examples
     --------

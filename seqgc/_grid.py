@@ -1,8 +1,8 @@
-"""Grids: every combination of some values, each with a name that says what it is.
+"""Grids: all combinations of values, with names.
 
-An *axis* is what varies, and a *point* one value of each axis. Points come in the order of nested
-loops, the last axis fastest. A point's name is its axes with their values, ``lr_0.01-seed_2``: it
-names files of weights, so what no such name may hold becomes ``_``.
+An *axis* is a quantity that varies; a *point* has one value of each axis. Points are ordered like
+nested loops, the last axis fastest. The name of a point has its axes and values,
+``lr_0.01-seed_2``. Files of weights have this name, so other characters are replaced by ``_``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seqgc.errors import ParameterError, did_you_mean, require_int
 __all__ = ["MOST_MODELS", "Point", "grid_points"]
 
 MOST_MODELS: Final = 1000
-"""Of one run."""
+"""Largest number of models of a run."""
 
 Point: TypeAlias = dict[str, object]
 
@@ -30,15 +30,15 @@ _UNNAMED = re.compile(r"[^A-Za-z0-9_.-]+")
 def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Point]:
     """Return the points of a grid by their names.
 
-    ``axes`` has the values of each axis, a list; ``seed`` may be their number instead: ``4`` is
-    ``[0, 1, 2, 3]``. Axes must be among those ``known`` (None: any). The name of a point has only
-    the last part of an axis ``table.key``, unless two axes have the same last part.
+    ``axes`` has a list of values for each axis. For ``seed`` their number suffices: ``4`` is
+    ``[0, 1, 2, 3]``. Every axis must be in ``known``, if that is given. A point's name has only the
+    last part of an axis ``table.key``, unless two axes have the same last part.
 
     Raises
     ------
     ParameterError
-        If an axis is unknown, has no values or one twice, or there is no point, or more than
-        `MOST_MODELS`.
+        If an axis is unknown, has no values or the same value twice, or if there are more than
+        `MOST_MODELS` points.
 
     Examples
     --------
@@ -52,8 +52,8 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
         raise ParameterError("grid", "must have an axis, for example lr = [0.01, 0.03]", axes)
     values = {axis: _values(axis, given, known) for axis, given in axes.items()}
     if (count := prod(map(len, values.values()))) > MOST_MODELS:
-        rule = f"must come to at most {MOST_MODELS} models, the product of its axes' lengths"
-        raise ParameterError("grid", rule, count, "train it in parts, each a run of its own")
+        rule = f"must have at most {MOST_MODELS} models (the product of the lengths of its axes)"
+        raise ParameterError("grid", rule, count, "train it in several runs")
     last = {axis: axis.rpartition(".")[2] for axis in values}
     shared = Counter(last.values())
     labels = {axis: last[axis] if shared[last[axis]] == 1 else axis for axis in values}
@@ -66,32 +66,32 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
 
 
 def _values(axis: object, given: object, known: Collection[str] | None) -> Sequence[object]:
-    """Return the values of an axis, or refuse it."""
+    """Return the values of an axis, or raise `ParameterError`."""
     name = f"grid.{axis}"
     if known is not None and axis not in known:
-        rule = f"is no axis: those are {', '.join(known)}"
+        rule = f"is not an axis; the axes are {', '.join(known)}"
         raise ParameterError(name, rule, given, did_you_mean(str(axis), known))
     if axis == _COUNTED and isinstance(given, int) and not isinstance(given, bool):
         return range(require_int(name, given, least=1, most=MOST_MODELS))
     if isinstance(given, str) or not isinstance(given, Sequence):
         also = ", or the number of seeds" if axis == _COUNTED else ""
-        remedy = "what all models have in common is not in the grid"
+        remedy = "a setting that all models share belongs outside the grid"
         raise ParameterError(name, f"must be a list of values{also}", given, remedy)
     if not given:
-        raise ParameterError(name, "must hold at least one value: of none there is no model", given)
+        raise ParameterError(name, "must have at least one value", given)
     return given
 
 
 def _named(axis: str, label: str, values: Sequence[object]) -> list[str]:
-    """Return the part of a point's name for each value; refuse an axis where two are the same."""
+    """Return the part of a point's name for each value; raise `ParameterError` if two are equal."""
     texts = [f"{label}_{_UNNAMED.sub('_', _text(value, at))}" for at, value in enumerate(values)]
     if len(set(texts)) < len(texts):
-        raise ParameterError(f"grid.{axis}", "must hold values of distinct names", list(values))
+        raise ParameterError(f"grid.{axis}", "must have values with distinct names", list(values))
     return texts
 
 
 def _text(value: object, at: int) -> str:
-    """Return a plain value as it is written, a class or function by its name, else where it is."""
+    """Return a plain value as text, the name of a class or function, or else the value's index."""
     if isinstance(value, str | int | float):
         return str(value)
     return getattr(value, "__name__", str(at))

@@ -1,4 +1,4 @@
-"""The exception tree: every error carries its fields, and says in one line what to do."""
+"""The exceptions of seqgc. Each has its fields, and a message of one line with a remedy."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 
-_LONGEST = 120  # of a value that a message shows
-_MODELS = 4  # that a message names
+_MAX_VALUE = 120  # characters of a value in a message
+_MAX_MODELS = 4  # in a message
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -68,11 +68,11 @@ class ParameterError(SeqgcError, ValueError):
 
 
 class ProfileError(SeqgcError):
-    """A delay profile that cannot be read or used; names the file, row and column."""
+    """A delay profile cannot be read or used; the message names the file, row and column."""
 
 
 class ProfileWarning(UserWarning):
-    """A warning about a delay profile that can be read, but whose times look wrong."""
+    """The times in a delay profile look wrong, although it can be read."""
 
 
 class NotDecodableError(SeqgcError):
@@ -96,7 +96,7 @@ class ScheduleError(SeqgcError):
 
 
 class WorkerError(SeqgcError):
-    """Workers failed and the round cannot end without them; carries the first cause."""
+    """Workers failed and the round cannot end without them. The message has the first cause."""
 
     def __init__(
         self, message: str, *, round: int | None = None, worker: int | None = None
@@ -106,11 +106,11 @@ class WorkerError(SeqgcError):
 
 
 class SkewError(WorkerError):
-    """A worker that computes with other code, data or versions than its master has; names them."""
+    """A worker has other code, data or versions than its master."""
 
 
 class BudgetError(SeqgcError):
-    """A run that could cost more than it may; stopped before the tasks that could pass it left."""
+    """A run was stopped because its next tasks could exceed its budget."""
 
     def __init__(self, message: str, *, round: int, spent_usd: float) -> None:
         self.round, self.spent_usd = round, spent_usd
@@ -118,25 +118,25 @@ class BudgetError(SeqgcError):
 
 
 class AuditError(SeqgcError):
-    """Workers who were asked for the same differ, and no majority says who is right.
+    """Workers with the same task have different results, and no majority shows the right one.
 
-    Or the only ones who were heard are ``expelled``: they have lied about something else.
+    With ``expelled``, all workers that have sent the result are excluded for other wrong results.
     """
 
     def __init__(self, job: int, workers: Sequence[int], *, expelled: bool = False) -> None:
         self.job, self.workers = job, tuple(workers)
         who = ", ".join(map(str, workers))
         if expelled:
-            why = f"of a part of it none were heard but those who have lied (workers {who})"
+            why = f"a part of it is known only from excluded workers ({who})"
         else:
-            why = f"workers {who} were asked for the same and answer differently, and no majority "
-            why += "says who lies (unlike processors differ in the last bits)"
-        remedy = "replace them, or take a code with more replicas (a larger s)"
+            why = f"workers {who} have different results of the same task, and no majority shows "
+            why += "the right one (results of different processors may differ in the last bits)"
+        remedy = "replace these workers, or use a code with more replicas (a larger s)"
         super().__init__(f"job {job}: {why}: {remedy}")
 
 
 class ModelError(SeqgcError):
-    """Models that cannot be trained on, and why, and nothing else is to be trained.
+    """Models cannot be trained further, and the run has nothing else to train.
 
     Examples
     --------
@@ -148,7 +148,7 @@ class ModelError(SeqgcError):
 
     def __init__(self, models: Mapping[str, str]) -> None:
         self.models = dict(models)
-        first = [f"{name} {why}" for name, why in self.models.items()][:_MODELS]
+        first = [f"{name} {why}" for name, why in self.models.items()][:_MAX_MODELS]
         more = len(self.models) - len(first)
         super().__init__("; ".join([*first, *[f"and {more} more"] * (more > 0)]))
 
@@ -157,9 +157,9 @@ class ModelError(SeqgcError):
 
 
 class CallbackError(SeqgcError):
-    """A callback that failed while a run went on; the run can be resumed from its last checkpoint.
+    """A callback has failed. The run can be resumed from its last checkpoint.
 
-    ``callback`` is the class and the method, ``fault`` what was wrong with the call.
+    ``callback`` names the class and the method, ``fault`` describes the failure.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class CallbackError(SeqgcError):
 
 
 class Stopped(SystemExit):
-    """A signal asked for the end of this program: ``status`` is the one to end with."""
+    """A signal ends the program, with the exit status ``status``."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -186,11 +186,11 @@ class Stopped(SystemExit):
 
 
 class WireError(SeqgcError):
-    """A message that is damaged, foreign, too large, or not finite."""
+    """A message is damaged, from another program, too large, or has values that are not finite."""
 
 
 class StoreError(SeqgcError):
-    """Stored weights that are missing or do not match their digest."""
+    """Stored weights are missing, or do not match their digest."""
 
 
 class DamageError(StoreError):
@@ -204,13 +204,15 @@ def _shown(value: object) -> str:
     """Return the value's repr, without its middle if it is long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # nested too deeply, an integer of too many digits, a stranger's object
+    except Exception:  # nested too deeply, an integer with too many digits, a user's object
         text = object.__repr__(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
+    return (
+        text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE // 2]}…{text[-_MAX_VALUE // 2 :]}"
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a remedy, ``did you mean 'x'?``, for the nearest known word, or nothing.
+    """Return the remedy ``did you mean 'x'?`` with the nearest known word, or an empty string.
 
     Examples
     --------
@@ -222,11 +224,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: object, *, limit: int = 1000) -> str:
-    """Return a text, or what an error says, as one printable line of at most ``limit`` characters.
+    """Return a text, or the message of an error, as one line of at most ``limit`` characters.
 
-    All that comes from outside passes it before it is shown or logged. What a terminal or a log
-    would obey, or could not encode, is replaced: control and formatting characters, lone
-    surrogates.
+    Text from outside must pass through this function before it is shown or logged: characters that
+    a terminal obeys or that cannot be encoded (control characters, lone surrogates) are replaced.
 
     Examples
     --------
@@ -240,10 +241,10 @@ def one_line(text: object, *, limit: int = 1000) -> str:
 
 
 def reraise_stop(error: BaseException) -> None:
-    """Raise an error again if it is to end this program: a stranger's other errors are not.
+    """Raise an error again if a signal caused it: `KeyboardInterrupt` or `Stopped`.
 
-    Whoever calls ``sys.exit`` in an optimizer would end all models, with any status. What a signal
-    raises is a `KeyboardInterrupt`, or `Stopped`.
+    Call this where any other exception of user code is handled, also `SystemExit`: ``sys.exit`` in
+    an optimizer must not end the program.
 
     Examples
     --------
@@ -251,8 +252,8 @@ def reraise_stop(error: BaseException) -> None:
     ...     raise SystemExit("no licence")
     ... except BaseException as error:
     ...     reraise_stop(error)
-    ...     print("goes on without it")
-    goes on without it
+    ...     print("the program continues")
+    the program continues
     """
     if isinstance(error, Stopped | KeyboardInterrupt):
         raise error
@@ -260,9 +261,10 @@ def reraise_stop(error: BaseException) -> None:
 
 @contextmanager
 def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator[None]:
-    """Make whatever a stranger's code raises a `ParameterError`, see `reraise_stop`.
+    """Convert an exception raised by user code in this block into a `ParameterError`.
 
-    ``{}`` in the ``rule`` stands for what it says.
+    ``{}`` in ``rule`` is replaced by the exception. Signals still end the program, see
+    `reraise_stop`.
 
     Examples
     --------
@@ -277,15 +279,15 @@ def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator
     except BaseException as error:
         reraise_stop(error)
         try:
-            said = one_line(error, limit=120)
-        except Exception:  # a stranger's error may not know what it says
-            said = "no more is known"
-        why = f"{one_line(type(error).__name__, limit=60)}: {said}"
+            message = one_line(error, limit=120)
+        except Exception:  # its own __str__ may fail
+            message = "it has no message"
+        why = f"{one_line(type(error).__name__, limit=60)}: {message}"
         raise ParameterError(argument, rule.format(why), value, remedy) from error
 
 
 def no_run(run: str | Path, why: str) -> ParameterError:
-    """Return the refusal of a folder that is no run's.
+    """Return the error for a folder that is not the folder of a run.
 
     Examples
     --------
@@ -296,7 +298,7 @@ def no_run(run: str | Path, why: str) -> ParameterError:
 
 
 def require_name(argument: str, name: object, *, most: int) -> None:
-    """Refuse a name that could lead out of the folder in which a file is to have it.
+    """Raise `ParameterError` unless a name is safe as a file name: it cannot leave its folder.
 
     Examples
     --------
@@ -314,14 +316,14 @@ def require_name(argument: str, name: object, *, most: int) -> None:
 def require_int(
     argument: str, value: object, *, least: int | None = None, most: int | None = None
 ) -> int:
-    """Return an integer of any type (numpy's too, but no bool) as an int, if it is in range.
+    """Return an integer of any type (also of numpy, but not bool) as an int, if it is in range.
 
-    Keep what this returns, not the value: an ``np.int16`` overflows, and stays visible in `repr`.
+    Use the returned value: an ``np.int16`` could overflow, and would be visible in `repr`.
 
     Raises
     ------
     ParameterError
-        If the value is no integer, is below ``least`` or above ``most``.
+        If the value is not an integer, is below ``least`` or above ``most``.
 
     Examples
     --------
@@ -352,7 +354,7 @@ def require_number(
     above: float = -math.inf,
     most: float = math.inf,
 ) -> float:
-    """Return a finite number, if it is at least ``least``, ``most`` at most, and above ``above``.
+    """Return a finite number if ``least <= value <= most`` and ``value > above``.
 
     Raises
     ------
@@ -368,7 +370,7 @@ def require_number(
     """
     try:
         finite = math.isfinite(value)
-    except (OverflowError, TypeError):  # an integer that no float holds; no number
+    except (OverflowError, TypeError):  # too large for a float, or not a number
         finite = False
     if not (finite and least <= value <= most and value > above):
         bounds = [f" >= {least:g}"] * (least > -math.inf) + [f" > {above:g}"] * (above > -math.inf)

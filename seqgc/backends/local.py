@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from seqgc._bounded import require_files
 from seqgc._by_value import PicklingError, dumps
-from seqgc._descriptors import require_files
 from seqgc.backends._events import EventBackend, Messaging
 from seqgc.backends._pool import WorkerPool
 from seqgc.backends._processes import set_preload

@@ -128,7 +128,7 @@ def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, costs.Es
 
 
 def _reach_of(backend: str) -> workers.Reach:
-    """Return the stores that functions can reach: those of AWS, unless they run on this machine."""
+    """Return the stores that functions can reach: AWS's, unless they run on this machine."""
     on_aws = backend != "lambda-local"
     return workers.Reach(deployed=on_aws, s3=on_aws)
 

@@ -162,7 +162,7 @@ def configured(
 
     The verb takes the values given on the command line as ``flags``, a dictionary by the paths of
     fields (``"function.store"``). If ``only`` is given, there are options for these paths and for
-    ``plugins`` alone. The help shows ``defaults``, by path, instead of those of the configuration.
+    ``plugins`` alone. ``defaults``, by path, replace the defaults of the configuration in the help.
     """
     shown = {**_SHOWN, **defaults}
     chosen = {

@@ -50,7 +50,7 @@ class Screen(Console):
 
     @property
     def draws(self) -> bool:
-        """Whether it is a terminal, on which progress can be drawn, whatever FORCE_COLOR says."""
+        """True for a terminal, on which progress can be drawn, whatever FORCE_COLOR says."""
         return self.is_terminal and self.is_interactive and self.file.isatty()
 
     def on_broken_pipe(self) -> None:

@@ -158,7 +158,7 @@ class RunProgress:
 
 
 def _sentence(notice: Notice) -> str:
-    """Return the message for a notice; empty if there is none."""
+    """Return the message for a notice; it may be empty."""
     fields = notice.fields
     match notice.kind:
         case "start":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from seqgc._descriptors import allow_files
+from seqgc._bounded import allow_files
 from seqgc.local_lambda._apis import FunctionUrl, InvokeApi
 from seqgc.local_lambda._function_settings import MAX_REQUEST_BYTES, ServiceSettings
 from seqgc.local_lambda._http_server import HttpServer

@@ -464,7 +464,7 @@ def test_too_few_descriptors_are_said_before_anything_is_started(
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     for begin in (lambda: LocalBackend(16, Scripted), workers.local(16).__enter__):
         with pytest.raises(
-            ParameterError, match=r"`n` needs 112 open files, of which .* allows 100; got 16"
+            ParameterError, match=r"`n` needs 112 open files, .* allows 100; got 16"
         ):
             begin()
     assert not multiprocessing.active_children()

@@ -287,11 +287,15 @@ def test_a_run_may_have_any_name_and_is_not_resumed_once_it_is_damaged(capsys: O
         journal.write_bytes(changed(first, chance)[:-1] + b"\n" + rest)  # the first line, surely
         refuses("journal")
     journal.write_bytes(whole)
+    saved = [state.read_bytes() for state in states]
     for make in (lambda path: path.write_bytes(b"[" * 10**5), os.mkfifo, Path.mkdir):
         for state in states:
             state.rmdir() if state.is_dir() else state.unlink()
             make(state)
         refuses("no checkpoint", "can be used")
+    for state, data in zip(states, saved, strict=True):
+        state.rmdir()
+        state.write_bytes(data)
     makers = [os.mkfifo, endless, loop, Path.mkdir]  # none is waited for or read
     for at, name in enumerate(["journal.jsonl", "events.jsonl", "metrics.csv", "lock"]):
         (run / name).rename("aside")

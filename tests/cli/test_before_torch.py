@@ -33,7 +33,7 @@ BAD = {
     "--data broken:f": "(RuntimeError: two lines)",
     "--data ends:f": "(SystemExit: 0)",
     "--plugin ends": "(SystemExit: 0)",
-    "--module strange:f": "(Strange: no more is known)",
+    "--module strange:f": "(Strange: it has no message)",
     "--scheme gc:s=99": "must satisfy 0 <= s < n",
     "--probe 3": "`alpha` must be a finite number",
     "same.toml": "`models` must have distinct names",

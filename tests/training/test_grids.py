@@ -57,12 +57,12 @@ def test_registered_data_are_loaded_once_and_are_one_object() -> None:
     ("axes", "words"),
     [
         ({}, "`grid` must have an axis"),
-        ({"learning_rate": [0.1], "seed": 1}, "`grid.learning_rate` is no axis: .* lr, seed"),
-        ({"lr": [], "seed": 1}, "`grid.lr` must hold at least one value"),
+        ({"learning_rate": [0.1], "seed": 1}, "`grid.learning_rate` is not an axis; .* lr, seed"),
+        ({"lr": [], "seed": 1}, "`grid.lr` must have at least one value"),
         ({"lr": 0.1, "seed": 1}, "`grid.lr` must be a list"),
         ({"lr": [0.1], "seed": True}, "`grid.seed` must be a list of values, or the number"),
-        ({"lr": ["a b", "a_b"], "seed": 1}, "`grid.lr` must hold values of distinct names"),
-        ({"lr": [*range(1000)], "seed": 1000}, "`grid` must come to at most 1000 .* got 1000000"),
+        ({"lr": ["a b", "a_b"], "seed": 1}, "`grid.lr` must have values with distinct names"),
+        ({"lr": [*range(1000)], "seed": 1000}, "`grid` must have at most 1000 .* got 1000000"),
         ({"lr": [0.1], "seed": 10**30}, "`grid.seed` must be an integer .* 1000;"),
     ],
 )

@@ -46,7 +46,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from seqgc._descriptors import require_files
+from seqgc._bounded import require_files
 from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
 from seqgc.backends._owed import TaskKey
 from seqgc.backends.lambda_._certificate import tls_server
