@@ -72,7 +72,8 @@ def replay(
     options: RehearsalOptions,
     mu: Annotated[float, "Tolerance of the closing rule (mu)."] = 0.0,
     wait_out: Annotated[
-        str, "When a round is kept open past the tolerance: all, conform or feasible."
+        str,
+        "Close a round when no job is lost (feasible), or the scheme's model holds (conform, all).",
     ] = "feasible",
     jobs_per_round: Annotated[int, "Models in a job (a bundle)."] = 1,
     as_json: AsJson = False,

@@ -47,26 +47,34 @@ class DeployOptions:
     """
 
     stack: Annotated[str, "Name of the CloudFormation stack."] = "seqgc"
-    package: Annotated[Package, "image: PyTorch; needs Docker. zip: numpy alone."] = "image"
-    image_uri: Annotated[str, "An image that is in ECR already; builds nothing."] = ""
-    architecture: Annotated[Architecture, "Processor of the functions."] = "arm64"
-    memory_mb: Annotated[int, "Memory of a function, MB."] = 2560
+    package: Annotated[
+        Package, "Package: image (with PyTorch; needs Docker) or zip (only numpy)."
+    ] = "image"
+    image_uri: Annotated[str, "URI of an existing image in ECR. Nothing is built."] = ""
+    architecture: Annotated[Architecture, "Processor of the functions: arm64 or x86_64."] = "arm64"
+    memory_mb: Annotated[int, "Memory of a function, in MB."] = 2560
     timeout_s: Annotated[int, "--function-timeout-s", "Time limit of a function, in seconds."] = 60
-    reserved_concurrency: Annotated[int, "Invocations set aside for the function; 0: none."] = 0
-    vpc_id: Annotated[str, "An existing VPC; by default one is made."] = ""
-    subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC: A,B."] = ()
-    route_table_id: Annotated[str, "Their route table, to be given a gateway endpoint for S3."] = ""
-    throughput_mode: Annotated[ThroughputMode, "Throughput mode of the file system."] = "elastic"
-    provisioned_mibps: Annotated[int, "MiB/s, if provisioned."] = 64
-    log_retention_days: Annotated[int, "Days for which logs are kept."] = 14
-    monitoring: Annotated[bool, "Alarms and a dashboard in CloudWatch."] = True
-    alarm_topic_arn: Annotated[str, "SNS topic that hears of alarms; by default none."] = ""
+    reserved_concurrency: Annotated[
+        int, "Concurrent invocations reserved for the function. 0: none."
+    ] = 0
+    vpc_id: Annotated[str, "ID of an existing VPC. By default a new one is made."] = ""
+    subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC, as A,B."] = ()
+    route_table_id: Annotated[
+        str, "Route table of the subnets, which gets a gateway endpoint for S3."
+    ] = ""
+    throughput_mode: Annotated[
+        ThroughputMode, "Throughput of the file system: bursting, elastic or provisioned."
+    ] = "elastic"
+    provisioned_mibps: Annotated[int, "Provisioned throughput of the file system, in MiB/s."] = 64
+    log_retention_days: Annotated[int, "Number of days for which logs are kept."] = 14
+    monitoring: Annotated[bool, "Create alarms and a dashboard in CloudWatch."] = True
+    alarm_topic_arn: Annotated[str, "SNS topic for alarms. By default none."] = ""
     trace: Annotated[
-        bool, "--trace", "Let X-Ray trace a sample of the invocations, which it charges for."
+        bool, "--trace", "Trace a sample of the invocations with X-Ray, at its price."
     ] = False
-    tag: Annotated[tuple[str, ...], "KEY=VALUE for every resource; repeatable."] = ()
+    tag: Annotated[tuple[str, ...], "Tag of every resource, as KEY=VALUE. Repeatable."] = ()
     factories: Annotated[
-        tuple[str, ...], "Module of your own whose functions models may name; repeatable."
+        tuple[str, ...], "Your module with functions that models may name. Repeatable."
     ] = ()
 
     def __post_init__(self) -> None:

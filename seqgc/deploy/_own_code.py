@@ -48,10 +48,11 @@ class OwnCode:
     """What of one's own is built into functions, and options of ``seqgc deploy``."""
 
     include: Annotated[
-        tuple[str, ...], "File or folder of your own; imported there as from here; repeatable."
+        tuple[str, ...],
+        "Your file or folder, imported in functions as on this machine. Repeatable.",
     ] = ()
-    requirements: Annotated[str, "Requirements file of what it needs besides PyTorch."] = ""
-    force: Annotated[bool, "--force", "Include what looks like a secret, too."] = False
+    requirements: Annotated[str, "Requirements file of your code, without PyTorch."] = ""
+    force: Annotated[bool, "--force", "Include files that look like secrets, too."] = False
 
     def files(self) -> dict[str, Path]:
         """Return what is to be copied, by its place in the functions.

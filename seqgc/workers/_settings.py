@@ -100,17 +100,22 @@ class Settings(_Base):
 class DelaySettings(Settings):
     """Stragglers to inject into workers: a profile's seconds, adjusted to the scheme's load."""
 
-    source: Annotated[str, "--delays", "Inject delays: a profile, or lambda-cnn."] = "lambda-cnn"
-    scale: Annotated[float, Field(gt=0), "--delay-scale", "Times the delays' seconds."] = 0.1
-    seed: Annotated[int, Field(ge=0), "--delay-seed", "Seed of generated delays."] = 0
+    source: Annotated[
+        str, "--delays", "Delays to inject: a profile, or lambda-cnn (generated)."
+    ] = "lambda-cnn"
+    scale: Annotated[float, Field(gt=0), "--delay-scale", "Factor of the injected delays."] = 0.1
+    seed: Annotated[int, Field(ge=0), "--delay-seed", "Seed of the generated delays."] = 0
     alpha: Annotated[
-        float | None, Field(ge=0), "--delay-alpha", "The delays' seconds per unit of load."
+        float | None,
+        Field(ge=0),
+        "--delay-alpha",
+        "Seconds per unit of load in the delays. By default the profile's.",
     ] = None
     base_load: Annotated[
         float | None,
         Field(ge=0),
         "--delay-base-load",
-        "The load at which the delays were recorded.",
+        "Load at which the delays were recorded. By default the profile says it.",
     ] = None
 
 
@@ -138,42 +143,47 @@ class FunctionSettings(Settings):
         "boto3"
     )
     store: Annotated[
-        Literal["auto", "directory", "s3", "inline"], "Of functions: auto, directory, s3 or inline."
+        Literal["auto", "directory", "s3", "inline"],
+        "Place of weights and large results: auto, directory, s3 or inline (in messages).",
     ] = "auto"
-    resident: Annotated[bool, "Functions that stay from round to round."] = False
+    resident: Annotated[bool, "Keep functions running from round to round."] = False
     master_address: Annotated[
-        str | None, "IP address of this machine, which resident functions call."
+        str | None, "IP address of this machine that resident functions can reach."
     ] = None
-    mount: Annotated[str | None, "Where the functions' file system is mounted here."] = None
+    mount: Annotated[str | None, "Folder where the file system of the functions is mounted."] = None
     master: Annotated[
         Literal["inside", "outside"] | None,
-        "Whether the master is inside or outside the functions' region.",
+        "Place of the master: inside or outside the region of the functions.",
     ] = None
-    deployment: Annotated[str, "What `seqgc deploy` wrote (lambda)."] = "seqgc-lambda.toml"
+    deployment: Annotated[str, "File that `seqgc deploy` wrote (backend lambda)."] = (
+        "seqgc-lambda.toml"
+    )
     code: Annotated[
         str | None,
-        "Folder of the functions' code, a build context or an unpacked zip (lambda-local).",
+        "Folder with the code of functions: build context or unpacked zip (lambda-local).",
     ] = None
     environments: Annotated[
         int | None,
         Field(ge=1, le=10_000),
-        "Functions at once, at most (lambda-local); twice as many as workers.",
+        "Largest number of functions at once (lambda-local). By default twice the workers.",
     ] = None
-    memory_mb: Annotated[int, Field(ge=128, le=10240), "Of a function, MB."] = 2560
+    memory_mb: Annotated[int, Field(ge=128, le=10240), "Memory of a function, in MB."] = 2560
     timeout_s: Annotated[
         float,
         Field(gt=0, le=900),
         "--function-timeout-s",
-        "After which a function is ended, seconds.",
+        "Time limit of a function, in seconds.",
     ] = 60.0
-    arch: Annotated[Literal["arm64", "x86_64"], "Processor: arm64 or x86_64."] = "arm64"
-    region: Annotated[str, "Of functions: whose prices; by default AWS_REGION's."] = Field(
+    arch: Annotated[Literal["arm64", "x86_64"], "Processor of the functions: arm64 or x86_64."] = (
+        "arm64"
+    )
+    region: Annotated[str, "AWS region of the prices. By default AWS_REGION."] = Field(
         default_factory=lambda: environment_region() or _REGION
     )
     expected_s: Annotated[
-        float | None, Field(ge=0), "How long a task is expected to run; for prices only."
+        float | None, Field(ge=0), "Expected seconds of a task, for the forecast of the price."
     ] = None
-    warm_up: Annotated[int, Field(ge=0), "Times each function is invoked before round 0."] = 1
+    warm_up: Annotated[int, Field(ge=0), "Invocations of each function before round 0."] = 1
 
     @property
     def master_outside(self) -> bool:
