@@ -255,21 +255,21 @@ def _stopped_by_signals() -> Iterator[None]:
     A second SIGHUP is ignored: a shell and the system both send one when a terminal is closed. A
     signal that was ignored before stays so, as under `nohup`.
     """
-    before: dict[signal.Signals, Any] = {}
+    previous: dict[signal.Signals, Any] = {}
 
     def stop(number: int, _: FrameType | None) -> None:
-        for each in before:
+        for each in previous:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
         raise Stopped(128 + number, f"ended by {signal.Signals(number).name}")
 
     if threading.current_thread() is threading.main_thread():  # only it can handle signals
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(each) is not signal.SIG_IGN:
-                before[each] = signal.signal(each, stop)
+                previous[each] = signal.signal(each, stop)
     try:
         yield
     finally:
-        for each, handler in before.items():
+        for each, handler in previous.items():
             signal.signal(each, handler)
 
 

@@ -136,7 +136,7 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 
 # ---- from fields and groups to typer's options ---------------------------------------------------
 
-Verb = Callable[..., Any]
+VerbFunction = Callable[..., Any]
 _HANDLED: Final = ("log_format_", "quiet_")  # before a verb is called
 _PLUGINS: Final = "plugins"
 
@@ -157,7 +157,7 @@ _SHOWN: Final[Values] = {"delays.source": None}  # delays are injected only on r
 
 def configured(
     *only: str, defaults: Mapping[str, object] = MappingProxyType({})
-) -> Callable[[Verb], Verb]:
+) -> Callable[[VerbFunction], VerbFunction]:
     """Return a decorator that adds an option to a verb for each described field.
 
     The verb takes the values given on the command line as ``flags``, a dictionary by the paths of
@@ -171,7 +171,7 @@ def configured(
         if not only or path in (*only, "plugins")
     }
 
-    def decorate(verb: Verb) -> Verb:
+    def decorate(verb: VerbFunction) -> VerbFunction:
         names = {path.replace(".", "_") + "_": path for path in chosen}
 
         @wraps(verb)
@@ -190,7 +190,7 @@ def configured(
     return decorate
 
 
-def with_plugins(verb: Verb) -> Verb:
+def with_plugins(verb: VerbFunction) -> VerbFunction:
     """Return a verb that takes ``--plugin``, and the fields of its groups as options.
 
     A group is a parameter whose type is a dataclass. Plug-ins are imported first. Their names are
@@ -291,7 +291,9 @@ def _spoken() -> list[inspect.Parameter]:
     ]
 
 
-def _with_parameters(call: Verb, verb: Verb, more: Sequence[inspect.Parameter]) -> Verb:
+def _with_parameters(
+    call: VerbFunction, verb: VerbFunction, more: Sequence[inspect.Parameter]
+) -> VerbFunction:
     """Return ``call`` with the parameters of ``verb``, and ``more``."""
     own = (each for each in _expanded(verb) if each.name not in ("flags", _PLUGINS))
     parameters = [*own, *more, *_spoken()]

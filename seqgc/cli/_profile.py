@@ -96,7 +96,7 @@ def lint_files(
     """Check a profile for errors of measurement; exit with status 1 if it cannot be used."""
     recordings = _read([file, *(others or [])], base_loads=base_loads)
     findings = profiles.lint(recordings[0]) + profiles.lint_series(recordings)
-    errors = sum(found.severity == "error" for found in findings)
+    errors = sum(each.severity == "error" for each in findings)
     if as_json:
         print_json({"file": str(file), "errors": errors, "findings": findings})
     else:
@@ -133,10 +133,10 @@ def fit_files(
     with naming(*files):
         line = profiles.fit_load_model(recordings, per_worker=per_worker) if several else None
     findings = [
-        replace(found, message=f"{file}: {found.message}")
+        replace(finding, message=f"{file}: {finding.message}")
         for file, recording in zip(files, recordings, strict=True)
-        for found in profiles.lint(recording)
-        if found.severity == "error"
+        for finding in profiles.lint(recording)
+        if finding.severity == "error"
     ]
     findings += profiles.lint_series(recordings)
     problem, generator = "", None
@@ -272,8 +272,8 @@ def _read(files: Sequence[Path], *, base_loads: str | None) -> list[profiles.Del
 
 
 def _print_findings(findings: Sequence[profiles.Finding]) -> None:
-    for found in findings:
-        typer.echo(f"{found.severity} ({found.rule}): {found.message}")
+    for each in findings:
+        typer.echo(f"{each.severity} ({each.rule}): {each.message}")
 
 
 def _load_facts(line: profiles.LoadModel | None) -> Values | None:
