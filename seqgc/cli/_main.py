@@ -216,7 +216,7 @@ def _call(arguments: list[str]) -> object:
             raise ParameterError("verb", rule, arguments[0], remedy) from error
         if isinstance(error, Exception):
             raise
-        if isinstance(error, SystemExit) and _is_of_libraries(error):
+        if isinstance(error, SystemExit) and _is_of_typer(error):
             return error.code
         raise SeqgcError(f"ended by code that was called: {fault_of(error)}") from None
 
@@ -228,10 +228,10 @@ def _stop_behind(error: BaseException | None) -> Stopped | None:
     return error
 
 
-def _is_of_libraries(end: SystemExit) -> bool:
-    """Return True if typer or rich end the program: completion is installed, or a pipe broken."""
+def _is_of_typer(end: SystemExit) -> bool:
+    """Return True if typer ends the program: completion is installed, or a pipe is broken."""
     *_, (frame, _) = walk_tb(end.__traceback__)
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("rich", "typer")
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "typer"
 
 
 def _training_package(error: ImportError) -> str:

@@ -35,7 +35,6 @@ Out = pytest.CaptureFixture[str]
         ("scheme gc:s=1", False, "seqgc: loading seqgc ...\n"),
         ("scheme gc:s=1", True, "seqgc: loading seqgc ..."),
         ("scheme gc:s=1 --quiet", False, ""),
-        ("scheme gc:s=1 -n --quiet", False, "seqgc: loading seqgc ...\n"),
         ("tune --quiet=no x.npz -- --quiet", False, "seqgc: loading seqgc ...\n"),
         ("data put --quiet NAME", False, ""),
         ("tune x.npz --log-format=text", False, "seqgc: loading seqgc ...\n"),
