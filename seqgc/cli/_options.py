@@ -142,7 +142,7 @@ _PLUGINS: Final = "plugins"
 
 _ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (ssp, asp)"
 # Sections of the help, by field or table; the other fields are in "Training".
-_PANELS = {
+_SECTIONS = {
     **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),
     **dict.fromkeys(("jobs_per_round", "stale", "probe", "retune", "alpha", "plugins"), _ROUNDS),
     **dict.fromkeys(("apply", "refresh", "aware"), _PARTS),
@@ -176,7 +176,7 @@ def configured(
 
         @wraps(verb)
         def call(**arguments: object) -> object:
-            _forget_obeyed(arguments)
+            _drop_handled(arguments)
             values = {path: arguments.pop(name) for name, path in names.items()}
             flags = {path: value for path, value in values.items() if value not in (None, [])}
             return verb(flags=flags, **arguments)
@@ -201,7 +201,7 @@ def with_plugins(verb: VerbFunction) -> VerbFunction:
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
-        _forget_obeyed(arguments)
+        _drop_handled(arguments)
         if plugins_:
             import_plugins(plugins_)
         if _PLUGINS in hints:
@@ -256,8 +256,8 @@ def _option(name: str, path: str, field: FieldInfo, default: object) -> inspect.
         plain = path.rpartition(".")[2].replace("_", "-")
         flags = [f"--{plain}/--no-{plain}" if kind is bool else f"--{plain}"]
     shown = "none" if default in (None, ()) else str(default).lower()
-    panel = _PANELS.get(path) or _PANELS.get(path.partition(".")[0], "Training")
-    option = typer.Option(*flags, help=about, show_default=shown, rich_help_panel=panel)
+    section = _SECTIONS.get(path) or _SECTIONS.get(path.partition(".")[0], "Training")
+    option = typer.Option(*flags, help=about, show_default=shown, rich_help_panel=section)
     annotation, by_name = Annotated[kind | None, option], inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, by_name, default=None, annotation=annotation)
 
@@ -271,12 +271,12 @@ def _kind(annotation: Any) -> Any:
     return list[str] if get_origin(annotation) is tuple else annotation
 
 
-def _forget_obeyed(arguments: dict[str, Any]) -> None:
+def _drop_handled(arguments: dict[str, Any]) -> None:
     for name in _HANDLED:
         arguments.pop(name)
 
 
-def _spoken() -> list[inspect.Parameter]:
+def _message_options() -> list[inspect.Parameter]:
     """Return the options that `speaking` has handled, for the help and to check their values."""
     formats = typer.Option(
         LOG_FORMAT, help="Format of messages on stderr: text or json.", callback=check_format
@@ -296,7 +296,7 @@ def _with_parameters(
 ) -> VerbFunction:
     """Return ``call`` with the parameters of ``verb``, and ``more``."""
     own = (each for each in _expanded(verb) if each.name not in ("flags", _PLUGINS))
-    parameters = [*own, *more, *_spoken()]
+    parameters = [*own, *more, *_message_options()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     del call.__wrapped__  # type: ignore[attr-defined]  # its signature is another one

