@@ -1,4 +1,4 @@
-"""Scripted faults: what goes wrong with which request, as a pure function of a seed."""
+"""Scripted faults: which request fails in which way, as a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, did_you_mean
 
-__all__ = ["Fault", "FaultKind", "FaultPlan"]
-
 FaultKind: TypeAlias = Literal[
     "delay", "crash", "hang", "throttle", "corrupt", "duplicate", "error", "none"
 ]
@@ -20,8 +18,8 @@ _Reader: TypeAlias = Callable[[bytes | bytearray], tuple[int, ...] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """What befalls one request; ``seed`` is its own, for what is drawn further (flipped bits)."""
+class RequestFault:
+    """A fault of one request; ``seed`` determines its details, such as which bits are flipped."""
 
     kind: FaultKind
     delay_s: float = 0.0
@@ -30,42 +28,43 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Which requests go wrong, and how: the same ones every time.
+    """A reproducible choice of requests that fail, and of the way in which each fails.
 
     Parameters
     ----------
     by
-        What a fault is drawn for. ``"request"``: every request by itself, counted from 0 as they
-        arrive. ``"environment"``: environment number, from 0; a bad one is bad for good.
-        ``"module.function"``: what this function, which the service imports, returns for a
-        request's body, a tuple of integers, so that faults do not depend on the order of arrival;
-        None spares the request. `seqgc.worker.task_address` is one.
+        The key that faults are drawn for. ``"request"``: the number of the request, counted from 0
+        in order of arrival. ``"environment"``: the number of the environment, from 0; a faulty
+        environment stays faulty. ``"module.function"``: the tuple of integers that this function,
+        imported by the service, returns for the body of a request, so that faults do not depend on
+        the order of arrival; a request for which it returns None has no fault.
+        `seqgc.worker.task_address` is such a function.
     seed
-        Of the draws.
+        Seed of the draws.
     rates
-        Probability of each kind of fault; together at most 1.
+        Probability of each kind of fault; at most 1 in total.
     script
-        Faults by key, before any draw: a key is what ``by`` names, e.g. ``(3,)`` for request 3 or
-        what that function returns. ``"none"`` spares a request.
+        Faults by key, which take precedence over draws: ``(3,)`` is request 3, or the tuple that
+        the function of ``by`` returns. ``"none"`` means that the request has no fault.
     delay_s
-        How long ``"delay"`` holds a request before its environment sees it, in seconds.
+        Time for which ``"delay"`` holds a request before its environment sees it, in seconds.
 
     Notes
     -----
     ========= ====================================================================================
-    delay     the environment is given the request ``delay_s`` later; its time-out runs meanwhile
+    delay     the environment gets the request ``delay_s`` later; its time-out has already begun
     crash     the environment is killed (SIGKILL) while it computes
     hang      nothing happens until the function's time-out, which kills the environment
-    throttle  429, and no environment is taken
+    throttle  status 429; no environment is used
     corrupt   a few bits of the response are flipped
-    duplicate answered with the response to an earlier request, if there is one; nothing is computed
-    error     a function error, and nothing is computed
+    duplicate the response to an earlier request is repeated, if there is one, without computing
+    error     the response is a function error, and nothing is computed
     ========= ====================================================================================
 
     Raises
     ------
     ParameterError
-        If a kind is unknown, a rate is no probability, or the rates exceed 1 together.
+        If a kind is unknown, a rate is not a probability, or the rates sum to more than 1.
 
     Examples
     --------
@@ -75,7 +74,8 @@ class FaultPlan:
     >>> FaultPlan(rates={"crush": 0.1})
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `rates` must name faults; got 'crush' (did you mean 'crash'?)
+    seqgc.errors.ParameterError: `rates` must name kinds of fault; got 'crush' (did you mean \
+'crash'?)
     """
 
     by: str = "request"
@@ -93,31 +93,37 @@ class FaultPlan:
             for kind in kinds:
                 if kind not in _KINDS:
                     remedy = did_you_mean(kind, _KINDS)
-                    raise ParameterError(argument, "must name faults", kind, remedy)
+                    raise ParameterError(argument, "must name kinds of fault", kind, remedy)
         if any(not 0 <= rate <= 1 for rate in self.rates.values()):
-            raise ParameterError("rates", "must be probabilities", dict(self.rates))
+            raise ParameterError("rates", "must be probabilities, from 0 to 1", dict(self.rates))
         if (total := sum(self.rates.values())) > 1 + 1e-9:
-            raise ParameterError("rates", "must not exceed 1 together", total)
+            raise ParameterError("rates", "must sum to at most 1", total)
         if not 0 <= self.delay_s < float("inf"):
             raise ParameterError("delay_s", "must be a finite number of seconds >= 0", self.delay_s)
 
     def fault(
         self, *, request: int, environment: int, body: tuple[int, ...] | None = None
-    ) -> Fault:
-        """Return what befalls a request, by its index, its environment's, and what its body says.
+    ) -> RequestFault:
+        """Return the fault of a request, by its number, its environment or the key in its body.
 
-        One without a key is spared.
+        A request without a key has no fault.
         """
         keys = {"request": (request,), "environment": (environment,)}
         if (key := keys.get(self.by, body)) is None:
-            return Fault(kind="none")
+            return RequestFault(kind="none")
         text = ",".join(map(str, (self.seed, *key)))
         digest = hashlib.sha256(text.encode()).digest()
         kind = self.script.get(key) or self._drawn(int.from_bytes(digest[:8]) / 2**64)
-        return Fault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
+        return RequestFault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
 
     def reader(self) -> _Reader:
-        """Return what reads a request's key in its body; `ParameterError`: there is no such."""
+        """Return the function that reads the key from the body of a request.
+
+        Raises
+        ------
+        ParameterError
+            If ``by`` names a function that cannot be imported.
+        """
         module, _, function = self.by.rpartition(".")
         if not module:
             return lambda _: None
@@ -129,7 +135,7 @@ class FaultPlan:
         return read
 
     def _drawn(self, u: float) -> FaultKind:
-        """Return the kind whose interval of [0, 1) holds ``u``."""
+        """Return the kind whose interval of [0, 1) contains ``u``."""
         for kind, rate in self.rates.items():
             if u < rate:
                 return kind

@@ -1,31 +1,43 @@
-"""The function: what becomes of one request to it."""
+"""The function and its published versions.
+
+Each version has environments of its own, and each request names a version or an alias. The first
+version's environments are forked from the child that the service starts with. A later version gets
+a new parent process, because its imports and variables are its own. ``$LATEST``, the unpublished
+version, always equals the newest version.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
+import re
 import signal
+import socket
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter, deque
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 
-from seqgc.local_lambda._environment import Environment, Invocation, InvocationAnswer
-from seqgc.local_lambda._environments import Environments
-from seqgc.local_lambda._faults import Fault
-from seqgc.local_lambda._function_settings import KEPT_LOG_BYTES, ServiceSettings
-from seqgc.local_lambda.service import Statistics
-
-__all__ = ["Function", "Outcome"]
+from seqgc.local_lambda._environments import Environment, Environments, Invocation, InvocationAnswer
+from seqgc.local_lambda._faults import RequestFault
+from seqgc.local_lambda._settings import KEPT_LOG_BYTES, ServiceSettings
+from seqgc.local_lambda.service import ServiceStatistics
 
 _FLIPS = 8  # bits flipped in a response that a fault corrupts
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A request's answer and log, as CloudWatch would show it."""
+    """The answer to a request and its log, as CloudWatch would show it."""
 
     request_id: str
     answer: InvocationAnswer
@@ -33,9 +45,9 @@ class Outcome:
 
 
 class Function:
-    """Has environments answer, within the function's limits and according to its fault plan.
+    """One version, which answers requests within the function's limits and follows its fault plan.
 
-    ``free`` counts how many more may do so: its versions have one concurrency among them.
+    ``free`` is the semaphore of concurrent requests, which all versions share.
     """
 
     def __init__(
@@ -54,11 +66,11 @@ class Function:
         self._environments = environments
         self._key_of = settings.faults.reader()
         self._time_is_up = f"Task timed out after {settings.timeout_s:.2f} seconds"
-        self._last: bytes | bytearray = b""  # the latest answer that is no error
+        self._last: bytes | bytearray = b""  # the latest answer without an error
 
-    def statistics(self) -> Statistics:
-        """Return what has happened until now."""
-        return Statistics(
+    def statistics(self) -> ServiceStatistics:
+        """Return the counts of this version since the service started."""
+        return ServiceStatistics(
             **self._counts,
             cold_starts=self._environments.cold_starts,
             environments=len(self._environments),
@@ -66,14 +78,14 @@ class Function:
         )
 
     def log(self, request_id: str | None) -> str:
-        """Return one request's log, or those of the latest requests, 1 MiB at most."""
+        """Return the log of one request, or of the latest requests (at most 1 MiB)."""
         logs = (log for each, log in self._logs if request_id in (None, each))
         return b"".join(logs).decode("utf-8", "replace")
 
     async def invoke(
         self, body: bytes | bytearray, *, client_context: str = "", patient: bool = False
     ) -> Outcome | None:
-        """Have the function answer; None if it is throttled, unless ``patient``: then wait."""
+        """Answer a request. If the function is throttled, return None, or wait if ``patient``."""
         index = self._counts["requests"]
         self._counts["requests"] += 1
         if patient or not self.free.locked():
@@ -84,7 +96,7 @@ class Function:
         self._counts["throttled"] += 1
         return None
 
-    def _fault(self, index: int, body: bytes | bytearray) -> Fault:
+    def _fault(self, index: int, body: bytes | bytearray) -> RequestFault:
         number = self._environments.next_number()
         plan, key = self.settings.faults, self._key_of(body)
         fault = plan.fault(request=index, environment=number, body=key)
@@ -93,13 +105,17 @@ class Function:
         return fault
 
     async def _invoke(
-        self, environment: Environment, body: bytes | bytearray, client_context: str, fault: Fault
+        self,
+        environment: Environment,
+        body: bytes | bytearray,
+        client_context: str,
+        fault: RequestFault,
     ) -> Outcome:
         begin, ready, init_s = time.perf_counter(), True, None
         if not environment.started:
             ready = await environment.start()
             init_s = time.perf_counter() - begin
-        log = environment.log.take()  # what its initialization has said
+        log = environment.log.take()  # the output of its initialization
         begin = time.perf_counter()
         invocation = Invocation(
             request_id=str(uuid.uuid4()),
@@ -110,7 +126,7 @@ class Function:
         )
         request_id = invocation.request_id
         if ready:
-            answer = await self._timely(environment, invocation, fault)
+            answer = await self._compute_in_time(environment, invocation, fault)
         else:
             answer = await environment.answer(request_id)
         duration_s = time.perf_counter() - begin
@@ -130,22 +146,22 @@ class Function:
             self._log_bytes -= len(self._logs.popleft()[1])
         return Outcome(request_id=request_id, answer=answer, log=log)
 
-    async def _timely(
-        self, environment: Environment, invocation: Invocation, fault: Fault
+    async def _compute_in_time(
+        self, environment: Environment, invocation: Invocation, fault: RequestFault
     ) -> InvocationAnswer:
-        """Have the environment answer before its time-out, or end it."""
+        """Return the answer, or kill the environment at the function's time-out."""
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                return await self._befall(environment, invocation, fault)
+                return await self._compute(environment, invocation, fault)
         except TimeoutError:
             await environment.end()
             message = f"RequestId: {invocation.request_id} Error: {self._time_is_up}"
             return InvocationAnswer.error("Sandbox.Timedout", message, timed_out=True)
 
-    async def _befall(
-        self, environment: Environment, invocation: Invocation, fault: Fault
+    async def _compute(
+        self, environment: Environment, invocation: Invocation, fault: RequestFault
     ) -> InvocationAnswer:
-        """Let the environment compute, or the fault happen."""
+        """Return the environment's answer, subject to the fault."""
         request_id = invocation.request_id
         match fault.kind:
             case "error":
@@ -168,7 +184,7 @@ class Function:
     def _report(
         self, request_id: str, duration_s: float, init_s: float | None, used_mb: int
     ) -> bytes:
-        """Return the log's last lines; a cold start's initialization is billed too."""
+        """Return the last lines of the log; the billed duration includes the initialization."""
         parts = [
             f"END RequestId: {request_id}\nREPORT RequestId: {request_id}",
             f"Duration: {1e3 * duration_s:.2f} ms",
@@ -187,3 +203,88 @@ def _corrupted(answer: InvocationAnswer, seed: int) -> InvocationAnswer:
     for _ in range(_FLIPS if body else 0):
         body[draw.randrange(len(body))] ^= 1 << draw.randrange(8)
     return InvocationAnswer(body=body, failed=answer.failed)
+
+
+class Versions:
+    """All versions of the function.
+
+    ``channel`` leads to the parent process of the first version's environments. ``on_loss`` is
+    called if the parent process of any version ends unexpectedly.
+    """
+
+    def __init__(
+        self, settings: ServiceSettings, channel: socket.socket, *, on_loss: Callable[[], None]
+    ) -> None:
+        self._on_loss = on_loss
+        self._functions: list[Function] = []
+        self._environments: list[Environments] = []
+        self._parents: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
+        self._add(settings, channel)
+
+    @property
+    def newest(self) -> Function:
+        """The newest version, which every alias refers to."""
+        return self._functions[-1]
+
+    @property
+    def current(self) -> str:
+        """The number of the newest version."""
+        return str(len(self._functions))
+
+    def named(self, qualifier: str) -> tuple[str, Function] | None:
+        """Return the number and the version that a qualifier names; None if it names no version."""
+        if qualifier == "$LATEST":
+            return qualifier, self.newest
+        if qualifier in self.newest.settings.deployed.aliases:
+            return self.current, self.newest
+        if _NUMBER.fullmatch(qualifier) and int(qualifier) <= len(self._functions):
+            return qualifier, self._functions[int(qualifier) - 1]
+        return None
+
+    def publish(self, settings: ServiceSettings, variables: Mapping[str, str]) -> str:
+        """Start another version whose environments have these variables; return its number."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            parent = subprocess.Popen(
+                [sys.executable, "-m", "seqgc.local_lambda._parent", str(theirs.fileno())],
+                cwd=settings.deployed.code,
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        self._parents.append((ours, parent))
+        with closing(Connection(os.dup(ours.fileno()))) as channel:
+            channel.send(settings)
+        self._add(settings, ours)
+        return self.current
+
+    def _add(self, settings: ServiceSettings, channel: socket.socket) -> None:
+        environments = Environments(channel, on_loss=self._on_loss)
+        free = self._functions[0].free if self._functions else None
+        self._environments.append(environments)
+        self._functions.append(Function(settings, environments=environments, free=free))
+
+    def statistics(self) -> ServiceStatistics:
+        """Return the counts of all versions together."""
+        versions = [function.statistics() for function in self._functions]
+        names = [each.name for each in fields(ServiceStatistics) if each.name != "faults"]
+        faults = sum((Counter(each.faults) for each in versions), Counter[str]())
+        return ServiceStatistics(
+            **{name: sum(getattr(each, name) for each in versions) for name in names},
+            faults=dict(faults),
+        )
+
+    def log(self, request_id: str | None) -> str:
+        """Return the log of one request, or of each version's latest requests."""
+        return "".join(function.log(request_id) for function in self._functions)
+
+    def close(self) -> None:
+        """Release ports and descriptors; end the parents of later versions and wait for them."""
+        for environments in self._environments:
+            environments.close()
+        for channel, _ in self._parents:
+            with suppress(OSError):  # the parent has already ended
+                channel.shutdown(socket.SHUT_RDWR)
+            channel.close()
+        for _, parent in self._parents:
+            parent.wait()

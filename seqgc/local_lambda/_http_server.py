@@ -1,10 +1,11 @@
-"""An HTTP/1.1 server for Lambda's three APIs; httptools (llhttp) understands what comes in.
+"""An HTTP/1.1 server for Lambda's three APIs, which parses requests with httptools (llhttp).
 
-Requests of one connection are answered in turn: while one is being answered, no more is read.
+The requests of one connection are answered in turn: while one is being answered, no more is read.
 
-Any process of this machine may connect. One that connects is a stranger until a request's head has
-proved that it may ask; of a stranger nothing is kept but that head, it has a few seconds for
-its request, and beyond a number of strangers the one that has been there longest must go.
+Any process of this machine may connect. A connection is *admitted* when the head of a request
+proves that its sender is allowed to ask. Until then it is a *stranger*: only the head of its
+request is kept, and the request must be complete within a few seconds. If there are too many
+strangers, the oldest one is disconnected.
 """
 
 from __future__ import annotations
@@ -20,20 +21,18 @@ from http.client import responses
 
 import httptools
 
-__all__ = ["JSON", "HttpServer", "Request", "Response", "json_response"]
-
 JSON = (("Content-Type", "application/json"),)
 
 _SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
-_ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # or a function could write headers of its own
-_JOINED_BYTES = 1 << 16  # below it, copying a body is cheaper than another system call
+_ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # a line break would let a function add headers
+_JOINED_BYTES = 1 << 16  # up to this size, copying a body is cheaper than another system call
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request; ``headers`` have lower-case names, ``body`` is None if it was too long."""
+    """A request with lower-case header names; ``body`` is None if it was too long."""
 
     method: str
     path: str
@@ -44,30 +43,29 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """One response."""
-
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
     body: bytes | bytearray = b""
 
 
 def json_response(status: int, fields: dict[str, str], *headers: tuple[str, str]) -> Response:
-    """Return a response that is an object of JSON."""
+    """Return a response with a JSON object as its body."""
     body = json.dumps(fields, separators=(",", ":")).encode()
     return Response(status=status, headers=(*JSON, *headers), body=body)
 
 
 @dataclass(slots=True, eq=False)
 class HttpServer:
-    """Listens on a free port of the loopback interface until it is closed.
+    """A server on a free port of the loopback interface, open until `close` is called.
 
-    ``respond`` returns the response to a request; its exceptions are answered with status 500.
-    ``refusal`` returns, of a request whose body has not come, the response that it gets without
-    being read, after which the connection ends; None lets it in. A body longer than
-    ``max_body_bytes`` is read to its end and thrown away, a head longer than ``max_head_bytes``
-    ends the connection. There are as many ``strangers`` at most, for ``stranger_s`` seconds each. A
-    connection ends on which a request takes ``request_s`` seconds to come, or none has begun
-    ``idle_s`` seconds after the last response.
+    ``respond`` returns the response to a request; if it raises an exception, the client gets status
+    500. ``refusal`` is called with a request whose body has not been received. If it returns a
+    response, the body is discarded, and the connection ends after the response; None admits the
+    request. A body longer than ``max_body_bytes`` is read and discarded; a head longer than
+    ``max_head_bytes`` ends the connection. There are at most ``strangers`` connections that have
+    not been admitted, each for at most ``stranger_s`` seconds. A connection ends if a request takes
+    longer than ``request_s`` seconds to arrive, or if none begins within ``idle_s`` seconds after
+    the last response.
     """
 
     respond: Callable[[Request], Awaitable[Response]]
@@ -80,11 +78,11 @@ class HttpServer:
     request_s: float = 120.0
     idle_s: float = math.inf
     connections: set[_Connection] = field(default_factory=set, init=False)
-    _strangers: dict[_Connection, None] = field(default_factory=dict, init=False)  # in their order
+    _strangers: dict[_Connection, None] = field(default_factory=dict, init=False)  # oldest first
     _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> int:
-        """Listen; return the port."""
+        """Listen, and return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(self), host="127.0.0.1", port=0, backlog=1024
@@ -93,14 +91,14 @@ class HttpServer:
         return port
 
     def close(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening and end all connections."""
         if self._server is not None:
             self._server.close()
         for connection in self.connections:
             connection.abort()
 
     def enter(self, connection: _Connection) -> None:
-        """Take note of a stranger; another one may have to go."""
+        """Add a stranger, and disconnect the oldest one if there are too many."""
         if len(self._strangers) >= self.strangers:
             first = next(iter(self._strangers))
             del self._strangers[first]
@@ -109,23 +107,23 @@ class HttpServer:
         self._strangers[connection] = None
 
     def admit(self, connection: _Connection) -> bool:
-        """Take note that one is a stranger no more; return whether it was."""
+        """Admit a connection; return whether it was a stranger until now."""
         return self._strangers.pop(connection, self) is None
 
     def leave(self, connection: _Connection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         self._strangers.pop(connection, None)
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One client's; the methods ``on_...`` are called by the parser, in their order."""
+    """The connection of one client; the parser calls the methods ``on_...``."""
 
     _transport: asyncio.Transport
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        # What is to be answered, or the answer itself, which is the last; None: the end.
+        # A request to answer; a response, which is the last; or None at the end of the connection.
         self._requests: asyncio.Queue[Request | Response | None] = asyncio.Queue()
         self._parser = httptools.HttpRequestParser(self)
         self._alarm: asyncio.TimerHandle | None = None
@@ -152,7 +150,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._parser.feed_data(_SCRATCH[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(HTTPStatus.BAD_REQUEST)
-        # Chunks' lengths and what follows the last one count too, beside as much as they hold.
+        # Chunk lengths and trailers count as head, but a body may have as many bytes of them.
         if self._head_bytes > self._server.max_head_bytes + 2 * self._body_bytes:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
@@ -161,7 +159,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._task.cancel()
 
     def _allow(self, seconds: float) -> None:
-        """Give the client so long for what comes next, from now on."""
+        """End the connection after this time, unless this method is called again before."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -173,7 +171,7 @@ class _Connection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes, self._body_bytes = True, 0, 0
         self._target = b""
-        self._values: dict[str, list[str]] = {}  # by header: one may come many times
+        self._values: dict[str, list[str]] = {}  # a header may occur more than once
         self._headers: dict[str, str] = {}
         self._body: bytearray | None = bytearray()
         self._refusal: Response | None = None
@@ -184,7 +182,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # and not behind the body
+        if self._in_head:  # ignore trailers
             key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
             self._values.setdefault(key, []).append(text)
 
@@ -236,7 +234,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._server.leave(self)
 
     async def _answer(self, request: Request | Response | None) -> bool:
-        """Answer one request; False if no further one is to be answered."""
+        """Answer one request; return False if the connection ends with it."""
         if not isinstance(request, Request):
             if request is not None:
                 self._write(request)
@@ -259,7 +257,7 @@ class _Connection(asyncio.BufferedProtocol):
         return True
 
     def _write(self, response: Response) -> None:
-        # By its status alone a client knows that no body follows: it would begin the next response.
+        # For these statuses, clients would take a body for the start of the next response.
         body = b"" if response.status in _WITHOUT_BODY else response.body
         lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
         lines += [f"{name}: {value}".translate(_ONE_LINE) for name, value in response.headers]

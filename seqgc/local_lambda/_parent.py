@@ -1,58 +1,74 @@
-"""The process that environments are forked from: it imports the handler once, computes nothing.
+"""The process that environments are forked from; it imports the handler once and computes nothing.
 
-It owns its children: it forks one when asked, kills one when asked, says which have ended, and
-kills all of them when the service is gone.
+The parent forks an environment on order, kills one on order, reports each that has ended, and kills
+all of them when the service has gone.
+
+AWS's runtime client does the same in every environment until it asks for its first invocation: it
+sets up logging and imports the handler. The parent runs it to this point and forks there, as
+SnapStart begins environments from a snapshot. Output printed until then begins the log of each
+environment. If the handler cannot be imported, the parent undoes what the client did. Each
+environment then runs the client from its beginning, and reports the failure itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import importlib
+import importlib.util
+import logging
 import os
 import select
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import closing
+from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from seqgc.local_lambda._function_settings import KEY_BYTES, ServiceSettings
-from seqgc.local_lambda._runtime import run_runtime
+from seqgc.local_lambda._settings import KEPT_LOG_BYTES, KEY_BYTES, ServiceSettings
 
-__all__ = ["ORDER", "REPORT", "Parent", "main"]
-
-# Messages are short and all alike: what handles them touches few pages, each of which an
-# environment would keep a copy of.
-# Environment, port and key of its Runtime API (with its log); port 0: kill it.
+# Messages are short and of fixed size, so that handling them touches few pages of memory: an
+# environment keeps a copy of every page that changes.
+# The number of an environment, port and key of its Runtime API; port 0: kill the environment.
 ORDER = struct.Struct(f"<ii{KEY_BYTES}s")
-REPORT = struct.Struct("<iii")  # environment, its process id, 0; or, ended: 0, its exit code
+# The number of an environment, its process id, and 0; or if it has ended, 0 and its exit code.
+REPORT = struct.Struct("<iii")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE_BYTES = 1 << 16
+# The compiled half of awslambdaric's client reads the address of its Runtime API when it is loaded.
+# Therefore each environment loads it itself, and the parent loads everything else.
+_COMPILED = "runtime_client"
+_ADDRESS = "AWS_LAMBDA_RUNTIME_API"
+_NOWHERE = "127.0.0.1:0"  # the address while there is no Runtime API
 
 
 def main() -> NoReturn:
-    """Be the parent of a version; the descriptor of its channel is the only argument."""
+    """Run the parent of a version; the only argument is the descriptor of its channel."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     with closing(Connection(os.dup(channel.fileno()))) as first:
         try:
             settings: ServiceSettings = first.recv()
-        except (OSError, EOFError):  # the service has ended before it had said more
+        except (OSError, EOFError):  # the service ended before it had sent the settings
             sys.exit()
     sys.path[:] = settings.search
     Parent(channel, settings).run()
 
 
 class _OverError(BaseException):
-    """There will be no more orders."""
+    """The channel has closed: no more orders will come."""
 
 
 class Parent:
-    """Runs in the process itself, which ends when the service has gone and all have ended."""
+    """The state of the parent process, which ends after the service and all environments."""
 
     def __init__(self, channel: socket.socket, settings: ServiceSettings) -> None:
         self._channel = channel
@@ -61,10 +77,10 @@ class Parent:
         self._wake, self._waker = os.pipe()
 
     def run(self) -> NoReturn:
-        """Run until there are no more orders, or be an environment until its runtime ends."""
+        """Obey orders until the channel closes; in an environment, run until its runtime ends."""
         for end in (self._wake, self._waker):
             os.set_blocking(end, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only for the wake-up below
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the signal only wakes `_serve` up
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         _return_memory_early()
         code = 1
@@ -77,7 +93,7 @@ class Parent:
             code = end.code if isinstance(end.code, int) else 1
         except BaseException:
             traceback.print_exc()
-        for pid in self._numbers:  # of which an environment has none
+        for pid in self._numbers:  # empty in an environment
             _kill(pid)
         for pid in self._numbers:
             os.waitpid(pid, 0)
@@ -88,7 +104,7 @@ class Parent:
             os._exit(code)
 
     def _serve(self) -> tuple[str, str]:
-        """Obey; return in environments only, the address and the key of their Runtime API."""
+        """Obey orders; return only in an environment, with the address and key of its API."""
         poll = select.poll()
         for descriptor in (self._channel.fileno(), self._wake):
             poll.register(descriptor, select.POLLIN)
@@ -109,7 +125,7 @@ class Parent:
             self._report(self._numbers.pop(pid), 0, code)
 
     def _obey(self) -> tuple[str, str] | None:
-        """Take one order; return, in the environment that it asks for, its Runtime API."""
+        """Obey one order; in a new environment, return its Runtime API."""
         try:
             order, descriptors, _, _ = socket.recv_fds(self._channel, ORDER.size, 1)
         except OSError:
@@ -130,7 +146,7 @@ class Parent:
             if pid == 0:
                 self._become(log, number)
                 return f"127.0.0.1:{port}", key.hex()
-            with contextlib.suppress(OSError):  # done by the child already, which may have ended
+            with contextlib.suppress(OSError):  # the child does so too, and may have ended
                 os.setpgid(pid, pid)
             self._numbers[pid] = number
             self._report(number, pid, 0)
@@ -144,7 +160,7 @@ class Parent:
             raise _OverError from None
 
     def _become(self, log: int, number: int) -> None:
-        """Be an environment, in a process group of its own, that writes to its own log."""
+        """Turn this process into an environment, with its own process group and log."""
         self._numbers.clear()
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
@@ -159,9 +175,9 @@ class Parent:
 
 
 def _return_memory_early() -> None:
-    """Have large memory be the system's again as soon as it is free (glibc; else nothing happens).
+    """Make malloc return large blocks to the system as soon as they are free (glibc only).
 
-    Otherwise each of hundreds of environments keeps what its longest request once needed.
+    Otherwise each environment keeps as much memory as its largest request needed.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
@@ -172,6 +188,99 @@ def _return_memory_early() -> None:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
+    """Run AWS's runtime: in the parent until ``fork`` raises, in an environment until it ends.
+
+    ``fork`` is called once. It returns only in environments, with the address and the key of a
+    Runtime API. All requests to this API begin with the key, which neither the handler's variables
+    nor its child processes have.
+    """
+    os.environ[_ADDRESS] = _NOWHERE
+    sys.modules[_COMPILED] = None  # type: ignore[assignment]
+    from awslambdaric import __main__ as runtime
+    from awslambdaric.lambda_runtime_client import BaseLambdaRuntimeClient as Client
+
+    del sys.modules[_COMPILED]
+    compiled = importlib.util.find_spec(_COMPILED)  # here, so that no environment searches for it
+    arguments = ["bootstrap", handler]
+    wait, handlers = Client.wait_next_invocation, logging.root.handlers[:]
+    out, err = sys.stdout, sys.stderr
+    reached = False
+
+    def become_environment() -> None:
+        nonlocal reached
+        reached, Client.wait_next_invocation = True, wait
+        if (
+            "numpy" in sys.modules
+        ):  # NumPy imports it lazily, which would cost each environment 12 ms
+            importlib.import_module("numpy.random")
+        gc.collect()
+        gc.freeze()  # garbage collection then leaves these pages alone, and they stay shared
+        _connect(compiled, *fork())
+
+    with tempfile.TemporaryFile() as printed:
+        stop = _redirect(printed.fileno())
+
+        def first_wait(client: object) -> object:
+            stop()
+            printed.seek(0)
+            output = printed.read(KEPT_LOG_BYTES)
+            printed.close()
+            become_environment()
+            os.write(1, output)
+            return wait(client)
+
+        Client.wait_next_invocation = first_wait
+        try:
+            runtime.main(arguments)
+        except BaseException:
+            if reached:
+                raise
+            stop()
+        else:
+            return
+    sys.stdout, sys.stderr = out, err
+    logging.root.handlers[:] = handlers
+    become_environment()
+    runtime.main(arguments)
+
+
+def _redirect(file: int) -> Callable[[], None]:
+    """Redirect stdout and stderr to a file; return a function that ends this."""
+    copies = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
+
+    def stop() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, copy in copies:
+            os.dup2(copy, descriptor)
+            os.close(copy)
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for descriptor, _ in copies:
+        os.dup2(file, descriptor)
+    return stop
+
+
+def _connect(compiled: ModuleSpec | None, address: str, key: str) -> None:
+    """Connect the runtime client to an environment's own Runtime API."""
+    from awslambdaric import lambda_runtime_client as client
+
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()  # Python's generator is seeded again at a fork, NumPy's is not
+    os.environ[_ADDRESS] = f"{address}/{key}"
+    if compiled is None:
+        raise ImportError(f"awslambdaric lacks its compiled module {_COMPILED}; install it again")
+    client.runtime_client = module = importlib.util.module_from_spec(compiled)
+    module.initialize_client(client._user_agent())
+    os.environ[_ADDRESS] = address  # for the half that is not compiled
+    call = client.BaseLambdaRuntimeClient.call_rapid
+    client.BaseLambdaRuntimeClient.call_rapid = lambda self, method, endpoint, *rest: call(
+        self, method, f"/{key}{endpoint}", *rest
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The local Lambda service, as whoever starts it sees it."""
+"""The local Lambda service, as used by the process that starts it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from typing import Any, Self
 
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.local_lambda._faults import FaultPlan
-from seqgc.local_lambda._function_settings import DeployedAs, ServiceSettings
-from seqgc.local_lambda._signatures import KeyPair
-
-__all__ = ["LocalLambda", "Statistics"]
+from seqgc.local_lambda._settings import DeployedAs, KeyPair, ServiceSettings
 
 _ANSWER_LIMIT_S = 60.0
 _GRACE_S = 10.0
@@ -33,8 +30,8 @@ _ONE_THREAD = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
-    """What a service has seen until now; ``environments`` are those that there are."""
+class ServiceStatistics:
+    """Counts since the service started; ``environments`` is the number that exist now."""
 
     requests: int
     cold_starts: int
@@ -48,34 +45,36 @@ class Statistics:
 class LocalLambda:
     """One Lambda function on this machine, in processes that run AWS's own runtime client.
 
-    A context manager: it starts when it is made, and `close` leaves no process, port or file.
-    Should this process die, the service ends by itself. It answers those who sign with its
-    ``keys``, a pair of its own, and nobody else on this machine.
+    A context manager: the service starts when the object is created, and `close` leaves no process,
+    port or file. If this process dies, the service ends too. It answers only requests that are
+    signed with its ``keys``, which are new for each service.
 
     Parameters
     ----------
     handler
         ``"module.function"``.
     concurrency
-        Environments, at most; a request beyond is throttled (429). They start when needed.
+        Largest number of requests that are answered at a time; a further request is throttled
+        (status 429). Environments start when needed.
     timeout_s
-        After which a request's environment is killed, in seconds, at most 900.
+        Time limit of a request, in seconds, at most 900; then its environment is killed.
     mount
         Directory that stands for the shared file system; the handler finds its path in the
         variable ``SEQGC_MOUNT``.
     faults
-        What goes wrong on purpose.
+        Faults to inject.
     retry_after_s
-        How long a throttled request is to wait (header Retry-After), whole seconds; 0: nothing.
+        Time that a throttled caller is asked to wait (header Retry-After), in whole seconds; 0
+        sends no such header.
     environment
-        The function's variables. Of this process's it sees but PATH and a few like it.
+        The function's environment variables. It inherits only PATH and a few similar ones.
     deployed
-        How requests name the function, and where its code is; None: the usual.
+        The name of the function and the directory of its code; None means the defaults.
 
     Raises
     ------
     ParameterError
-        If a value is none that Lambda takes, or a directory is missing.
+        If Lambda would not accept a value, or a directory is missing.
     WorkerError
         If awslambdaric is not installed, or the service does not start.
 
@@ -118,7 +117,7 @@ class LocalLambda:
         )
         if importlib.util.find_spec("awslambdaric") is None:
             raise WorkerError(
-                "the local Lambda service runs awslambdaric: pip install awslambdaric"
+                "the local Lambda service needs awslambdaric; run `pip install awslambdaric`"
             )
         self.function_name = deployed.function_name
         self.function_arn = deployed.arn
@@ -130,20 +129,20 @@ class LocalLambda:
         self._control, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "seqgc.local_lambda._service", str(theirs.fileno())],
+                [sys.executable, "-m", "seqgc.local_lambda._service_process", str(theirs.fileno())],
                 cwd=settings.deployed.code,
                 env=_variables(settings, self._mount),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for whoever started this, who will close it
+                start_new_session=True,  # Ctrl-C is for this process, which closes the service
             )
         self.pid = self._process.pid
         try:
             api, url = self._exchange(settings)
         except (OSError, EOFError) as error:
             self.close()
-            reason = str(error) or "it ended while it started; see its stderr"
+            reason = str(error) or "it ended during its start; see its stderr"
             raise WorkerError(f"the local Lambda service did not start: {reason}") from error
         self.endpoint_url = f"http://127.0.0.1:{api}"
         self.function_url = f"http://127.0.0.1:{url}/"
@@ -151,38 +150,37 @@ class LocalLambda:
     def publish(
         self, handler: str | None = None, *, environment: Mapping[str, str] | None = None
     ) -> str:
-        """Publish another version, which its aliases mean from now on; return its number.
+        """Publish another version, which the aliases refer to from now on; return its number.
 
-        What is not given stays as it is. Earlier versions stay too: whoever names one gets what it
-        was published with, by environments that are started later as well.
+        A handler or environment that is not given is that of the last version. A request may still
+        name an earlier version, which keeps the handler and environment it was published with.
         """
-        before = self._settings
-        settings = replace(
-            before,
-            handler=before.handler if handler is None else handler,
-            environment=before.environment if environment is None else dict(environment),
-        )
+        settings = self._settings
+        if handler is not None:
+            settings = replace(settings, handler=handler)
+        if environment is not None:
+            settings = replace(settings, environment=dict(environment))
         number: str = self._ask("publish", settings, _variables(settings, self._mount))
         self._settings = settings
         return number
 
     def log(self, request_id: str | None = None) -> str:
-        """Return what a request has logged, or all of the latest, 1 MiB of a version at most."""
+        """Return the log of a request, or of each version's latest requests (at most 1 MiB)."""
         text: str = self._ask("log", request_id)
         return text
 
-    def statistics(self) -> Statistics:
-        """Return what has happened until now."""
-        statistics: Statistics = self._ask("statistics")
+    def statistics(self) -> ServiceStatistics:
+        """Return the counts since the service started."""
+        statistics: ServiceStatistics = self._ask("statistics")
         return statistics
 
     def close(self) -> None:
-        """End the service and everything it has started; a second call does nothing."""
-        self._control.close()  # what the service ends by
+        """End the service and all its processes; a second call does nothing."""
+        self._control.close()  # this tells the service to end
         try:
             self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # environments end with their parent, and that when it is alone
+            self._process.kill()  # then the parent ends, and its environments with it
             self._process.wait()
 
     def __enter__(self) -> Self:
@@ -196,11 +194,10 @@ class LocalLambda:
             with self._lock:
                 return self._exchange((question, arguments))
         except (OSError, EOFError):
-            self._control.close()  # or a late answer would be taken for the next question's
-            raise WorkerError("the local Lambda service has ended; start another") from None
+            self._control.close()  # a late answer must not be taken for that to the next question
+            raise WorkerError("the local Lambda service has ended; start a new one") from None
 
     def _exchange(self, message: object) -> Any:
-        """Send one message to the service, and return its answer."""
         self._control.send(message)
         if not self._control.poll(_ANSWER_LIMIT_S):
             raise TimeoutError("timed out")
@@ -208,10 +205,10 @@ class LocalLambda:
 
 
 def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
-    """Return the environment's variables: Lambda's own, and the function's."""
+    """Return the environment's variables: Lambda's own and the function's."""
     deployed = settings.deployed
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    own |= dict.fromkeys(_ONE_THREAD, "1")  # an environment has one core's worth of memory
+    own |= dict.fromkeys(_ONE_THREAD, "1")  # the default memory pays for one core
     own |= {
         "_HANDLER": settings.handler,
         "AWS_DEFAULT_REGION": deployed.region,

@@ -368,7 +368,9 @@ class ForkedService:
             sys.argv = command[2:]
             for name in [n for n in sys.modules if n.startswith("lambda_handlers")]:
                 del sys.modules[name]
-            runpy.run_module("seqgc.local_lambda._service", run_name="__main__", alter_sys=True)
+            runpy.run_module(
+                "seqgc.local_lambda._service_process", run_name="__main__", alter_sys=True
+            )
 
         _as_a_program(serve)
 

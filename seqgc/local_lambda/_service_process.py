@@ -1,8 +1,8 @@
-"""Lambda's two ways to call a function: its Invoke API, and the function's URL.
+"""The process of the service: Lambda's Invoke API and the function URL.
 
-The Invoke API is POST /2015-03-31/functions/{function}/invocations, and beside it GET
-/2015-03-31/functions/{function}/aliases/{alias}, GetAlias. The URL makes an event of an
-HTTP request (payload format 2.0), and of the function's answer a response.
+The Invoke API is POST /2015-03-31/functions/{function}/invocations, and for GetAlias, GET
+/2015-03-31/functions/{function}/aliases/{alias}. The function URL turns an HTTP request into an
+event (payload format 2.0), and the function's answer into an HTTP response.
 """
 
 from __future__ import annotations
@@ -10,44 +10,122 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
+import socket
+import sys
 import time
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from seqgc.local_lambda._function import Function, Outcome
-from seqgc.local_lambda._function_settings import ACCOUNT, MAX_EVENT_BYTES, MAX_REQUEST_BYTES
-from seqgc.local_lambda._http_server import JSON, Request, Response, json_response
-from seqgc.local_lambda._versions import Versions
+from seqgc._bounded import allow_files
+from seqgc.local_lambda._function import Function, Outcome, Versions
+from seqgc.local_lambda._http_server import JSON, HttpServer, Request, Response, json_response
+from seqgc.local_lambda._parent import Parent
+from seqgc.local_lambda._settings import (
+    ACCOUNT,
+    MAX_EVENT_BYTES,
+    MAX_REQUEST_BYTES,
+    ServiceSettings,
+)
 
-__all__ = ["FunctionUrl", "InvokeApi"]
-
-_TAIL_BYTES = 4096  # of a log, as much as a header carries
+_STRANGERS = 256  # connections that have not been admitted, beyond two for each environment
+_IDLE_S = 900.0  # clients keep connections for their next round
+_TAIL_BYTES = 4096  # the part of a log that a header carries
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/(?:invocations|aliases/([^/]+))/?\Z")
-_FUNCTION = re.compile(  # a name, or a whole or partial resource name; with a qualifier or without
+_FUNCTION = re.compile(  # a name, or a full or partial ARN, with or without a qualifier
     r"(?:(?:arn:aws[a-z-]*:lambda:[a-z0-9-]+:)?(?P<account>\d{12}):function:)?"
     r"(?P<name>[A-Za-z0-9_-]+)(?::(?P<qualifier>[A-Za-z0-9_$-]+))?\Z"
 )
 _TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
-# With these a function could end its own response early, and begin one for whoever asks next.
+# With these headers a function could end its own response early, and forge the next one.
 _OF_CONNECTIONS = frozenset(
     ("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 )
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")  # what a header's name is (RFC 9110, 5.6.2)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")  # the name of a header (RFC 9110, 5.6.2)
 _DOMAIN_ID = "local"
 _FORBIDDEN = json_response(403, {"Message": "Forbidden"})
 
 
+def main() -> None:
+    """Serve until the control connection closes; its descriptor is the only argument."""
+    control: Connection = Connection(int(sys.argv[1]))
+    try:
+        settings: ServiceSettings = control.recv()
+    except (OSError, EOFError):  # the caller ended before it had sent the settings
+        return
+    sys.path[:] = settings.search
+    allow_files(2 * settings.descriptors + 2 * _STRANGERS)  # leave enough if strangers connect
+    ours, theirs = socket.socketpair()
+    if (pid := os.fork()) == 0:
+        control.close()
+        ours.close()
+        Parent(theirs, settings).run()
+    theirs.close()
+    try:
+        asyncio.run(_serve(control, ours, settings))
+    finally:
+        with suppress(OSError):  # the parent has already ended
+            ours.shutdown(socket.SHUT_RDWR)  # the parent ends, after all its environments
+        os.waitpid(pid, 0)
+        control.close()
+
+
+async def _serve(control: Connection, channel: socket.socket, settings: ServiceSettings) -> None:
+    """Serve until the caller closes the control connection, or the parent process ends."""
+    over = asyncio.Event()
+    versions = Versions(settings, channel, on_loss=over.set)
+    invoke_api, function_url = InvokeApi(versions), FunctionUrl(versions)
+    questions: dict[str, Callable[..., object]] = {
+        "log": versions.log,
+        "publish": versions.publish,
+        "statistics": versions.statistics,
+    }
+    strangers = 2 * settings.concurrency + _STRANGERS
+    api, url = (
+        HttpServer(
+            each.respond,
+            refusal=each.refusal,
+            max_body_bytes=MAX_REQUEST_BYTES,
+            strangers=strangers,
+            idle_s=_IDLE_S,
+        )
+        for each in (invoke_api, function_url)
+    )
+
+    def answer_question() -> None:
+        try:
+            question, arguments = control.recv()
+            control.send(questions[question](*arguments))
+        except (OSError, EOFError):
+            loop.remove_reader(control.fileno())
+            over.set()
+
+    loop = asyncio.get_running_loop()
+    try:
+        ports = await api.start(), await url.start()
+        with suppress(OSError):  # the caller has ended
+            control.send(ports)
+            loop.add_reader(control.fileno(), answer_question)
+            await over.wait()
+    finally:
+        for closing in (api, url, invoke_api, versions):
+            closing.close()
+
+
 class InvokeApi:
-    """Answers what boto3's ``invoke`` and ``get_alias`` send."""
+    """The operations ``invoke`` and ``get_alias`` of boto3's Lambda client."""
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
         self._background: set[asyncio.Task[Outcome | None]] = set()
 
     def refusal(self, request: Request) -> Response | None:
-        """Return what a request is told whose head does not name the service's key."""
+        """Refuse a request whose head does not name the service's key; None admits it."""
         if "authorization" not in request.headers:
             return _refuse(403, "MissingAuthenticationToken", "Missing Authentication Token")
         if self._versions.newest.settings.keys.is_named(request):
@@ -56,12 +134,11 @@ class InvokeApi:
         return _refuse(403, "UnrecognizedClient", message)
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request."""
         match, settings = _PATH.match(request.path), self._versions.newest.settings
         if match is None or request.method != ("GET" if match[2] else "POST"):
             return _refuse(404, "UnknownOperation", f"no operation {request.path}")
         kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
-        if request.body is None:  # nor can it be told who has signed it
+        if request.body is None:  # the signature cannot be checked either
             return _too_large(kind)
         if not settings.keys.has_signed(request):
             message = "The request signature does not match, or is older than five minutes"
@@ -69,15 +146,15 @@ class InvokeApi:
         name = unquote(match[1])
         if match[2]:
             return self._alias(name, unquote(match[2]))
-        if (meant := self._version(name, request.query)) is None:
+        if (named := self._version(name, request.query)) is None:
             return self._not_found(name)
-        version, function = meant
+        version, function = named
         if (refusal := _refusal(request.body, kind)) is not None:
             return refusal
         if kind == "DryRun":
             return Response(status=204, headers=(_identity(),))
         body, context = request.body or b"{}", _client_context(request)
-        if kind == "Event":  # nobody waits for it, and it is not tried again
+        if kind == "Event":  # the caller does not wait for it, and it is not retried
             answering = function.invoke(body, client_context=context, patient=True)
             task = asyncio.get_running_loop().create_task(answering)
             self._background.add(task)
@@ -87,12 +164,12 @@ class InvokeApi:
         return self._response(outcome, version, tail=request.headers.get("x-amz-log-type"))
 
     def close(self) -> None:
-        """Give up what nobody waits for."""
+        """Cancel the asynchronous invocations (type Event)."""
         for task in self._background:
             task.cancel()
 
     def _alias(self, name: str, alias: str) -> Response:
-        """Return what an alias means."""
+        """Return the version number that an alias refers to."""
         deployed = self._versions.newest.settings.deployed
         if alias not in deployed.aliases or self._qualifier(name) != "":
             return self._not_found(f"{name}:{alias}")
@@ -101,18 +178,18 @@ class InvokeApi:
         return json_response(200, fields, _identity())
 
     def _version(self, name: str, query: str) -> tuple[str, Function] | None:
-        """Return the version that a request means; None if there is no such function."""
+        """Return the version that a request names; None if it names no function."""
         if (qualifier := self._qualifier(name)) is None:
             return None
         return self._versions.named(qualifier or parse_qs(query).get("Qualifier", ["$LATEST"])[0])
 
     def _qualifier(self, name: str) -> str | None:
-        """Return what is in a function's name, empty if nothing is; None if it is another's."""
+        """Return the qualifier in a function's name, or ""; None if it names another function."""
         match = _FUNCTION.match(name)
         if match is None or match["account"] not in (None, ACCOUNT):
             return None
-        known = self._versions.newest.settings.deployed.function_name
-        return match["qualifier"] or "" if match["name"] == known else None
+        own = self._versions.newest.settings.deployed.function_name
+        return match["qualifier"] or "" if match["name"] == own else None
 
     def _not_found(self, name: str) -> Response:
         where = self._versions.newest.settings.deployed.arn.rpartition(":")[0]
@@ -134,17 +211,16 @@ class InvokeApi:
 
 
 class FunctionUrl:
-    """Answers whatever is sent to the URL, if it is signed (authorization type AWS_IAM)."""
+    """The function URL, whose requests must be signed (authorization type AWS_IAM)."""
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
 
     def refusal(self, request: Request) -> Response | None:
-        """Return what a request is told whose head does not name the service's key."""
+        """Refuse a request whose head does not name the service's key; None admits it."""
         return None if self._versions.newest.settings.keys.is_named(request) else _FORBIDDEN
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request."""
         function = self._versions.newest
         settings = function.settings
         if request.body is None:
@@ -163,7 +239,7 @@ class FunctionUrl:
 
 
 def _retry_after(seconds: int) -> tuple[tuple[str, str], ...]:
-    """Return the headers that ask a throttled caller to wait; none if it need not."""
+    """Return the headers that ask a throttled caller to wait; none for 0 seconds."""
     return (("Retry-After", str(seconds)),) if seconds else ()
 
 
@@ -190,7 +266,7 @@ def _too_large(kind: str) -> Response:
 
 
 def _client_context(request: Request) -> str:
-    """Return the JSON of the client context, which the API takes in base64."""
+    """Return the client context as JSON; the API takes it in base64."""
     try:
         text = base64.b64decode(request.headers.get("x-amz-client-context", ""), validate=True)
         return text.decode("ascii")
@@ -213,7 +289,7 @@ def _refuse(
 
 
 def _event(request: Request, *, region: str) -> dict[str, Any]:
-    """Return the event that Lambda makes of a request."""
+    """Return the event for a request."""
     headers = {name: value for name, value in request.headers.items() if name != "cookie"}
     now = time.time()
     event: dict[str, Any] = {
@@ -232,7 +308,7 @@ def _event(request: Request, *, region: str) -> dict[str, Any]:
                 "method": request.method,
                 "path": unquote(request.path),
                 "protocol": "HTTP/1.1",
-                "sourceIp": "127.0.0.1",  # where alone the server listens
+                "sourceIp": "127.0.0.1",  # the server listens on no other interface
                 "userAgent": headers.get("user-agent", ""),
             },
             "requestId": str(uuid.uuid4()),
@@ -262,30 +338,30 @@ def _encoded(body: bytearray, content_type: str) -> dict[str, Any]:
 
 
 def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
-    """Return the response that Lambda makes of a function's answer.
+    """Return the HTTP response for a function's answer.
 
-    An object with a status code is a response by itself; any other JSON is a body.
+    If the answer is an object with a status code, it describes the response; any other JSON is the
+    body.
     """
     try:
-        # A large answer is not parsed to find that out.
+        # Do not parse a large answer without need.
         description = json.loads(body) if b'"statusCode"' in body else None
         if not (isinstance(description, dict) and "statusCode" in description):
             return Response(headers=(identity, *JSON), body=body)
         headers = {str(k).lower(): str(v) for k, v in (description.get("headers") or {}).items()}
         headers.setdefault("content-type", "application/json")
         cookies = [("set-cookie", str(cookie)) for cookie in description.get("cookies") or ()]
-        own = [each for each in headers.items() if _is_own(each[0])]
+        allowed = [each for each in headers.items() if _is_allowed(each[0])]
         if not 200 <= (status := int(description["statusCode"])) <= 599:
             raise ValueError(status)
-        return Response(
-            status=status, headers=(identity, *own, *cookies), body=_content(description)
-        )
+        headers_sent = (identity, *allowed, *cookies)
+        return Response(status=status, headers=headers_sent, body=_content(description))
     except (TypeError, ValueError, OverflowError, AttributeError, RecursionError):
         return _bad_gateway(identity, "application/json")
 
 
-def _is_own(name: str) -> bool:
-    """Whether a header may be a function's: of "content-length: 0" a client would see another."""
+def _is_allowed(name: str) -> bool:
+    """Return whether a function may set a header of this name."""
     return _TOKEN.fullmatch(name) is not None and name not in _OF_CONNECTIONS
 
 
@@ -299,3 +375,7 @@ def _content(description: dict[str, Any]) -> bytes:
 def _bad_gateway(identity: tuple[str, str], content_type: str) -> Response:
     headers = (identity, ("Content-Type", content_type))
     return Response(status=502, headers=headers, body=b"Internal Server Error")
+
+
+if __name__ == "__main__":
+    main()
