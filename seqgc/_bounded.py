@@ -1,6 +1,6 @@
 """Limits of files: their kind and size when they are read, and the number of open ones.
 
-A file that others can write may be a pipe, a device, a link, or huge. Opening it raises `OSError`,
+A file that others can write may be a pipe, a device, or huge. Opening it raises `OSError`,
 instead of waiting or filling the memory; a fault in its content is a `ValueError`. Sockets count as
 open files, and the usual limit of a process is 1,024.
 """
@@ -13,7 +13,6 @@ import re
 import resource
 import stat
 import tomllib
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -23,17 +22,10 @@ _MAX_TOML_BYTES: Final = 2**18  # enough for more than a thousand models
 _MAX_DOTS: Final = 6
 
 
-def open_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None) -> IO[bytes]:
-    """Open a regular file for reading; `OSError` if it is absent, not regular, or larger.
-
-    If ``folder`` (an open handle) is given, the file is opened in it, and must not be a link.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+def open_bounded(path: str | Path, *, most_bytes: int) -> IO[bytes]:
+    """Open a regular file for reading; `OSError` if it is absent, not regular, or larger."""
     try:
-        if folder is None:
-            descriptor = os.open(path, flags)
-        else:
-            descriptor = open_unlinked(Path(path), flags, folder=folder)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # the name has a zero byte
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
@@ -42,26 +34,6 @@ def open_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
-
-
-def open_unlinked(path: Path, flags: int, *, folder: int) -> int:
-    """Open the file or folder with the path's name in an open folder, unless it is a link.
-
-    Raises `OSError` with the path; the message says if it is a link.
-    """
-    try:
-        return os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
-    except OSError as error:
-        if _is_link(path.name, folder):  # with O_DIRECTORY Linux would only say "not a directory"
-            raise OSError(errno.ELOOP, "it is a link", str(path)) from None
-        error.filename = str(path)
-        raise
-
-
-def _is_link(name: str, folder: int) -> bool:
-    with suppress(OSError):
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    return False
 
 
 def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
@@ -74,9 +46,9 @@ def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
         raise OSError(errno.EINVAL, reason, path)
 
 
-def read_bounded(path: str | Path, *, most_bytes: int, folder: int | None = None) -> bytes:
+def read_bounded(path: str | Path, *, most_bytes: int) -> bytes:
     """Return the content of a regular file, with the errors of `open_bounded`."""
-    with open_bounded(path, most_bytes=most_bytes, folder=folder) as file:
+    with open_bounded(path, most_bytes=most_bytes) as file:
         return file.read(most_bytes)
 
 

@@ -18,8 +18,6 @@ from glob import escape, iglob
 from pathlib import Path
 from typing import IO
 
-from seqgc._bounded import open_unlinked
-
 _MARK = ".seqgc-in-use"
 _PIECE = 1 << 20
 
@@ -35,7 +33,7 @@ def _naming(path: Path) -> Iterator[None]:
     except OSError as error:
         name = error.filename
         if error.errno is not None and (
-            name is None or str(name).startswith(_temporary(path.name))
+            name is None or Path(str(name)).name.startswith(_temporary(path.name))
         ):
             error.filename, error.filename2 = str(path), None
         raise
@@ -48,70 +46,31 @@ def _temporary(name: str) -> str:
 
 @contextmanager
 def replacing(
-    path: Path, *, folder: int | None = None, check: Callable[[], object] = bool
+    path: Path, *, sync: bool = True, check: Callable[[], object] = bool
 ) -> Iterator[IO[bytes]]:
     """Yield a file that replaces ``path`` when the block ends without an error.
 
-    If ``folder`` (an open handle) is given, the file is in this folder, even if its path leads
-    elsewhere by now. ``check`` is called when the file is on the disk, before it replaces ``path``.
-    If it raises, or with `OSError` if the folder is absent or not writable, ``path`` is unchanged.
+    ``check`` is called when the file is on the disk, before it replaces ``path``. If it raises, or
+    with `OSError` if the folder is absent or not writable, ``path`` is unchanged. Without ``sync``
+    the file need not be on the disk: other processes see all of it or nothing, but after a power
+    failure it may be absent or damaged.
     """
-    with (
-        folder_below(path.parent if folder is None else folder) as handle,
-        _naming(path),
-        replacing_in(handle, path.name, check=check) as file,
-    ):
-        yield file
-
-
-@contextmanager
-def replacing_in(
-    folder: int, name: str, *, sync: bool = True, check: Callable[[], object] = bool
-) -> Iterator[IO[bytes]]:
-    """Yield a file that replaces ``name`` in an open folder, like `replacing`.
-
-    Without ``sync`` the file need not be on the disk: other processes see all of it or nothing, but
-    after a power failure it may be absent or damaged.
-    """
-    temporary = f"{_temporary(name)}{os.urandom(6).hex()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            if sync:
-                file.flush()
-                system.fsync(file.fileno())
-        check()
-        system.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
-    if sync:
-        system.fsync(folder)
-
-
-@contextmanager
-def folder_below(folder: int | Path, *parts: str, make: bool = False) -> Iterator[int]:
-    """Yield the handle of ``folder``, or of the folder below it at the path ``parts``.
-
-    With ``make``, absent folders are made. Raises `OSError` if a part is a link.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY
-    handle = os.dup(folder) if isinstance(folder, int) else os.open(folder, flags)
-    path = Path() if isinstance(folder, int) else folder
-    try:
-        for part in parts:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=handle)
-            path /= part
-            inner = open_unlinked(path, flags, folder=handle)
-            os.close(handle)
-            handle = inner
-        yield handle
-    finally:
-        os.close(handle)
+    temporary = path.with_name(f"{_temporary(path.name)}{os.urandom(6).hex()}.tmp")
+    with _naming(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                if sync:
+                    file.flush()
+                    system.fsync(file.fileno())
+            check()
+            system.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if sync:
+            sync_folder(path.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -219,8 +178,11 @@ def _write(descriptor: int, data: bytes, *, sync: bool = True) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Wait until the names of the files in a folder are on the disk."""
-    with folder_below(folder) as handle:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
         system.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def put(
     stored = put_data(name, source, place, replace=replace)
     places = [str(place / name)]
     if mounted is not None:
-        places.append(copy_data(stored, Path("data"), below=mounted, replace=replace))
+        places.append(copy_data(stored, mounted / "data", replace=replace))
     if deployed is not None:
         session = open_session(region=deployed.region)
         location = f"s3://{deployed.bucket}/data"

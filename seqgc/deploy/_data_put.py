@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -15,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from seqgc._aws import open_client
-from seqgc._durable import folder_below, replacing
+from seqgc._durable import replacing
 from seqgc.deploy._aws import calls
 from seqgc.deploy._data_sources import arrays_of, check_arrays
-from seqgc.errors import ParameterError, one_line
+from seqgc.errors import ParameterError
 from seqgc.stores import (
     DATA_FILE,
     StoredArray,
@@ -42,58 +41,35 @@ _BLOCK_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
-    """The folder of a data set, by its handle: wherever its path, which errors name, leads by now.
-
-    Others may write where it is: functions, on their file system. So nothing in it is a way out.
-    """
+class _DataFolder:
+    """The folder of a data set."""
 
     path: Path
-    handle: int
     replaced: set[str] = field(default_factory=set)  # names whose files are new, or about to be
 
     @contextmanager
     def written(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a file that takes the place of what has a name, a link too, once it is whole."""
+        """Yield a file that takes the place of the one of a name once it is whole."""
 
         def note() -> None:
             self.replaced.add(name)
 
-        with replacing(self.path / name, folder=self.handle, check=note) as file:
+        with replacing(self.path / name, check=note) as file:
             yield file
             os.fchmod(file.fileno(), 0o644)  # functions are another user
 
     def has(self, name: str) -> bool:
-        """Say whether there is anything of a name."""
-        with suppress(FileNotFoundError):
-            os.stat(name, dir_fd=self.handle, follow_symlinks=False)
-            return True
-        return False
+        return (self.path / name).exists()
 
     def remove(self, name: str) -> None:
-        """Remove the file of a name, if there is one."""
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.handle)
+        (self.path / name).unlink(missing_ok=True)
 
 
-@contextmanager
-def _folder_of(name: str, *parts: str, trusted: Path) -> Iterator[_Folder]:
-    """Yield the folder of a data set, which is made if need be, at those parts of a trusted path.
-
-    Raises
-    ------
-    ParameterError
-        If it is a link, or one of the parts is.
-    """
-    trusted.mkdir(parents=True, exist_ok=True)
-    try:
-        with folder_below(trusted, *parts, name, make=True) as handle:
-            yield _Folder(trusted.joinpath(*parts, name), handle)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        rule = f"must be put into folders, not where a link leads ({one_line(error)})"
-        raise ParameterError("name", rule, name, "remove the link") from error
+def _folder_of(name: str, place: Path) -> _DataFolder:
+    """Return the folder of a data set, which is made if need be."""
+    path = place / name
+    path.mkdir(parents=True, exist_ok=True)
+    return _DataFolder(path)
 
 
 def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> StoredData:
@@ -106,30 +82,29 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
     Raises
     ------
     ParameterError
-        If it is no such source, the name has other contents already and ``replace`` is not set, or
-        its folder is a link.
+        If it is no such source, or the name has other contents already and ``replace`` is not set.
     """
     require_data_name(name)
     absent = [each for each in (place, *place.parents) if not each.exists()]
     made: list[str] = []
-    with _folder_of(name, trusted=place) as folder:
-        try:
-            before = find_data(name, [str(place)])
-            arrays = {key: _written(key, array, folder, made) for key, array in arrays_of(source)}
-            check_arrays(arrays, source)
-            stored = StoredData(name, str(place), arrays)
-            _require_new(stored, before, str(place), replace=replace)
-            if not folder.has(stored.file):
-                made.append(stored.file)
-            _say(stored, before, folder)
-        except BaseException:
-            for file in made if DATA_FILE not in folder.replaced else ():  # they are meant by now
-                folder.remove(file)
-            for each in (folder.path, *absent):
-                with suppress(OSError):  # not empty
-                    each.rmdir()
-            raise
-        _clear(stored, before, folder)
+    folder = _folder_of(name, place)
+    try:
+        before = find_data(name, [str(place)])
+        arrays = {key: _written(key, array, folder, made) for key, array in arrays_of(source)}
+        check_arrays(arrays, source)
+        stored = StoredData(name, str(place), arrays)
+        _require_new(stored, before, str(place), replace=replace)
+        if not folder.has(stored.file):
+            made.append(stored.file)
+        _say(stored, before, folder)
+    except BaseException:
+        for file in made if DATA_FILE not in folder.replaced else ():  # they are meant by now
+            folder.remove(file)
+        for each in (folder.path, *absent):
+            with suppress(OSError):  # not empty
+                each.rmdir()
+        raise
+    _clear(stored, before, folder)
     return stored
 
 
@@ -143,7 +118,7 @@ def upload_data(
     ParameterError
         If the name has other contents there already and ``replace`` is not set.
     StoreError
-        If a file is not there, or is a link.
+        If a file is not there.
     DeployError
         If AWS refuses.
     """
@@ -164,43 +139,35 @@ def upload_data(
     return f"{location}/{stored.name}"
 
 
-def copy_data(
-    stored: StoredData, place: Path, *, below: Path | None = None, replace: bool = False
-) -> str:
+def copy_data(stored: StoredData, place: Path, *, replace: bool = False) -> str:
     """Copy a data set to the folder of data sets on a file system; return where.
-
-    ``place`` may be a link; if others may write where it is, it is a path ``below`` a folder that
-    is vouched for, as of a `DirectoryStore`.
 
     Raises
     ------
     ParameterError
-        If the name has other contents there already and ``replace`` is not set, or its folder, or
-        one on the way there, is a link.
+        If the name has other contents there already and ``replace`` is not set.
     StoreError
-        If a file is not there, or is a link.
+        If a file is not there.
     """
-    parts, trusted = ((), place) if below is None else (place.parts, below)
-    with _folder_of(stored.name, *parts, trusted=trusted) as folder:
-        there = str(folder.path.parent)
-        before = find_data(stored.name, [there])
-        _require_new(stored, before, there, replace=replace)
-        for key, array in stored.arrays.items():
-            with stored.opened(key) as source, folder.written(array.file) as file:
-                shutil.copyfileobj(source, file)
-        _say(stored, before, folder)
-        _clear(stored, before, folder)
+    folder = _folder_of(stored.name, place)
+    before = find_data(stored.name, [str(place)])
+    _require_new(stored, before, str(place), replace=replace)
+    for key, array in stored.arrays.items():
+        with stored.opened(key) as source, folder.written(array.file) as file:
+            shutil.copyfileobj(source, file)
+    _say(stored, before, folder)
+    _clear(stored, before, folder)
     return str(folder.path)
 
 
-def _say(stored: StoredData, before: StoredData | None, folder: _Folder) -> None:
+def _say(stored: StoredData, before: StoredData | None, folder: _DataFolder) -> None:
     """Say what a folder's arrays are, which are there."""
     for name, text in _said(stored, before):
         with folder.written(name) as file:
             file.write(text)
 
 
-def _clear(stored: StoredData, before: StoredData | None, folder: _Folder) -> None:
+def _clear(stored: StoredData, before: StoredData | None, folder: _DataFolder) -> None:
     for old in _outdated(stored, before):
         folder.remove(old)
 
@@ -243,7 +210,7 @@ def _files(stored: StoredData) -> set[str]:
     return {stored.file, *(each.file for each in stored.arrays.values())}
 
 
-def _written(name: str, array: _Array, folder: _Folder, made: list[str]) -> StoredArray:
+def _written(name: str, array: _Array, folder: _DataFolder, made: list[str]) -> StoredArray:
     """Write an array's file in pieces, whatever memory there is; say what it is."""
     dtype = array.dtype.newbyteorder("<")
     if array.ndim == 0 or not is_number(dtype):
@@ -253,8 +220,7 @@ def _written(name: str, array: _Array, folder: _Folder, made: list[str]) -> Stor
         dtype = np.dtype("<i8")  # what PyTorch's losses take
     temporary = f".{name}-{os.urandom(6).hex()}.tmp"
     made.append(temporary)
-    flags, handle = os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder.handle
-    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=handle), "wb") as file:
+    with (folder.path / temporary).open("xb") as file:
         digest = _digest_of(array, dtype, file)
         file.flush()
         os.fchmod(file.fileno(), 0o644)
@@ -262,7 +228,7 @@ def _written(name: str, array: _Array, folder: _Folder, made: list[str]) -> Stor
     file_name = f"{name}-{digest[:16]}.npy"
     if not folder.has(file_name):
         made.append(file_name)
-    os.replace(temporary, file_name, src_dir_fd=handle, dst_dir_fd=handle)
+    (folder.path / temporary).replace(folder.path / file_name)
     return StoredArray(file=file_name, dtype=dtype.str, shape=array.shape, digest=digest)
 
 

@@ -55,9 +55,9 @@ def diagnose(
     What AWS refuses is what was found, and raised nowhere. Without a ``deployment`` nothing is
     deployed yet, and only the account is looked at. ``workers`` invocations are to run at a time,
     and ``payload_bytes``, if known, are those of one worker's results in a round as they travel.
-    ``probes`` are two tasks, which cost two invocations, and leave two small files until they are
-    old (`seqgc.stores.remove_forgotten`, and the bucket's own rule). At the ``address``, if given,
-    a function that stays is to call this machine. ``now`` tells the seconds since 1970.
+    ``probes`` are two tasks, which cost two invocations and leave two small files. At the
+    ``address``, if given, a function that stays is to call this machine. ``now`` tells the seconds
+    since 1970.
     """
     patient = Patient(
         session=session,

@@ -4,14 +4,10 @@ from seqgc.stores._choice import INLINE_OUTSIDE_BYTES as INLINE_OUTSIDE_BYTES
 from seqgc.stores._choice import INLINE_ROUND_BYTES as INLINE_ROUND_BYTES
 from seqgc.stores._choice import StoreChoice as StoreChoice
 from seqgc.stores._choice import choose_store as choose_store
-from seqgc.stores._forgotten import FORGOTTEN_S as FORGOTTEN_S
-from seqgc.stores._forgotten import LATE_S as LATE_S
-from seqgc.stores._forgotten import occupied as occupied
-from seqgc.stores._forgotten import remove_forgotten as remove_forgotten
-from seqgc.stores._forgotten import unique_name as unique_name
 from seqgc.stores._npy import is_number as is_number
 from seqgc.stores._npy import read_head as read_head
 from seqgc.stores._open import open_store as open_store
+from seqgc.stores._open import unique_name as unique_name
 from seqgc.stores.data_sets import DATA_FILE as DATA_FILE
 from seqgc.stores.data_sets import StoredArray as StoredArray
 from seqgc.stores.data_sets import StoredData as StoredData

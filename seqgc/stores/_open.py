@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +15,19 @@ from seqgc.stores.memory import InlineStore
 from seqgc.stores.s3 import S3Client, S3Store, split_s3
 from seqgc.wire import StoreRef
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "unique_name"]
+
+
+def unique_name(name: str) -> str:
+    """Return a name for a run that no other run has, of characters that every store takes.
+
+    Examples
+    --------
+    >>> len(unique_name("my run")), unique_name("my run")[:7]
+    (19, 'my_run-')
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:80].lstrip(".-") or "run"
+    return f"{plain}-{uuid.uuid4().hex[:12]}"
 
 
 def open_store(
@@ -66,7 +80,7 @@ def _directory(mount: str | os.PathLike[str] | None, location: str) -> Directory
     path = Path(location)
     if path.is_absolute() or ".." in path.parts or not location.isprintable():
         raise ParameterError("location", "must be a path below the mount, without '..'", location)
-    return DirectoryStore(path, below=mount)
+    return DirectoryStore(Path(mount, path))
 
 
 def _check_allowed(location: str, allowed: Sequence[str] | None) -> None:

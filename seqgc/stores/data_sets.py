@@ -9,16 +9,12 @@ Under ``data-<digest>.json`` the same is said for good. What has been replaced s
 arrays, until it is replaced once more: a run goes on with the contents that it began with, which it
 asks for by their digest.
 
-A place may be a link. What is in it others may have made, such as functions on their file system:
-there no link is followed.
-
 From a folder arrays are mapped into memory: what is not read costs none. From a bucket an array is
 fetched as a whole, and compared with its digest.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import math
@@ -34,7 +30,6 @@ import msgspec
 import numpy as np
 
 from seqgc._bounded import open_bounded, read_bounded
-from seqgc._durable import folder_below
 from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.stores._npy import NUMBERS, NpyHead, read_head
 from seqgc.stores.s3 import S3Client, is_absent, open_s3, split_s3
@@ -125,7 +120,7 @@ class StoredData:
         Raises
         ------
         StoreError
-            If its file is not there, is a link, or is not as it was written.
+            If its file is not there, or is not as it was written.
         """
         array = self.arrays[key]
         with self._told(array):
@@ -137,7 +132,7 @@ class StoredData:
         Raises
         ------
         StoreError
-            If it is not there, is a link, or is longer than it can be.
+            If it is not there, or is longer than it can be.
         """
         array = self.arrays[key]
         with self._told(array):
@@ -152,9 +147,8 @@ class StoredData:
             raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
 
     def _file(self, array: StoredArray) -> IO[bytes]:
-        path, most = Path(self.place, self.name, array.file), array.data_bytes + _HEAD_BYTES
-        with folder_below(Path(self.place), self.name) as folder:
-            return open_bounded(path, most_bytes=most, folder=folder)
+        path = Path(self.place, self.name, array.file)
+        return open_bounded(path, most_bytes=array.data_bytes + _HEAD_BYTES)
 
     def _mapped(self, array: StoredArray) -> np.ndarray[Any, Any]:
         with self._file(array) as file:
@@ -229,7 +223,7 @@ def find_data(
     Raises
     ------
     StoreError
-        If its ``data.json`` cannot be read, or is none, or it or its folder is a link.
+        If its ``data.json`` cannot be read, or is none.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -246,10 +240,8 @@ def find_data(
                 if not all(_FILE.fullmatch(each.file) for each in found.arrays.values()):
                     raise ValueError("names files that are elsewhere")
             except (OSError, ValueError, msgspec.MsgspecError) as error:
-                is_link = isinstance(error, OSError) and error.errno == errno.ELOOP
-                remedy = "; the place itself may be one: see SEQGC_DATA" if is_link else ""
                 where = f"{place}/{name}/{file}"
-                raise StoreError(f"{where} cannot be read: {one_line(error)}{remedy}") from error
+                raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
             stored = StoredData(name, place, found.arrays, client, before=found.before)
             if digest in ("", stored.digest):
                 return stored
@@ -273,12 +265,10 @@ def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -
 def _text_of_file(place: Path, name: str, file: str) -> bytes | None:
     """Return what a file says; None if it is absent, or its place is, or cannot be looked into."""
     try:
-        with folder_below(place):
-            pass
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return None
-    try:
-        with folder_below(place, name) as folder:
-            return read_bounded(place / name / file, most_bytes=_MOST_BYTES, folder=folder)
+        return read_bounded(place / name / file, most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        if os.access(place, os.R_OK | os.X_OK, effective_ids=True):
+            raise
         return None

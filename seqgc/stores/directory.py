@@ -10,10 +10,6 @@ round, would hold up every round for nothing. Other processes need none. Other m
 so EFS, rely on close-to-open consistency: closing a file sends it to the server. So a file is
 closed before it gets its name, and has its name before anybody is told of it. Should damage come
 through all the same, the digest in every reference tells.
-
-Others may write there, too: below what the caller vouches for no link is followed, in any part of a
-path, and nothing is read but regular files. So each part is opened below the handle of the one
-before: what a path was found to be is not what it is a moment later.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from typing import IO, ClassVar, Final
 import numpy as np
 
 from seqgc._bounded import open_bounded
-from seqgc._durable import folder_below, replacing_in
+from seqgc._durable import replacing
 from seqgc.errors import StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob
@@ -42,9 +38,7 @@ _MOST_BYTES: Final = 1 << 62  # of a file: no more is read than is asked for
 class DirectoryStore(ObjectStore):
     """Immutable versions of weights, and blobs, as files under ``root``, created if need be.
 
-    ``root`` may be a link, or lead through links; if others may write where it is, it is a path
-    ``below`` a folder that is vouched for. ``pause`` waits so many seconds before a further
-    reading.
+    ``pause`` waits so many seconds before a further reading.
 
     Examples
     --------
@@ -63,34 +57,21 @@ class DirectoryStore(ObjectStore):
         self,
         root: str | os.PathLike[str],
         *,
-        below: str | os.PathLike[str] | None = None,
         pause: Pause = time.sleep,
     ) -> None:
         super().__init__(pause=pause)
-        self.root: Final = Path(below or "", root)
-        self._trusted = Path(root if below is None else below)
-        self._parts = () if below is None else Path(root).parts
+        self.root: Final = Path(root)
 
     def sweep(self) -> None:
         """Remove the folder if nothing is in it; it comes back when something is stored."""
-        with suppress(OSError), self._folder("blobs") as (folder, blobs):  # not empty, or not there
-            os.rmdir(blobs, dir_fd=folder)
-        with suppress(OSError):
-            if not self._parts:
-                self.root.rmdir()
-                return
-            *way, own_name = self._parts
-            with folder_below(self._trusted, *way) as folder:
-                os.rmdir(own_name, dir_fd=folder)
+        for folder in (self.root / "blobs", self.root):
+            with suppress(OSError):  # it is not empty, or not there
+                folder.rmdir()
 
     def _create(self, name: str, params: FloatArray) -> bool:
-        with (
-            self._told(name, "written"),
-            suppress(FileNotFoundError),
-            self._folder(name) as (folder, file_name),
-        ):
-            os.stat(file_name, dir_fd=folder, follow_symlinks=False)
-            return False
+        with self._told(name, "written"):
+            if (self.root / name).exists():
+                return False
         with self._written(name) as file:
             about = np.lib.format.header_data_from_array_1_0(params)
             np.lib.format.write_array_header_1_0(file, about)
@@ -105,30 +86,15 @@ class DirectoryStore(ObjectStore):
 
     @contextmanager
     def _written(self, name: str) -> Iterator[IO[bytes]]:
-        with (
-            self._told(name, "written"),
-            self._folder(name, make=True) as (folder, file_name),
-            replacing_in(folder, file_name, sync=False) as file,
-        ):
-            yield file
-            os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
+        path = self.root / name
+        with self._told(name, "written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, sync=False) as file:
+                yield file
+                os.fchmod(file.fileno(), 0o444)  # immutable; other users' workers may read it
 
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        with (
-            self._folder(name) as (folder, file_name),
-            open_bounded(file_name, most_bytes=_MOST_BYTES, folder=folder) as file,
-        ):
-            yield file
-
-    @contextmanager
-    def _folder(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the handle of the folder that ``name`` is in, and what it is called there."""
-        *parts, own_name = (*self._parts, *name.split("/"))
-        if make:
-            self._trusted.mkdir(parents=True, exist_ok=True)
-        with folder_below(self._trusted, *parts, make=make) as folder:
-            yield folder, own_name
+    def _opened(self, name: str) -> IO[bytes]:
+        return open_bounded(self.root / name, most_bytes=_MOST_BYTES)
 
     @contextmanager
     def _told(self, name: str, what: str) -> Iterator[None]:
@@ -158,12 +124,8 @@ class DirectoryStore(ObjectStore):
         return np.frombuffer(data, dtype=dtype)
 
     def _delete(self, name: str) -> None:
-        with (
-            self._told(name, "removed"),
-            suppress(FileNotFoundError),
-            self._folder(name) as (folder, file_name),
-        ):
-            os.unlink(file_name, dir_fd=folder)
+        with self._told(name, "removed"):
+            (self.root / name).unlink(missing_ok=True)
 
     def _shown(self, name: str) -> str:
         return str(self.root / name)

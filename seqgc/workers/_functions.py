@@ -17,10 +17,8 @@ from seqgc.schemes import Deal
 from seqgc.stores import (
     DirectoryStore,
     StoreChoice,
-    occupied,
     open_s3,
     open_store,
-    remove_forgotten,
     unique_name,
 )
 from seqgc.wire import StoreKind, StoreRef
@@ -117,7 +115,7 @@ class FunctionWorkers(WorkerSet):
 
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
-        """Clear what earlier runs left on a file system now, and this one's folder at the end."""
+        """Yield the functions as the workers of a run; its folder is removed at the end."""
         from seqgc.training import Crew
 
         functions, choice = self._connect(work), self._choice(work)
@@ -164,10 +162,8 @@ class FunctionWorkers(WorkerSet):
         )
         with ExitStack() as stack:
             stack.callback(transport.close)
-            if isinstance(shared, DirectoryStore) and functions.mount is not None:
-                remove_forgotten(functions.mount)
+            if isinstance(shared, DirectoryStore):
                 stack.callback(shared.sweep)  # unless a late answer lies there
-                stack.enter_context(occupied(functions.mount, run_id))
             yield crew
 
     def _check_modules(self, models: Sequence[Model]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import time
 import tomllib
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from distributed import LocalCluster
 from seqgc.cli import main
 from seqgc.ports import Task
 from seqgc.profiles import read_profile
-from seqgc.stores import FORGOTTEN_S, DirectoryStore, remove_forgotten, unique_name
+from seqgc.stores import DirectoryStore, unique_name
 from seqgc.stores.s3 import split_s3
 from tests.backends.dask import warm as warm
 from tests.backends.lambda_.in_memory import open_backend
@@ -157,7 +156,6 @@ def test_every_name_makes_a_run_of_its_own_that_every_store_takes(
         assert split_s3(f"s3://bucket/runs/{each}") == ("bucket", f"runs/{each}")
         assert len(each) <= 100
         DirectoryStore(tmp_path / each).publish("model", 0, np.zeros(1))
-    assert remove_forgotten(tmp_path, now=time.time() + FORGOTTEN_S + 60) == 2
     assert unique_name("plain").startswith("plain-")
 
 

@@ -139,9 +139,9 @@ def test_what_fails_once_the_new_data_are_meant_leaves_them_there(
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
 
-        def replace(self, source: str, target: str, **where: int) -> None:
-            os.replace(source, target, **where)  # noqa: PTH105
-            renamed.append(target)
+        def replace(self, source: Path, target: Path) -> None:
+            source.replace(target)
+            renamed.append(target.name)
 
         def fsync(self, _: int) -> None:
             if renamed[-1:] == ["data.json"]:

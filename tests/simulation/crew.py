@@ -128,8 +128,8 @@ def simulated(account: Account) -> Iterator[None]:
 class SharedFiles(DirectoryStore):
     """The folder that master and functions share, read badly at times; the dead change nothing."""
 
-    def __init__(self, account: Account, root: Any, *, below: Any = None) -> None:
-        super().__init__(root, below=below, pause=account.pause)
+    def __init__(self, account: Account, root: Any) -> None:
+        super().__init__(root, pause=account.pause)
         self._account = account
 
     @contextmanager

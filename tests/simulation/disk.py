@@ -54,16 +54,8 @@ class SimulatedSystem:
 
         self._call("fsync", path, sync)
 
-    def replace(
-        self,
-        source: str | Path,
-        target: str | Path,
-        *,
-        src_dir_fd: int | None = None,
-        dst_dir_fd: int | None = None,
-    ) -> None:
-        before = str(source) if src_dir_fd is None else f"{_path(src_dir_fd)}/{source}"
-        after = str(target) if dst_dir_fd is None else f"{_path(dst_dir_fd)}/{target}"
+    def replace(self, source: str | Path, target: str | Path) -> None:
+        before, after = str(source), str(target)
 
         def rename() -> None:
             os.replace(before, after)  # noqa: PTH105

@@ -369,7 +369,7 @@ class Account:
     def expect(self, task: Task, message: InvokeMessage, run_id: str) -> None:
         """Have the ledger know what a task's answer must be."""
         brought = dict(message.weights)
-        files = DirectoryStore(Path(message.store.location or run_id), below=self.mount)
+        files = DirectoryStore(Path(self.mount, message.store.location or run_id))
 
         def fetch(ref: WeightRef) -> Any:
             return brought[ref] if ref in brought else files.fetch(ref)

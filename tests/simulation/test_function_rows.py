@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import pytest
 
 from seqgc.backends.lambda_ import LambdaBackend
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import Failure, Seen, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import Failure, Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.rounds import ClosingRule
-from seqgc.stores import MemoryStore, RetiringStore, remove_forgotten
+from seqgc.stores import MemoryStore, RetiringStore
 from seqgc.training import RecordingPlan, record_profile
 from seqgc.wire import (
     InvokeMessage,
@@ -202,7 +201,7 @@ def test_what_is_read_badly_is_read_again_and_never_wrong(tmp_path: Path) -> Non
     reads = 100_000 if SOAK else 2000
     weather = Weather(7, READ_KINDS, 0.3)
     account = Account(weather, Ledger(weather), tmp_path)
-    store = SharedFiles(account, RUN, below=tmp_path)
+    store = SharedFiles(account, tmp_path / RUN)
     vectors = [np.random.default_rng(k).normal(size=50) for k in range(8)]
     refs = [store.publish("m", version, vector) for version, vector in enumerate(vectors)]
     blobs = [vector.tobytes() for vector in vectors]
@@ -251,18 +250,3 @@ def test_weights_in_use_are_never_deleted() -> None:
     assert deleted + store.advance(rounds + delay) == rounds - delay, "all of them, in the end"
     with pytest.raises(StoreError):
         store.fetch(refs[0])
-
-
-def test_a_clock_that_is_wrong_by_60_days_deletes_no_live_run(tmp_path: Path) -> None:
-    weather = Weather(9, [], 0)
-    account = Account(weather, Ledger(weather), tmp_path)
-    crew = SimulatedFunctions(4, account, kind="lambda-receipts", master=0)
-    plan = RecordingPlan(model=models(1)[0], loads=(1.0,), rounds=5, warmup=0)
-    asked = []
-
-    def another_master_comes(_: Seen) -> None:
-        asked.append(remove_forgotten(tmp_path, now=time.time() + 60 * 86400))
-
-    record_profile(plan, crew, observers=[another_master_comes])
-    assert asked == [0] * 7
-    assert not any(tmp_path.iterdir())

@@ -99,12 +99,11 @@ def test_weights_are_closed_before_they_get_their_name_and_nobody_waits_for_the_
 ) -> None:
     replace, lengths = os.replace, list[int]()
 
-    def noting_replace(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
-        path = Path(f"/proc/self/fd/{src_dir_fd}").readlink() / source
+    def noting_replace(path: Path, target: Path) -> None:
         handles = [each for each in Path("/proc/self/fd").iterdir() if each.exists()]
         assert path not in [each.readlink() for each in handles]  # NFS sends it at the closing
         lengths.append(path.stat().st_size)
-        replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        replace(path, target)
 
     monkeypatch.setattr(os, "fsync", None)
     monkeypatch.setattr(os, "replace", noting_replace)

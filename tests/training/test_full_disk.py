@@ -65,10 +65,10 @@ class Refuses:
     def __getattr__(self, name: str) -> object:
         return getattr(os, name)
 
-    def replace(self, source: str | Path, target: str | Path, **folders: int) -> None:
-        if Path(target).name == self._name:
+    def replace(self, source: Path, target: Path) -> None:
+        if target.name == self._name:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        os.replace(source, target, **folders)  # noqa: PTH105
+        source.replace(target)
 
 
 def test_weights_that_cannot_be_written_keep_nothing_else_back(tmp_path: Path) -> None:

@@ -392,9 +392,9 @@ class FullUntil:
                 raise OSError(errno.ENOSPC, "No space left on device")
         return os.write(descriptor, data)
 
-    def replace(self, source: str, target: str, **folders: int) -> None:
-        os.replace(source, target, **folders)  # noqa: PTH105
-        self.full &= target != self._name
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+        self.full &= target.name != self._name
 
 
 def test_losses_that_a_full_disk_kept_back_are_written_at_the_end_if_there_is_room(
