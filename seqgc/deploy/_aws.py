@@ -40,7 +40,7 @@ class DeployError(SeqgcError):
 
 
 def open_session(*, region: str | None = None) -> Session:
-    """Return a session of boto3: credentials are those that it finds, as the AWS CLI does.
+    """Return a session of boto3, which finds its credentials as the AWS CLI does.
 
     The region is the one given, else of the environment (``AWS_REGION``), else of the AWS profile.
 

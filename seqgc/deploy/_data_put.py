@@ -1,4 +1,4 @@
-"""Putting a data set where functions find it: from files that people have, to one form of it."""
+"""Data sets that are put where functions find them, in one form, from files of several."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
     Raises
     ------
     ParameterError
-        If it is no such source, or the name has other contents already and ``replace`` is not set.
+        If the source is of another kind, or if the name has other contents already and ``replace``
+        is not set.
     """
     require_data_name(name)
     absent = [each for each in (place, *place.parents) if not each.exists()]

@@ -1,4 +1,4 @@
-"""What can be chosen of a deployment, and what it consists of: a stack's outputs, in a file."""
+"""The options of a deployment, and its parts: the outputs of a stack, in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where workers find the weights: immutable versions, each with its digest."""
+"""Stores of weights and results: immutable versions, each with its digest."""
 
 from seqgc.stores._choice import INLINE_OUTSIDE_BYTES as INLINE_OUTSIDE_BYTES
 from seqgc.stores._choice import INLINE_ROUND_BYTES as INLINE_ROUND_BYTES

@@ -1,4 +1,4 @@
-"""Which store a run should use, by what travels and by what that costs."""
+"""The choice of a run's store, by the bytes that travel and by their cost."""
 
 from __future__ import annotations
 

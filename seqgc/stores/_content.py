@@ -1,4 +1,4 @@
-"""What every store shares: which names, versions and arrays it takes, and their digest."""
+"""Checks that all stores share: of names, versions, arrays and digests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_key(key: str) -> None:
 
 
 def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> None:
-    """Refuse (`ValueError`) bytes that are not those of this length and SHA-256."""
+    """Raise `ValueError` if bytes have another length or SHA-256."""
     if len(data) != size_bytes:
         raise ValueError(f"has {len(data)} bytes where {size_bytes} are due")
     if (actual := hashlib.sha256(data).hexdigest()) != digest:

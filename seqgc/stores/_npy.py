@@ -30,7 +30,7 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyHead:
-    """What an .npy file says of its array, whose numbers ``begin`` behind so many bytes."""
+    """The header of an .npy file; the numbers of its array begin at byte ``begin``."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -39,11 +39,11 @@ class NpyHead:
 
     @property
     def data_bytes(self) -> int:
-        """How long the numbers are."""
+        """The length of the numbers."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def within(self, data: bytearray) -> np.ndarray[Any, Any]:
-        """Return the array of a file that is in memory, and goes on to be that memory."""
+        """Return the array of a file in memory; the array shares that memory."""
         return np.ndarray(self.shape, self.dtype, data, self.begin, order=self.order)
 
     def mapped(self, file: IO[bytes], mode: Literal["r", "c"]) -> np.ndarray[Any, Any]:
@@ -52,7 +52,7 @@ class NpyHead:
 
 
 def read_head(file: IO[bytes], *, file_bytes: int) -> NpyHead:
-    """Read the header of a file that has so many bytes.
+    """Read the header of a file that is ``file_bytes`` long.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a folder and a bucket share: named objects, of which weights are never replaced.
+"""Named objects in a folder or a bucket, of which weights are never replaced.
 
 A network file system, or another machine's cache, may show half of an object for a moment. NFS (and
 so EFS) promises that a file opened after its writer closed it is seen whole; attributes and pages

@@ -52,7 +52,7 @@ _CHUNK: Final = 1 << 20
 
 
 class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``data.json`` says of an array of numbers; ``digest`` is the SHA-256 of its file."""
+    """An array of numbers as ``data.json`` describes it; ``digest`` is the SHA-256 of its file."""
 
     file: str
     dtype: str
@@ -66,7 +66,7 @@ class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def data_bytes(self) -> int:
-        """How long its numbers are."""
+        """The length of its numbers."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -102,7 +102,7 @@ class StoredData:
 
     @property
     def mapped(self) -> bool:
-        """Whether arrays are mapped from files, and take no memory of their own."""
+        """True if arrays are mapped from files, and take no memory of their own."""
         return not self.place.startswith("s3:")
 
     @property

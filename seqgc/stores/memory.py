@@ -102,7 +102,7 @@ class InlineStore:
 
     @property
     def most_bytes(self) -> int:
-        """How much a request has room for, beside its task."""
+        """The room that a request has beside its task."""
         return (self._limit_bytes - _ENVELOPE_BYTES) // 4 * 3
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:

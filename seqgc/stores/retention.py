@@ -1,4 +1,4 @@
-"""When stored things may be deleted: not while a late invocation may still read them.
+"""Late deletion of stored things: a late invocation may still read them.
 
 An invocation on a cloud cannot be called back. A straggler whose round has long ended may fetch its
 weights minutes later, and if the store no longer had them, that would be reported as a failure.

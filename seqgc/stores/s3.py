@@ -31,7 +31,7 @@ _MAKING = threading.Lock()  # of all stores: a session of boto3's, which they sh
 
 
 class S3Client(Protocol):
-    """What is used of ``boto3.client("s3")``."""
+    """The part of ``boto3.client("s3")`` that is used."""
 
     def put_object(self, **arguments: Any) -> Any: ...
     def get_object(self, **arguments: Any) -> Any: ...
@@ -94,7 +94,7 @@ class S3Store(ObjectStore):
 
     @property
     def location(self) -> str:
-        """Where the store is."""
+        """The location of the store."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _create(self, name: str, params: FloatArray) -> bool:
@@ -153,7 +153,7 @@ class S3Store(ObjectStore):
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether S3 says that there is no such object, or none that may be read."""
+    """Check if S3 says that an object is absent, or may not be read."""
     return _code(error) in _ABSENT
 
 
