@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from seqgc._aws import ServiceTime, open_client, sign_by
+from seqgc._aws import open_client
 from seqgc.deploy._aws import calls, client_config
 from seqgc.deploy._deployment import Deployment
 from seqgc.errors import ParameterError
@@ -51,7 +51,6 @@ def pin_version(
         client = open_client(session, "lambda", config=client_config())
     except ValueError as error:  # boto3's own, of what is configured
         raise ParameterError("endpoint_url", f"must be a URL ({error})", None) from None
-    sign_by(ServiceTime(), client)
     with calls("ask for the functions' published version", remedy=_ASK):
         if not before:
             return {"version": current_version(client, deployment), **setup}

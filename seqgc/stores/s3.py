@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from seqgc._aws import ServiceTime, open_client, open_session, sign_by
+from seqgc._aws import open_client, open_session
 from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._content import check_blob
@@ -164,7 +164,5 @@ def _code(error: Exception) -> str:
 
 
 def open_s3(session: Session | None = None) -> S3Client:
-    """Return a client of ``session`` (None: a new one), for whatever clock this machine has."""
-    client = open_client(session or open_session(), "s3")
-    sign_by(ServiceTime(), client)
-    return cast("S3Client", client)
+    """Return a client of ``session`` (None: a new one)."""
+    return cast("S3Client", open_client(session or open_session(), "s3"))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import calendar
 import errno
 import hashlib
 import io
 import os
 import pickle
 import threading
-import time
-from collections.abc import Iterator
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 
 from seqgc.errors import ParameterError, StoreError
@@ -235,38 +230,6 @@ def test_a_bucket_that_does_not_exist_is_named(tmp_path: Path) -> None:
             StoreError, match=r"not-there/run/blobs/k cannot be used: .*NoSuchBucket"
         ):
             store.get("k", **receipt(b"1"))
-
-
-class Said(io.BytesIO):
-    """A response's body, as botocore reads it."""
-
-    def stream(self) -> Iterator[bytes]:
-        yield self.read()
-
-
-@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
-def test_a_wrong_clock_costs_one_refusal(tmp_path: Path, ahead_s: float) -> None:
-    stamps = list[str]()
-
-    def refuse(request: Any, **_: Any) -> AWSResponse | None:
-        """Refuse what S3 would, whose clock is ahead; moto looks at no signature."""
-        stamps.append(stamp := request.headers["X-Amz-Date"].decode())
-        assert f"/{stamp[:8]}/us-east-1/s3/" in request.headers["Authorization"].decode()
-        at = time.time() + ahead_s
-        if abs(at - calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))) < 900:
-            return None
-        said = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
-        date = {"Date": formatdate(at, usegmt=True)}
-        return AWSResponse(request.url, 403, date, Said(said))
-
-    with bucket(tmp_path):
-        s3 = client()
-        s3.meta.events.register_first("before-send.s3", refuse)
-        store = S3Store(f"s3://{BUCKET}/run", client=lambda: s3, pause=no_pause)
-        store.put("k", DATA)
-        assert store.get("k", **receipt(DATA)) == DATA
-        store.remove("k")
-        assert len(stamps) == 1 + 3
 
 
 class Flaky:
