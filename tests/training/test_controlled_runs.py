@@ -151,4 +151,4 @@ def test_a_checkpoint_of_another_defence_is_refused(tmp_path: Path) -> None:
 def test_gradients_are_applied_as_a_whole() -> None:
     parts = TrainingPlan(models=models(), scheme="lb-bsp", steps=1, updates=Updates())
     with pytest.raises(ParameterError, match="`updates` must be left out with lb-bsp"):
-        parts.setting(N)
+        parts.on(N)
