@@ -15,9 +15,7 @@ from rich.table import Table
 
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
 from seqgc.cli._report import page_path
-from seqgc.cli._run import models_plan
 from seqgc.cli._show import Screen, busy, print_json, print_pairs
-from seqgc.cli.config import RunConfig, read_config, validated, with_models
 from seqgc.cli.progress import progress_bar
 from seqgc.comparison import (
     Comparison,
@@ -28,6 +26,8 @@ from seqgc.comparison import (
     require_comparable,
 )
 from seqgc.comparison import compare as compare_defences
+from seqgc.config._making import models_plan
+from seqgc.config._tables import RunConfig, read_config, validated, with_models
 from seqgc.costs import Architecture, read_prices
 from seqgc.errors import ParameterError, one_line
 from seqgc.report import comparison_page
@@ -170,7 +170,8 @@ def compare(
     rehearsal, metering, trial = options.of(profile), where.metering(), trained.trial()
     if (own := trained.own()) is not None:
         where.check(rehearsal, defence or (), trained=len(own.models))
-        plan = models_plan(own)  # imports torch, and the models' modules
+        with busy("importing PyTorch, checking the models"):
+            plan = models_plan(own)
         trial = replace(trial, most=plan.steps, plan=plan)
     with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
         task = bar.add_task("compare", total=1.0)

@@ -11,11 +11,12 @@ import numpy as np
 import typer
 
 from seqgc import costs, workers
-from seqgc.cli._names import FUNCTIONS
 from seqgc.cli._options import AsJson, apply
-from seqgc.cli._run import PreparedRun, make_plan
+from seqgc.cli._run import PreparedRun
 from seqgc.cli._show import show
-from seqgc.cli.config import RunConfig, Values, checked, read_config, read_run_config, validated
+from seqgc.config._making import make_plan
+from seqgc.config._names import FUNCTIONS
+from seqgc.config._tables import RunConfig, Values, checked, read_config, read_run_config, validated
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
 from seqgc.runs import read_run_header

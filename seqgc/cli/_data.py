@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from seqgc.cli._help import Group, Verb
-from seqgc.cli._names import require_unregistered
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._show import show
+from seqgc.config._names import require_unregistered
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
     copy_data,

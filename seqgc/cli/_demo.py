@@ -14,10 +14,11 @@ from rich.table import Table
 from seqgc._grid import MOST_MODELS
 from seqgc.cli._messages import say
 from seqgc.cli._options import AsJson, apply, configured
-from seqgc.cli._run import make_delays, make_workers, prepare
+from seqgc.cli._run import prepare
 from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli._train import facts_of
-from seqgc.cli.config import Values, validated
+from seqgc.config._making import make_delays, make_workers
+from seqgc.config._tables import Values, validated
 from seqgc.errors import require_int
 from seqgc.runs import read_run
 from seqgc.schemes import parse_scheme

@@ -33,7 +33,7 @@ from pydantic.fields import FieldInfo
 
 from seqgc._command_line import LOG_FORMAT, QUIET
 from seqgc.cli._messages import check_format
-from seqgc.cli.config import RunConfig, Values, import_plugins
+from seqgc.config._tables import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import read_profile
 from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal

@@ -15,10 +15,10 @@ from rich.table import Table
 from seqgc import profiles
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, naming, numbers, with_plugins
-from seqgc.cli._run import make_delays, make_models, make_workers
 from seqgc.cli._show import Screen, busy, print_json, print_pairs, require_writable, show
-from seqgc.cli.config import RunConfig, Values, validated
 from seqgc.cli.progress import RunProgress
+from seqgc.config._making import make_delays, make_models, make_workers
+from seqgc.config._tables import RunConfig, Values, validated
 from seqgc.errors import ParameterError, ProfileError, require_int
 from seqgc.stragglers import StragglerStats, straggler_stats
 

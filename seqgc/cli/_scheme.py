@@ -9,7 +9,7 @@ import typer
 
 from seqgc.cli._options import AsJson, NumWorkers, ProfileFile, RehearsalOptions
 from seqgc.cli._show import show, waited_out
-from seqgc.cli.config import MOST_WORKERS
+from seqgc.config._tables import MOST_WORKERS
 from seqgc.errors import require_int
 from seqgc.rounds import ClosingRule, PolicyDefence, Setting, WaitOut
 from seqgc.schemes import Deal, Scheme, parse_scheme

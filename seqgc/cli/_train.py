@@ -11,9 +11,10 @@ import typer
 
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured, with_plugins
-from seqgc.cli._run import make_delays, make_workers, prepare
+from seqgc.cli._run import prepare
 from seqgc.cli._show import show, waited_out, why_switched
-from seqgc.cli.config import Values, read_config, read_run_config, validated, with_models
+from seqgc.config._making import make_delays, make_workers
+from seqgc.config._tables import Values, read_config, read_run_config, validated, with_models
 from seqgc.errors import ModelError, ParameterError
 from seqgc.schemes import parse_scheme
 

@@ -12,10 +12,10 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from seqgc.cli._names import FUNCTIONS
 from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
 from seqgc.cli._show import WAIT_OUT, Screen, print_json
 from seqgc.cli.progress import progress_bar
+from seqgc.config._names import FUNCTIONS
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
 from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning

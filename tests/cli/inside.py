@@ -6,16 +6,10 @@ from seqgc._command_line import TABLE, Words
 from seqgc.cli import _help
 from seqgc.cli._main import MEANINGS, Status, command
 from seqgc.cli._messages import speaking
-from seqgc.cli._names import DATA, LOSSES, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
-from seqgc.cli._run import (
-    PreparedRun,
-    make_callbacks,
-    make_models,
-    make_plan,
-    make_workers,
-    prepare,
-)
+from seqgc.cli._run import PreparedRun, prepare
 from seqgc.cli._show import busy
+from seqgc.config._making import make_callbacks, make_models, make_plan, make_workers
+from seqgc.config._names import DATA, LOSSES, MODULES, NOT_TAKEN, OPTIMIZERS, SCHEDULERS
 
 
 def words() -> Words:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli.config import checked, read_run_config
+from seqgc.config._tables import checked, read_run_config
 from seqgc.errors import ParameterError
 from tests.cli.inside import make_plan
 from tests.cli.kit import Out, weights

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.cli.config import validated
+from seqgc.config._tables import validated
 from seqgc.costs import FunctionSetup, PriceModel, read_prices
 from seqgc.errors import ParameterError
 from seqgc.models.factories import workload_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from seqgc.cli.config import checked
+from seqgc.config._tables import checked
 from seqgc.errors import ParameterError
 from seqgc.ports import MiniTask
 from seqgc.stores import MemoryStore

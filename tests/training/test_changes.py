@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from seqgc import workers
 from seqgc.cli import main
-from seqgc.cli.config import ModelConfig, RunConfig
+from seqgc.config._tables import ModelConfig, RunConfig
 from seqgc.errors import ParameterError
 from seqgc.models.model import Recipe
 from seqgc.models.validation import Validation

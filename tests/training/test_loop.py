@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch.optim import lr_scheduler
 
-from seqgc.cli.config import checked
+from seqgc.config._tables import checked
 from seqgc.errors import BudgetError, CallbackError, ParameterError
 from seqgc.ports import Dispatch, MiniTask, Seen
 from seqgc.stores import MemoryStore

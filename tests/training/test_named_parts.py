@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import TensorDataset
 
 from seqgc import Validation
-from seqgc.cli.config import checked
+from seqgc.config._tables import checked
 from seqgc.errors import ParameterError
 from seqgc.models.factories import make_models_compute, named_data, workload_of
 from seqgc.models.model import ParameterVector

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from seqgc.cli.config import checked
+from seqgc.config._tables import checked
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, MiniTask
 from seqgc.stores import MemoryStore

@@ -16,7 +16,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler
 
-from seqgc.cli.config import checked
+from seqgc.config._tables import checked
 from seqgc.errors import ParameterError
 from seqgc.ports import MiniTask
 from seqgc.stores import MemoryStore

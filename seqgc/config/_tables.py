@@ -1,4 +1,4 @@
-"""The configuration of a training run: a TOML file, with flags over it."""
+"""The configuration of a run: the tables of a TOML file, checked when they are made."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ MOST_WORKERS: Final = 10_000
 
 
 class ValidationConfig(Settings):
-    """How good a model is while it is trained: `seqgc.Validation`.
+    """The validation of a model while it is trained (`seqgc.Validation`).
 
-    ``data`` returns a dataset, the model's test data unless given; ``metrics`` names functions.
+    ``data`` is the path of a function that returns a dataset, by default the model's test data.
+    ``metrics`` maps names to the paths of functions.
     """
 
     every_n_steps: int = Field(ge=1, le=10**9)
@@ -46,38 +47,44 @@ class ModelConfig(Settings):
     """
 
     name: str
-    module: Annotated[str, "Network: a name, or package.module:function."] = "digits-cnn"
-    data: Annotated[str, "Data: digits, or package.module:function."] = "digits"
-    loss: Annotated[str, "Loss: cross-entropy, mse, or package.module:function."] = "cross-entropy"
+    module: Annotated[str, "Network: a name, or your function as package.module:function."] = (
+        "digits-cnn"
+    )
+    data: Annotated[str, "Data: digits, or your function as package.module:function."] = "digits"
+    loss: Annotated[
+        str, "Loss: cross-entropy, mse, or your function as package.module:function."
+    ] = "cross-entropy"
     module_args: Values = Field(default={})
     data_args: Values = Field(default={})
     loss_args: Values = Field(default={})
     optimizer: Annotated[
-        str, "A class of torch.optim, in any case, or package.module:function."
+        str, "Optimizer: a class of torch.optim, or your function as package.module:function."
     ] = "adam"
     lr: Annotated[float, Field(gt=0, le=1e6), "Learning rate."] = 0.003
-    momentum: Annotated[float | None, Field(ge=0, le=1e6), "The optimizer's momentum."] = None
-    weight_decay: Annotated[float | None, Field(ge=0, le=1e6), "The optimizer's weight decay."] = (
+    momentum: Annotated[float | None, Field(ge=0, le=1e6), "Momentum of the optimizer."] = None
+    weight_decay: Annotated[float | None, Field(ge=0, le=1e6), "Weight decay of the optimizer."] = (
         None
     )
     optimizer_args: Values = Field(default={})  # all others that it has, by its own names
     scheduler: Annotated[
-        str | None, "A class of torch.optim.lr_scheduler, in any case, or package.module:function."
+        str | None, "Scheduler: a class of torch.optim.lr_scheduler, or package.module:function."
     ] = None
     scheduler_args: Values = Field(default={})
-    gradient_clip_val: Annotated[float | None, Field(gt=0), "Clip decoded gradients to this."] = (
-        None
-    )
+    gradient_clip_val: Annotated[
+        float | None, Field(gt=0), "Clip decoded gradients to this value."
+    ] = None
     gradient_clip_algorithm: Annotated[
-        Literal["norm", "value"], "What of them is clipped: their norm, or each value."
+        Literal["norm", "value"],
+        "Clip the norm of a gradient (norm), or each of its values (value).",
     ] = "norm"
     autocast: Annotated[
-        Literal["off", "bfloat16"], "Compute forward and loss in bfloat16: torch's autocast."
+        Literal["off", "bfloat16"],
+        "Compute the forward pass and the loss in bfloat16 (torch.autocast), or off.",
     ] = "off"
-    batch_size: Annotated[int, Field(ge=1, le=10**9), "Data points per step."] = 256
+    batch_size: Annotated[int, Field(ge=1, le=10**9), "Data points in a batch."] = 256
     seed: int = Field(default=0, ge=0, lt=2**63)
     save_every_n_steps: Annotated[
-        int | None, Field(ge=1, le=10**9), "Keep a model's weights after every N of its steps."
+        int | None, Field(ge=1, le=10**9), "Save the weights of a model after every N steps."
     ] = None
     validation: ValidationConfig | None = None
 
@@ -86,70 +93,96 @@ class RunConfig(Settings):
     """Everything about a run; the fields with words beside their types are options of the verbs."""
 
     scheme: Annotated[
-        str, "--scheme", "--defence", "Spec of a scheme or another defence, as gc-rep:s=1."
+        str, "--scheme", "--defence", "Spec of a scheme or another defence, for example gc-rep:s=1."
     ] = "gc-rep:s=1"
     workers: Annotated[
         int, Field(ge=1, le=MOST_WORKERS), "-n", "--workers", "Number of workers."
     ] = 16
     steps: Annotated[int, Field(ge=1, le=10**9), "Optimizer steps of each model."] = 60
-    mu: Annotated[float, Field(ge=0), "Tolerance of the closing rule."] = 0.0
-    wait_out: Annotated[WaitOut, "all, conform or feasible."] = "feasible"
+    mu: Annotated[
+        float,
+        Field(ge=0),
+        "Tolerance of the closing rule: a worker is late after (1 + mu) times the fastest.",
+    ] = 0.0
+    wait_out: Annotated[
+        WaitOut,
+        "Close a round when no job is lost (feasible), or the scheme's model holds (conform, all).",
+    ] = "feasible"
     timeout_s: Annotated[
         float,
         Field(gt=0, le=1e6),
-        "Time limit of a round, in seconds; silent workers are then asked twice more.",
+        "Time limit of a round, in seconds. Silent workers are then asked twice more.",
     ] = 60.0
     max_attempts: Annotated[
-        int, Field(ge=1), "Times a failed task is sent if its round can do without (else 20)."
+        int,
+        Field(ge=1),
+        "Attempts of a failed task that its round does not need (a needed one: 20).",
     ] = 3
     max_norm: Annotated[
         float | None,
         Field(gt=0),
-        "Largest norm of a model's result, beyond which it has diverged; no limit.",
+        "Norm of a result beyond which a model counts as diverged. By default no limit.",
     ] = None
     on_failure: Annotated[
-        Literal["go-on", "stop"], "When a model diverges or raises: go-on with the others, or stop."
+        Literal["go-on", "stop"],
+        "If a model diverges or raises: continue with the others (go-on), or stop.",
     ] = "go-on"
-    audit: Annotated[bool, "Compare what several workers are asked for; expel liars."] = False
+    audit: Annotated[
+        bool, "Compare results that several workers computed; exclude a worker that is wrong."
+    ] = False
     jobs_per_round: Annotated[
-        int, Field(ge=0), "Models a job (bundle); 0, a grid's default: as many as fit."
+        int, Field(ge=0), "Models in a job (a bundle). 0: as many as fit (the default of a grid)."
     ] = 1
-    stale: Annotated[bool, "Fewer models than delay + 1: gradients T rounds late."] = False
+    stale: Annotated[
+        bool, "Allow fewer than T + 1 models for a delay of T: gradients are then T rounds late."
+    ] = False
     apply: Annotated[
         Literal["update", "clock"] | None,
-        "Parts of a batch (ssp and the like): each as it comes, update, or as one step, clock.",
+        "Apply each part of a batch when it arrives (update), or all as one step (clock).",
     ] = None
     refresh: Annotated[
         Literal["always", "needed", "late"] | None,
-        "Weights that a part reads: newest, always; as new as needed; as old as may be, late.",
+        "Weights for a part: the newest (always), as new as needed, or as old as allowed (late).",
     ] = None
     aware: Annotated[
         bool,
         "--staleness-aware/--no-staleness-aware",
-        "Weigh an update down that was computed on weights many clocks old.",
+        "Scale an update down if its weights were many clocks old.",
     ] = False
     probe: Annotated[
-        int | None, Field(ge=1), "Train uncoded N rounds, then the best scheme by rounds."
+        int | None,
+        Field(ge=1),
+        "Train uncoded for N rounds, then with the scheme that is best for their delays.",
     ] = None
-    retune: Annotated[
-        int | None, Field(ge=1), "Look for a better scheme by rounds every N rounds."
-    ] = None
+    retune: Annotated[int | None, Field(ge=1), "Search for a better scheme every N rounds."] = None
     alpha: Annotated[
         float | None, Field(ge=0), "Seconds per unit of load, for --probe and --retune."
     ] = None
-    precision: Annotated[Literal["float32", "float64"], "float32 or float64."] = "float32"
-    payload: Annotated[Payload | None, "Of results: float64, float32, float16 or bfloat16."] = None
-    stochastic_rounding: Annotated[bool, "Round to the payload at random, unbiased."] = False
+    precision: Annotated[
+        Literal["float32", "float64"], "Number format of weights and gradients: float32 or float64."
+    ] = "float32"
+    payload: Annotated[
+        Payload | None, "Number format of results: float64, float32, float16 or bfloat16."
+    ] = None
+    stochastic_rounding: Annotated[
+        bool, "Round results to the payload at random, without bias."
+    ] = False
     backend: Annotated[
         Literal["local", "lambda-local", "lambda", "dask"],
         "Workers: local, lambda-local, lambda or dask.",
     ] = "local"
     dask_scheduler: Annotated[str | None, "Address of a running dask scheduler."] = None
     checkpoint_every_s: Annotated[float, Field(gt=0), "Seconds between checkpoints."] = 60.0
-    max_usd: Annotated[float | None, Field(ge=0), "Stop before functions cost more, in USD."] = None
+    max_usd: Annotated[
+        float | None,
+        Field(ge=0),
+        "Budget for functions, in USD. The run stops before it is exceeded.",
+    ] = None
     callbacks: tuple[str, ...] = ()  # package.module:function, without arguments
     plugins: Annotated[
-        tuple[str, ...], "--plugin", "A package.module that registers schemes or codes; repeatable."
+        tuple[str, ...],
+        "--plugin",
+        "Module (package.module) that registers schemes or codes. Repeatable.",
     ] = ()
     function: FunctionSettings = Field(default_factory=FunctionSettings)
     delays: DelaySettings | None = None
@@ -160,7 +193,7 @@ class RunConfig(Settings):
         "delays": DelaySettings,
         "function": FunctionSettings,
     }
-    beside: ClassVar = ("grid",)  # of which `checked` makes models
+    beside: ClassVar = ("grid",)  # `checked` makes models of this table
 
 
 def read_config(path: Path) -> Values:
@@ -187,13 +220,18 @@ def _read(path: Path) -> Values:
 
 
 def with_models(values: Values, models: int | None = None) -> Values:
-    """Return values that name models: those of a file, so many, or four.
+    """Return the values with models: the models of the file, or ``models`` new ones, or four.
 
-    Of a grid they are its base, which flags mean; `ParameterError`: a grid says how many.
+    If the file has a grid, its base model is the one that the options change.
+
+    Raises
+    ------
+    ParameterError
+        If a number of models is given and the file has a grid, which determines the number.
     """
     if "grid" in values:
         if models is not None:
-            rule = "must be left out where the file has a [grid], whose product the models are"
+            rule = "must be left out: the file has a [grid], whose axes determine the models"
             raise ParameterError("models", rule, models)
         return {"models": [{}], **values}
     if models is None and "models" in values:
@@ -203,9 +241,12 @@ def with_models(values: Values, models: int | None = None) -> Values:
 
 
 def validated(values: Values) -> RunConfig:
-    """Check a configuration, and import its plug-ins: before anybody reads a scheme's spec.
+    """Check a configuration and import its plug-ins, which its scheme may need.
 
-    The first thing that is wrong is a `ParameterError`.
+    Raises
+    ------
+    ParameterError
+        For the first error in the configuration or the plug-ins.
     """
     config = checked(values)
     import_plugins(config.plugins)
@@ -213,9 +254,12 @@ def validated(values: Values) -> RunConfig:
 
 
 def checked(values: Values) -> RunConfig:
-    """Check a configuration, and import nothing: what it names may be anybody's.
+    """Check a configuration without importing anything that it names.
 
-    The first thing that is wrong is a `ParameterError`.
+    Raises
+    ------
+    ParameterError
+        For the first error.
 
     Examples
     --------
@@ -225,8 +269,8 @@ def checked(values: Values) -> RunConfig:
     if values.get("probe") is not None:
         scheme = values.setdefault("scheme", "uncoded")
         if scheme != "uncoded":
-            rule = "must be left out, or 'uncoded', where `probe` rounds are to find the scheme"
-            remedy = "a search of the run's own looks at schemes that have rounds, not at deal"
+            rule = "must be left out, or 'uncoded', with `probe`, whose rounds find the scheme"
+            remedy = "the search of a run looks only at schemes that have rounds, not at deal"
             raise ParameterError("scheme", rule, scheme, remedy)
     axes = values.get("grid")
     if "grid" in values:
@@ -241,12 +285,14 @@ def checked(values: Values) -> RunConfig:
 
 
 def _multiplied(values: Values) -> Values:
-    """Return the values with the models of the table ``[grid]``, over one base model, if any."""
+    """Return the values with one model for each point of ``[grid]``, made from the base model."""
     bases = values.get("models", [{}])
     if not isinstance(bases, list) or len(bases) > 1 or not all(isinstance(b, dict) for b in bases):
-        rule = "must be left out, or one table, where there is a [grid] to multiply it"
+        rule = "must be left out, or one table, if the file has a [grid]"
         count = f"{len(bases)} models" if isinstance(bases, list) else bases
-        raise ParameterError("models", rule, count, "make what differs an axis of the grid")
+        raise ParameterError(
+            "models", rule, count, "make each setting that differs an axis of the grid"
+        )
     base: Values = dict(*bases)
     name = base.pop("name", None)
     axes, inside = _axes(values["grid"])
@@ -256,7 +302,7 @@ def _multiplied(values: Values) -> Values:
         table, _, key = axis.rpartition(".")
         there = base.get(table) if table else base
         if isinstance(there, dict) and key in there:
-            rule = "must be left out: the grid has an axis of it"
+            rule = "must be left out: it is an axis of the grid"
             raise ParameterError(axis, rule, there[key])
     models = []
     for point, settings in points.items():
@@ -274,7 +320,7 @@ def _multiplied(values: Values) -> Values:
 
 
 def _axes(grid: object) -> tuple[object, list[str]]:
-    """Return all axes of a grid, and the names of those in tables such as ``[grid.module_args]``.
+    """Return the axes of a grid, and the names of the axes in tables like ``[grid.module_args]``.
 
     An axis ``width`` of that table is named ``module_args.width``.
     """
@@ -293,7 +339,7 @@ def _axes(grid: object) -> tuple[object, list[str]]:
 
 
 def import_plugins(names: Iterable[str]) -> None:
-    """Import modules that register schemes or codes; those of the working directory are found."""
+    """Import modules that register schemes or codes, also from the working directory."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

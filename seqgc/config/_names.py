@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from seqgc.cli.config import ModelConfig, RunConfig
+from seqgc.config._tables import ModelConfig, RunConfig
 from seqgc.errors import ParameterError, one_line, require_name
 from seqgc.stores import find_data
 from seqgc.worker import own_function, own_module, require_arguments, require_known
