@@ -1,28 +1,29 @@
-"""`compare`: every defence on one profile, by one yardstick.
+"""`compare`: all defences on one profile, by one measure.
 
-The yardstick
--------------
-Every defence processes the same data: *clocks*, batches of the same points in the same order, of
-``models`` models, bundle by bundle in turn: the gradients of a bundle are one job. What counts is
-how long it takes until the models are good, and that has two factors:
+The measure
+-----------
+Every defence processes the same data: *clocks*, batches of the same points in the same order, for
+``models`` models, bundle by bundle in turn. The gradients of a bundle are one job. The result is
+the time until the models are good, which has two factors:
 
-- *seconds per clock* of data: the time at which the last point of K clocks is applied, over K; of
-  clocks from which points were left out, over what is left. For
-  workers that go on by themselves that is the data applied, not the slowest worker's clock.
-- *clocks to the target*: how many batches it takes to bring the loss down to it. Exact defences
-  share one trajectory. A stale gradient is worth less, and nobody can say how much: so it is really
-  trained, in virtual time, with gradients of the weights that each worker would have had.
+- *Seconds per clock* of data: the time at which the last point of K clocks is applied, divided by
+  K, or by the share of K that was not left out. For workers that do not wait for each other, this
+  counts the applied data, not the slowest worker's clock.
+- *Clocks to the target*: the number of batches until the loss is down to it. All exact defences
+  have the same losses. The value of a stale gradient is unknown. So stale defences really train, in
+  virtual time, with gradients at the weights that each worker would have had.
 
-Their product is read off the curve of the loss over time. Training is at one learning rate for all,
-the best for exact gradients; and at each defence's own best. Both are found by halving and doubling
-a first rate until the best one lies inside the rates that were tried.
+The curve of the loss over time gives the product. All defences train at one learning rate, the best
+one for exact gradients, and then at their own best rate. Both are found by doubling and halving a
+first rate until the best one is not at an end of the rates tried.
 
-If the defences are not named, the codes among them are chosen on the first half of the recording,
-and all defences are judged on the second half. Otherwise the chosen codes, and only these, would be
-judged on the rounds that they were chosen by.
+If no defences are named, their codes are chosen on the first half of the recording, and all
+defences are judged on the second half. Otherwise only the codes would be judged on the rounds on
+which they were chosen.
 
-*Money*: functions are paid for until each invocation ends, used or not, and by request; residents
-for as long as the run lasts. What is asked of workers beyond one batch a clock is *wasted*.
+*Money*: functions are paid per request and until each invocation ends, whether its result is used
+or not; resident workers are paid for the length of the run. Work beyond one batch per clock is
+*wasted*.
 """
 
 from __future__ import annotations
@@ -34,13 +35,11 @@ from functools import partial
 from statistics import median
 from typing import Final, TypeAlias
 
-from seqgc.comparison._curve import Trainees
+from seqgc.comparison._evaluation import FEW_SEEDS, BestRate, Evaluator, best_near, best_of
 from seqgc.comparison._field import Field
-from seqgc.comparison._judge import FEW_SEEDS, Judge
-from seqgc.comparison._problem import SoftmaxProblem
-from seqgc.comparison._rates import BestRate, best_near, best_of
 from seqgc.comparison._rows import Comparison, Metering, Row, Trial
-from seqgc.comparison._training import SoftmaxTrainees
+from seqgc.comparison._softmax import SoftmaxProblem, SoftmaxTrainees
+from seqgc.comparison._training import Trainees
 from seqgc.errors import ModelError, ParameterError
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
@@ -51,12 +50,12 @@ from seqgc.virtual import WorkerKind
 __all__ = ["compare", "default_defences", "require_comparable"]
 
 Progress: TypeAlias = Callable[[str, float], None]
-"""Called with the next step, in words, and the share of all work that is done, 0 to 1."""
+"""Called with the name of the next step, and the share of all work that is done, 0 to 1."""
 
-_RATE: Final = 4.0  # the learning rate that is tried first
-_SEARCH_SHARE: Final = 0.1  # of all time, roughly, if codes are searched
+_RATE: Final = 4.0  # the first learning rate
+_SEARCH_SHARE: Final = 0.1  # rough share of the search for codes in the whole time
 _MANY_SEEDS: Final = 10
-_CHEAP: Final = 1000  # workers x models x trained defences: about a minute with that many seeds
+_CHEAP: Final = 1000  # workers x models x trained defences: about a minute with many seeds
 
 _OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp", "antdt-nd"
 
@@ -68,24 +67,24 @@ def default_defences(
     reading: ProfileReading | None = None,
     progress: Progress | None = None,
 ) -> list[Setting]:
-    """Return what is compared unless something is named, where so many ``models`` are trained.
+    """Return the defences that are compared by default, for ``models`` models.
 
-    The code that `seqgc.search.tune` finds, the best `ra-sgc` and `deal` where these can run (work
-    is dealt to workers that stay), each with the bundle that suits it best; no defence at all, and
-    the field's other defences at usual parameters, with the largest bundle that they can have.
-    ``reading`` says what the recorded seconds are; None: as `Rehearsal.recorded` says.
+    These are the code that `seqgc.search.tune` finds; the best `ra-sgc`, and the best `deal` if
+    workers stay; each with its best bundle size; and, at usual parameters and with the largest
+    possible bundle, no defence at all and the defences of other authors. ``reading`` is the meaning
+    of the recorded seconds; None: `Rehearsal.recorded`.
     """
     n = rehearsal.profile.num_workers
     on = rehearsal if reading is None else replace(rehearsal, recorded=reading)
     tell = progress or (lambda _what, _share: None)
-    found = _tuned(on, models, tell)
+    tuned = _tuned(on, models, tell)
     backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
-    return [*found, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
+    return [*tuned, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
 
 
 def _tuned(rehearsal: Rehearsal, models: int, tell: Progress) -> list[Setting]:
-    """Return the best of each group of schemes."""
-    found, taken = list[Setting](), {"uncoded"}
+    """Return the best setting of each group of schemes."""
+    settings, taken = list[Setting](), {"uncoded"}
     if not rehearsal.reading.resident:
         taken.add("deal")
     space = SearchSpace(jobs_per_round=tuple(reversed(_divisors(models))))
@@ -99,8 +98,8 @@ def _tuned(rehearsal: Rehearsal, models: int, tell: Progress) -> list[Setting]:
         group = name if name in {"ra-sgc", "deal", "uncoded"} else "code"
         if group not in taken:
             taken.add(group)
-            found.append(row.setting)
-    return found
+            settings.append(row.setting)
+    return settings
 
 
 def compare(
@@ -115,24 +114,25 @@ def compare(
     metering: Metering | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Find which defence is best on recorded delays: see `seqgc.comparison._compare`.
+    """Find the best defence on recorded delays, by the measure of `seqgc.comparison._compare`.
 
-    ``on`` is a profile, or a rehearsal on one, whose slope and way to deal work are then used, too.
+    ``on`` is a profile, or a rehearsal on one whose slope and interpretation are used too.
     ``defences`` are specifications or settings, which are judged on the whole profile. Without any,
-    `default_defences` are chosen on the profile's first half and judged on its second. Of
-    ``models`` (as many as the trial has, if it has a plan), as many as a defence's delay allows
-    make a bundle, one job, unless its setting says how many; bundles take turns. ``clocks`` of data
-    are timed (None: as many as there are rounds to judge on). ``reading`` says what the recorded
-    seconds are (`seqgc.profiles.Pace`; None: as `Rehearsal.recorded` says), and ``workers`` whether
-    each task is an invocation of its own. ``progress`` is called before each step with its name,
-    and the share of all work that is done, 0 to 1.
+    `default_defences` are chosen on the first half of the profile and judged on the second half.
+    ``models`` is the number of models, by default that of the trial's plan if it has one. A bundle
+    has as many models as the defence's delay allows, unless the setting gives the number; bundles
+    take turns. ``clocks`` is the number of clocks that are timed (None: one for each round to judge
+    on). ``reading`` is the meaning of the recorded seconds (`seqgc.profiles.Pace`; None:
+    `Rehearsal.recorded`). With ``workers="function"`` each task is an invocation of its own.
+    ``progress`` is called before each step with its name and the share of all work that is done, 0
+    to 1.
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule, or a defence cannot run here.
     ModelError
-        If a model of a plan fails in training with exact gradients, whatever the learning rate.
+        If a model of a plan fails at every learning rate in training with exact gradients.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def compare(
     rows = list[Row]()
     for index, setting in enumerate(settings):
         at = share + (1 - share) * index / len(settings)
-        judge = Judge(
+        judge = Evaluator(
             field=field,
             trial=trial,
             metering=metering,
@@ -205,9 +205,9 @@ def compare(
 
 
 def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
-    """Return the half to choose on, and the half to judge on.
+    """Return the half to choose on and the half to judge on.
 
-    If the profile has only one round, it is used for both.
+    A profile of only one round is used for both.
     """
     profile = whole.rehearsal.profile
     if profile.num_rounds < 2:
@@ -233,9 +233,9 @@ def require_comparable(
     reading: ProfileReading | None = None,
     workers: WorkerKind = "function",
 ) -> None:
-    """Refuse what `compare` would refuse of these, with `ParameterError`, before it has a plan.
+    """Raise the `ParameterError` that `compare` would raise, before a plan exists.
 
-    To make a plan's models may take long, and is their author's code; so many are ``trained``.
+    Making a plan's models may take long, and runs the user's code. ``trained`` is their number.
     """
     models = _models(models, trained=trained)
     _checked(on, defences, models=models, clocks=clocks, reading=reading, workers=workers)
@@ -250,7 +250,7 @@ def _checked(
     reading: ProfileReading | None,
     workers: WorkerKind,
 ) -> tuple[Field, list[Setting]]:
-    """Return where defences are to run, and the settings of those that are named."""
+    """Return the field, and the settings of the named defences."""
     if not isinstance(on, DelayProfile | Rehearsal):
         raise ParameterError("on", "must be a DelayProfile or a Rehearsal", on)
     if isinstance(defences, str) or not isinstance(defences, Sequence):
@@ -264,11 +264,11 @@ def _checked(
 
 
 def _models(models: int, *, trained: int | None) -> int:
-    """Return how many models there are: as many as are trained, if a plan says what is."""
+    """Return the number of models: ``trained`` if a plan gives it."""
     if trained is None:
         return models
     if models not in (1, trained):
-        rule = f"must be left out, or {trained}, as many as are trained"
+        rule = f"must be left out, or {trained}, the number of models in the plan"
         raise ParameterError("models", rule, models)
     return trained
 
@@ -291,17 +291,17 @@ def _can_be(setting: Setting, trainees: Trainees) -> bool:
 
 
 def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, list[float]]:
-    """Return the best learning rate for exact gradients, and each seed's steps to the target at it.
+    """Return the best learning rate for exact gradients, and each seed's steps to the target.
 
-    The rate is chosen with the first seeds. If a model fails at a rate, the target is never reached
-    at that rate. `ModelError`: a model fails at every rate. `ParameterError`: the target is reached
-    before training begins.
+    The rate is chosen with the first seeds. If a model fails at a rate, it never reaches the target
+    at that rate. Raises `ModelError` if a model fails at every rate, and `ParameterError` if the
+    target is reached before training.
     """
     if (loss := trainees[0].loss()) <= trial.target:
-        rule = f"must be below the loss that training begins with, {loss:.4g}"
+        rule = f"must be below the loss before training, {loss:.4g}"
         raise ParameterError("target", rule, trial.target)
     failures = dict[float, ModelError]()
-    known = dict[float, list[float]]()
+    steps_at = dict[float, list[float]]()
 
     def steps(lr: float, among: Sequence[Trainees]) -> list[float]:
         try:
@@ -311,17 +311,17 @@ def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, 
             return [math.inf] * len(among)
 
     def cost(lr: float) -> float:
-        known[lr] = steps(lr, trainees[:FEW_SEEDS])
-        return median(known[lr])
+        steps_at[lr] = steps(lr, trainees[:FEW_SEEDS])
+        return median(steps_at[lr])
 
     best = best_near(cost, _RATE) if trial.lrs is None else best_of(cost, trial.lrs)
     if len(failures) == len(best.tried):
         raise failures[best.rate]
-    return best, known[best.rate] + steps(best.rate, trainees[FEW_SEEDS:])
+    return best, steps_at[best.rate] + steps(best.rate, trainees[FEW_SEEDS:])
 
 
 def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Setting:
-    """Return a defence with as many models in a job as its delay allows, unless it says."""
+    """Return a setting whose jobs have as many models as the delay allows, unless it has them."""
     if isinstance(defence, Setting):
         return defence
     scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence
@@ -331,5 +331,5 @@ def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Settin
 
 
 def _divisors(number: int) -> list[int]:
-    """Return what divides a number, the largest first."""
+    """Return the divisors of a number, the largest first."""
     return [k for k in range(number, 0, -1) if number % k == 0]

@@ -1,4 +1,4 @@
-"""Where a comparison's defences run: the profile, how it is read, and who works."""
+"""The conditions of a comparison: the profile, its interpretation, and the workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from seqgc._grid import MOST_MODELS
-from seqgc.comparison._run import Course, Workers, course_of, jobs_of
+from seqgc.comparison._training import PacedWorkers, TimedRun, jobs_of, time_run
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
@@ -21,7 +21,7 @@ __all__ = ["Field"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Field:
-    """Where all of them run: the profile, how it is read, and who works."""
+    """The conditions under which all defences run: profile, interpretation and workers."""
 
     rehearsal: Rehearsal
     kind: WorkerKind
@@ -56,28 +56,28 @@ class Field:
             models=models,
             clocks=rounds,
         )
-        field.workers(1).backend()  # refuses what cannot be, before anything is run
+        field.workers(1).backend()  # raises if the workers cannot exist
         return field
 
     @property
     def n(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return self.rehearsal.profile.num_workers
 
     def on(self, profile: DelayProfile, *, clocks: int | None) -> Field:
-        """Return the same workers on another profile, for ``clocks``, or one for each round."""
+        """Return the same workers on another profile, for ``clocks`` or one clock per round."""
         rehearsal = replace(self.rehearsal, profile=profile)
         return replace(self, rehearsal=rehearsal, clocks=clocks or profile.num_rounds)
 
-    def workers(self, jobs_per_round: int) -> Workers:
-        """Return the workers, whose load of 1 is that many batches."""
-        return Workers(pace=self.rehearsal.pace(jobs_per_round=jobs_per_round), kind=self.kind)
+    def workers(self, jobs_per_round: int) -> PacedWorkers:
+        """Return the workers. A load of 1 is ``jobs_per_round`` batches."""
+        return PacedWorkers(pace=self.rehearsal.pace(jobs_per_round=jobs_per_round), kind=self.kind)
 
     def bound_s(self, settings: Iterable[Setting]) -> float:
-        """Return the seconds per clock of data that perfect knowledge would take.
+        """Return the least seconds per clock of data under perfect knowledge of the delays.
 
-        That is the least of these settings' bounds: of rounds each as short as can be, or of
-        workers who are never idle, where nothing has rounds, or workers stay.
+        This is the least bound of all settings. The bound of a setting assumes the shortest
+        possible rounds or, without rounds or with resident workers, workers that are never idle.
         """
         return min(map(self._bound_s, settings))
 
@@ -85,37 +85,37 @@ class Field:
         bundle, jobs = setting.jobs_per_round, jobs_of(setting, clocks=self.clocks)
         clocks = jobs * bundle
         least_s = self.rehearsal.least_s(setting, clocks)
-        if self.kind == "resident":  # by work alone, unless a latency is below 0
+        if self.kind == "resident":  # unless a latency is negative
             least_s = min(least_s, busy_seconds(self.workers(bundle).pace, jobs))
         return least_s / clocks
 
     def check(self, setting: Setting) -> None:
-        """Refuse what cannot run here."""
+        """Raise `ParameterError` if the setting cannot run here."""
         scheme = setting.scheme
         if scheme.n != self.n:
-            rule = f"must be for {self.n} workers, as many as the profile has"
+            rule = f"must be for the {self.n} workers of the profile"
             raise ParameterError("defence", rule, f"{scheme.spec} for {scheme.n}")
         names = [f"model-{index}" for index in range(self.models)]
         require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
-    def course(self, setting: Setting, *, clocks: int) -> Course:
-        """Time a run of so many clocks of data; nothing is trained.
+    def time(self, setting: Setting, *, clocks: int) -> TimedRun:
+        """Time a run of ``clocks`` clocks of data, without training.
 
-        `ScheduleError`: the scheme is broken (`Rehearsal.require_possible`).
+        Raises `ScheduleError` if the scheme is broken (`Rehearsal.require_possible`).
         """
         bundle = setting.jobs_per_round
         jobs = jobs_of(setting, clocks=clocks)
         if not isinstance(setting.scheme, Deal):
-            course = course_of(setting, self.workers(bundle), clocks=clocks)
-            self.rehearsal.require_possible(setting, course.runtime_s, num_jobs=jobs * bundle)
-            return course
+            timed = time_run(setting, self.workers(bundle), clocks=clocks)
+            self.rehearsal.require_possible(setting, timed.runtime_s, num_jobs=jobs * bundle)
+            return timed
         reading = self.rehearsal.reading
         if self.rehearsal.recorded == "latency":
-            # Each task pays its latency, as with all other defences, even where workers stay.
+            # Each task pays its latency, as under all other defences, even if workers stay.
             reading = replace(reading, resident=False)
         run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle, reading=reading))
         closed_s: FloatArray = run.replay.jobs()["finished_s"]
-        return Course(
+        return TimedRun(
             closed_s=closed_s.repeat(bundle).tolist(),
             busy_s=run.billed_worker_s,
             tasks=setting.scheme.n * jobs,

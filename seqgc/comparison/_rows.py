@@ -1,4 +1,4 @@
-"""What is compared, by what yardstick, and what it comes to."""
+"""The inputs and the results of a comparison."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _MOST_SEEDS, _MOST_CLOCKS = 1000, 10**7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is trained to the ``target`` (mean loss): softmax regression on handwritten digits.
+    """The training to the ``target`` (mean loss), by default softmax regression on digits.
 
-    At each learning rate of ``lrs``, for ``most`` clocks of a model at most, ``seeds`` times (1,000
-    at most), of which the medians count. Without ``lrs`` the rate is searched: 4 is halved and
-    doubled until the best rate lies inside, by a factor of 64 at most. Without ``seeds`` there are
-    ten if that takes about a minute at most (the number of workers, times that of models, times
-    that of defences whose gradients are not exact, is at most 1,000); otherwise there are three.
+    The target is reached at each learning rate of ``lrs``, in at most ``most`` clocks of a model,
+    with ``seeds`` seeds (at most 1,000), whose median counts. Without ``lrs`` the rate is searched:
+    4 is doubled and halved, at most to 64 times or 1/64 of it, until the best rate is not at an
+    end. Without ``seeds``, there are ten if the training takes about a minute at most (the product
+    of the numbers of workers, of models and of inexact defences is at most 1,000), else three.
 
-    With a ``plan`` its models are trained, as `seqgc.train` would train them. Then ``lrs`` are
+    With a ``plan``, its models are trained as `seqgc.train` would train them. Then ``lrs`` are
     factors of the models' own learning rates, by default only 1; there are three seeds by default;
-    the target is a loss on their test data, or on their training data if they have no test data;
-    and ``batch`` has no effect. Of the plan,
-    models, precision and updates count: who runs them, and how long, is what is compared.
+    the target is a loss on the models' test data, or else on their training data; and ``batch`` has
+    no effect. The plan's models, precision and updates are used. Its scheme and steps are not,
+    because they are compared.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class Trial:
 
     @property
     def what(self) -> str:
-        """What is trained, in words."""
+        """The name of the trained models, for people."""
         if self.plan is None:
             return "softmax regression on 1,797 handwritten digits"
         names = [model.name for model in self.plan.models]
@@ -69,27 +69,27 @@ class Trial:
         return f"{', '.join(names[:_FEW])}{more}"
 
     def rate(self, *lrs: float) -> str:
-        """Return learning rates in words."""
+        """Return a text with learning rates."""
         rates = ", ".join(f"{lr:g}" for lr in lrs)
         return rates if self.plan is None else f"{rates} times the models' own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one defence comes to; what is None was never reached.
+    """The result of one defence. A value that was never reached is None.
 
-    ``jobs_per_round``: the models whose gradients are one job. ``rule`` is how rounds close, if not
-    by the usual rule. ``failed`` says which model failed in training, and why, if one did.
-    ``over_bound``: seconds per clock over those of perfect knowledge. ``clocks_to_target``, of each
-    model, ``seconds_to_target``, of all of them, and ``usd`` are at the common learning rate,
-    medians of the seeds. ``seconds_between`` is an interval that holds the median time over all
-    draws of the batches with 95 % confidence: with ten seeds it is from the second to the ninth.
-    With fewer than six seeds it is from the best to the worst, and the confidence is lower. Its end
-    is infinite if that seed did not reach the target in time. ``best_lr`` and ``best_seconds`` are
-    at the defence's own best rate. ``best_is_edge`` says that this rate is the smallest or the
-    largest that was tried: a better one may lie beyond. ``staleness``: the clocks that the weights
-    of a task lack, on average and at most. ``wasted``: what was asked of workers beyond one batch a
-    clock, in batches.
+    ``jobs_per_round`` is the number of models whose gradients are one job. ``rule`` is the closing
+    rule, empty for the usual one. ``failed`` names a model that failed in training, and why.
+    ``over_bound`` is the seconds per clock over the bound of perfect knowledge.
+    ``clocks_to_target`` of each model, ``seconds_to_target`` of all models, and ``usd`` are medians
+    of the seeds at the common learning rate. ``seconds_between`` is an interval that holds the
+    median time over all draws of the batches with 95 % confidence: with ten seeds it is from the
+    second to the ninth. With fewer than six seeds it is from the best to the worst, and the
+    confidence is lower. Its end is infinite if that seed did not reach the target. ``best_lr`` and
+    ``best_seconds`` are at the defence's own best rate. If ``best_is_edge`` is true, this rate is
+    the smallest or the largest that was tried, and a better one may lie beyond. ``staleness_mean``
+    and ``staleness_max`` are the number of clocks that the weights of a task lack. ``wasted`` is
+    the work of the workers beyond one batch per clock, in batches.
     """
 
     defence: str
@@ -112,20 +112,20 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The defence, and how its rounds close, if not by the usual rule."""
+        """The defence, with its closing rule unless it is the usual one."""
         return f"{self.defence}, {self.rule}" if self.rule else self.defence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The ``rows``, the soonest at the target first, and the conditions of the comparison.
+    """The ``rows``, fastest to the target first, and the conditions of the comparison.
 
-    ``lr`` is the common learning rate, the best for exact gradients, and ``lr_is_edge`` says that
-    it is the smallest or the largest that was tried. ``trial`` is what was trained, with the rates
-    tried for exact gradients and the number of seeds. ``chosen_on`` is the number of the
-    recording's first rounds on which the defences were chosen; they were judged on the other
-    rounds. It is 0 if the recording has only one round, and None if the defences were named.
-    ``alpha`` is None if delays are read as speeds.
+    ``lr`` is the common learning rate, the best for exact gradients. If ``lr_is_edge`` is true, it
+    is the smallest or the largest that was tried. ``trial`` has the rates that were tried for exact
+    gradients and the number of seeds. ``chosen_on`` is the number of first rounds of the recording
+    on which the defences were chosen; they were judged on the other rounds. It is 0 if the
+    recording has only one round, and None if the defences were named. ``alpha`` is None if delays
+    are read as speeds.
     """
 
     rows: tuple[Row, ...]
@@ -143,7 +143,7 @@ class Comparison:
 
     @property
     def premise(self) -> str:
-        """How the delays are taken, and what is timed and trained, in words."""
+        """A sentence on the reading of the delays, and on what is timed and trained."""
         slope = "" if self.alpha is None else f", {self.alpha:g} s per unit of load"
         stay = self.workers == "resident"
         who = "resident workers" if stay else "functions, each task an invocation"
@@ -164,14 +164,13 @@ class Comparison:
 
     @property
     def advice(self) -> str:
-        """What to take, in words."""
+        """A sentence that recommends a defence."""
         if (best := self.rows[0]).seconds_to_target is None:
             target, most = self.trial.target, self.trial.most
             if failed := next((row.failed for row in self.rows if row.failed), ""):
-                return f"None reaches a loss of {target:g}: {failed}."
-            return (
-                f"None reaches a loss of {target:g} in {most} clocks: raise the target or `most`."
-            )
+                return f"No defence reaches a loss of {target:g}: {failed}."
+            missed = f"No defence reaches a loss of {target:g} in {most} clocks"
+            return f"{missed}: raise the target or `most`."
         others = [row for row in self.rows[1:] if row.kind != best.kind and row.seconds_to_target]
         how = {"exact": "exactly", "approximate": "approximately", "stale": "with stale gradients"}
         words = f"{best.label} reaches {self.trial.target:g} in {best.seconds_to_target:.1f} s, "
@@ -192,9 +191,9 @@ def _overlap(one: Row, other: Row) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metering:
-    """What a second of a worker costs: a function's memory, its processor, and a region's prices.
+    """The price of a second of a worker: a function's memory, processor and region's prices.
 
-    Resident workers are paid for by the second, too: as functions of that memory.
+    Resident workers are also paid per second, as functions with this memory.
     """
 
     memory_mb: int = 2048
@@ -202,10 +201,10 @@ class Metering:
     prices: Prices = field(default_factory=read_prices)
 
     def __post_init__(self) -> None:
-        self.usd(worker_s=0.0, requests=0)  # refuses what has no price
+        self.usd(worker_s=0.0, requests=0)  # raises if there is no price
 
     def usd(self, *, worker_s: float, requests: int) -> float:
-        """Return what so many seconds of workers and invocations cost, US dollars.
+        """Return the price of worker-seconds and invocations, in US dollars.
 
         Examples
         --------

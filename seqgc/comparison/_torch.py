@@ -1,7 +1,7 @@
-"""Torch models, trained in virtual time as `seqgc train` trains them: what a defence costs these.
+"""Torch models, trained in virtual time as `seqgc train` trains them.
 
-Everything is a live run's, but for the workers: batches, steps, schedulers, what is stale and what
-is not. Only when each answer comes is said by the clock of the delays.
+Batches, steps, schedulers and staleness are as in a live run. Only the time of each answer comes
+from the virtual clock.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from seqgc._fault import fault_of
-from seqgc.comparison._curve import LossWatch
-from seqgc.comparison._run import Workers, trained
+from seqgc.comparison._training import LossWatch, PacedWorkers, trained
 from seqgc.errors import ModelError, ParameterError, reraise_stop
 from seqgc.models.model import OptimizerFactory
 from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, WeightedPoints
@@ -28,15 +27,15 @@ from seqgc.training.plan import PlannedRun
 
 __all__ = ["TorchTrainees"]
 
-_STREAM = 1_000_003  # between the seeds of batches, so that no model has another one's
+_STREAM = 1_000_003  # distance of the seeds of batches, so that no two models share one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TorchTrainees:
-    """The models of a ``plan``, and with each ``seed`` >= 0 other batches: 0 has the models' own.
+    """The models of a ``plan``. Each ``seed`` >= 0 has other batches; 0 has the models' own.
 
     ``lr`` is a factor of each model's own learning rate. Losses are means over a model's test data,
-    or over what it is trained on, if it has none.
+    or over its training data if it has no test data.
     """
 
     plan: TrainingPlan
@@ -44,28 +43,28 @@ class TorchTrainees:
 
     @property
     def models(self) -> int:
-        """How many there are."""
+        """Number of models."""
         return len(self.plan.models)
 
     def workload(
         self, setting: Setting, *, lr: float, target: float, until_s: float = math.inf, most: int
     ) -> TorchTrial:
-        """Return a training from the start, of ``most`` steps of each model."""
+        """Return a new training of ``most`` steps of each model."""
         plan = self._plan(setting, lr=lr, most=most)
         trial = TorchTrial(plan, setting, target=target, until_s=until_s)
         trial.require_steps(most)
         return trial
 
     def loss(self) -> float:
-        """Return the loss of the worst before any step."""
+        """Return the loss of the worst model before any step."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         return self.workload(setting, lr=1.0, target=math.inf, most=1).loss()
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
-        """Return the steps that all of them take together, with nobody slow, or infinity."""
+        """Return the steps until all models reach the target without delays, or infinity."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         pace = ByRound(latencies_s=np.zeros((1, 1)), rates=np.ones((1, 1)))
-        alone = Workers(pace=pace, kind="resident")
+        alone = PacedWorkers(pace=pace, kind="resident")
         curve = trained(setting, alone, self, lr=lr, target=target, most=most).curve
         if curve.failed:
             name, _, why = curve.failed.partition(": ")
@@ -74,7 +73,7 @@ class TorchTrainees:
         return math.inf if at is None else round(curve.clocks[at] / self.models)
 
     def check(self, setting: Setting) -> None:
-        """Refuse a defence that these models cannot be trained by, with `ParameterError`."""
+        """Raise `ParameterError` if the models cannot be trained by this defence."""
         self._plan(setting, lr=1.0, most=1).on(setting.scheme.n)
 
     def _plan(self, setting: Setting, *, lr: float, most: int) -> TrainingPlan:
@@ -97,7 +96,7 @@ class TorchTrainees:
         )
 
     def _updates(self, defence: Defence, models: Sequence[Model]) -> Updates | None:
-        """Return the plan's, or as they come where optimizers can take them so."""
+        """Return the plan's updates, or else single updates if the optimizers support them."""
         if not isinstance(defence, PolicyDefence) or defence.kind != "stale":
             return None
         if self.plan.updates is not None:
@@ -113,7 +112,7 @@ class TorchTrainees:
 class TorchTrial:
     """A training of torch models whose losses are watched; a `TrialWorkload`.
 
-    A model that diverges, or whose code raises, ends it: so it comes to no target.
+    A model that diverges, or whose code raises, ends the training before the target.
     """
 
     def __init__(
@@ -125,25 +124,25 @@ class TorchTrial:
             [model.objective for model in plan.models],
             store=store,
             precision=plan.precision,
-            cached_weights=0,  # the store is at hand
+            cached_weights=0,  # the store is in memory
         )
         self._in_parts = setting.scheme.kind == "stale"
         self._bundle = setting.jobs_per_round
         self._applied = [0.0] * len(plan.models)  # steps of each, as shares of a batch
-        self._losses: dict[int, tuple[float, float]] = {}  # by model: after how much, and the loss
+        self._losses: dict[int, tuple[float, float]] = {}  # by model: steps and loss
         self.watch = LossWatch(self.loss, target=target, until_s=until_s)
         self.staleness: list[float] = []
 
     def require_steps(self, steps: int) -> None:
-        """Refuse a model whose learning-rate schedule is over before so many steps."""
+        """Raise if a model's learning-rate schedule ends before ``steps`` steps."""
         self._inner.require_steps(steps)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Say whether a gradient is to be handed over before tasks of ``job`` leave."""
+        """Return whether a gradient must be applied before tasks of ``job`` leave."""
         return self._inner.needs(job, finished)
 
     def begin(self, job: int) -> None:
-        """Begin a step of the models whose turn it is."""
+        """Begin a step of the models of the job."""
         self._inner.begin(job)
 
     def result_form(self, job: int) -> ResultForm:
@@ -159,7 +158,7 @@ class TorchTrial:
         return self._inner.resolve(mini_task)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a step along a gradient, or a part of one."""
+        """Take a step, or a part of one."""
         self._inner.finish(decoding, gradient)
         for name, parked in self._inner.parked.items():
             self.watch.fail(name, parked.why)
@@ -168,7 +167,7 @@ class TorchTrial:
         self.watch.apply(decoding.share * self._bundle)
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        """End the run: one of its models has failed."""
+        """End the run, because one of its models has failed."""
         self.watch.fail(names[0], why)
 
     def _members(self, job: int) -> range:
@@ -176,7 +175,7 @@ class TorchTrial:
         return range(first, first + self._bundle)
 
     def loss(self) -> float:
-        """Return the loss of the worst model now."""
+        """Return the current loss of the worst model."""
         return max(self._loss_of(index) for index in range(len(self._models)))
 
     def _loss_of(self, index: int) -> float:
@@ -184,23 +183,23 @@ class TorchTrial:
         after, loss = self._losses.get(index, (math.nan, math.nan))
         if after != applied:
             try:
-                seen = evaluate(
+                scores = evaluate(
                     self._inner.module(model.name),
                     loss=model.loss,
                     dataset=model.test_dataset or model.dataset,
                     autocast=model.autocast,
                 )
-            except BaseException as error:  # of the user's code
+            except BaseException as error:  # raised by the user's code
                 reraise_stop(error)
                 self.watch.fail(model.name, f"its evaluation raised {fault_of(error)}")
-            loss = seen.loss
+            loss = scores.loss
             self._losses[index] = applied, loss
         return loss
 
 
 @dataclass(frozen=True, slots=True)
 class _Rated:
-    """Makes an optimizer whose learning rates are those of another, times a factor."""
+    """A factory of an optimizer with the learning rates of another one, times a factor."""
 
     make: OptimizerFactory
     factor: float

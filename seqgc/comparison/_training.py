@@ -1,181 +1,277 @@
-"""A real training in virtual time: true gradients, of the weights that workers would have had.
-
-How stale a gradient is decides how much it is worth, and no formula says how much. So the models
-are trained, by the policy and the loop of a live run, while a virtual clock says when each answer
-comes. What is stale here is exactly as stale as it would be live.
-"""
+"""Timing and training of one defence in virtual time, on workers with a given pace."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from typing import NoReturn, Protocol
 
 import numpy as np
 
-from seqgc.comparison._curve import LossWatch
-from seqgc.comparison._problem import SoftmaxProblem, diverging
-from seqgc.ports import Decoding, FloatArray, IntArray, MiniTask, WeightedPoints, WeightRef
-from seqgc.rounds import Setting
+from seqgc import master
+from seqgc.ports import Close, Dispatch, Finish, FloatArray, Seen, WeightedPoints, Workload
+from seqgc.profiles import Pace
+from seqgc.rounds import Setting, policy_of
+from seqgc.virtual import Compute, Conduct, VirtualBackend, WorkerKind
 
-__all__ = ["SoftmaxTrainees", "SoftmaxWorkload", "exact_curve"]
-
-
-@diverging
-def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int) -> FloatArray:
-    """Return the losses (steps + 1,) of plain training, to the target or for ``most`` steps.
-
-    Every exact defence has these, whoever computes its gradients.
-    """
-    weights = problem.start()
-    losses, shares = [problem.loss(weights)], np.full(problem.batch, 1 / problem.batch)
-    while losses[-1] > target and len(losses) <= most:
-        step = len(losses) - 1
-        weights -= lr * problem.gradient(weights, problem.points(step=step), shares)
-        losses.append(problem.loss(weights))
-    return np.array(losses)
+__all__ = [
+    "Curve",
+    "EnoughError",
+    "LossWatch",
+    "PacedWorkers",
+    "TimedRun",
+    "Trained",
+    "Trainees",
+    "TrialWorkload",
+    "jobs_of",
+    "time_run",
+    "trained",
+]
 
 
-@dataclass(slots=True, eq=False)
-class _Version:
-    weights: FloatArray
-    tasks: int = 0  # that are yet to read them
-
-
-@dataclass(slots=True, eq=False)
-class _Model:
-    weights: FloatArray
-    applied: float = 0.0  # steps, as shares of a batch
-    version: int = 0
-    in_use: dict[int, _Version] = field(default_factory=dict)
+class EnoughError(Exception):
+    """Ends a run because it reached the target or its time limit, or because a model failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SoftmaxTrainees:
-    """``models`` equal problems, trained by plain gradient descent."""
+class Curve:
+    """The worst model's loss over the data: ``clocks`` and ``losses`` (points,).
 
-    problem: SoftmaxProblem
-    models: int
-
-    def check(self, setting: Setting) -> None:
-        """Do nothing: any defence will do."""
-
-    def workload(
-        self,
-        setting: Setting,
-        *,
-        lr: float,
-        target: float,
-        until_s: float = math.inf,
-        most: int,  # noqa: ARG002 (there is no schedule of learning rates)
-    ) -> SoftmaxWorkload:
-        """Return a training from the start."""
-        return SoftmaxWorkload(self, setting=setting, lr=lr, target=target, until_s=until_s)
-
-    def loss(self) -> float:
-        """Return the loss of each before any step."""
-        return self.problem.loss(self.problem.start())
-
-    def exact_steps(self, *, lr: float, target: float, most: int) -> float:
-        """Return the steps of plain training, or infinity: those of one are those of all."""
-        losses = exact_curve(self.problem, lr=lr, target=target, most=most)
-        return len(losses) - 1 if losses[-1] <= target else math.inf
-
-
-class SoftmaxWorkload:
-    """Trains `SoftmaxTrainees`, bundle by bundle in turn; a `TrialWorkload`.
-
-    Where jobs come in parts, the weights of a task hold all updates that have arrived by then; else
-    those of a job are fixed as it begins. A model that diverges ends it: so it comes to no target.
+    A clock is a batch of one model; ``at_s`` (points,) is the time at which it was applied.
+    ``failed`` names the model that ended the run, and why.
     """
 
-    def __init__(
-        self,
-        trainees: SoftmaxTrainees,
-        *,
-        setting: Setting,
-        lr: float,
-        target: float,
-        until_s: float,
-    ) -> None:
-        self._problem, self._lr = trainees.problem, lr
-        self._in_parts = setting.scheme.kind == "stale"
-        cut = np.cumsum([0, *setting.scheme.cut(self._problem.batch).tolist()])
-        self._chunks = [np.arange(first, end) for first, end in pairwise(cut)]
-        self._models = [_Model(self._problem.start()) for _ in range(trainees.models)]
-        self._bundle = setting.jobs_per_round
-        self._points: dict[int, IntArray] = {}  # by job
-        self._fixed: dict[int, list[int]] = {}  # versions of the bundle's models, by job
-        self.watch = LossWatch(self._loss, target=target, until_s=until_s)
-        self.staleness: list[float] = []
+    clocks: FloatArray
+    losses: FloatArray
+    at_s: FloatArray
+    failed: str = ""
 
-    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (whichever they are)
-        """Say that all that is decoded is to be handed over before tasks leave."""
-        return True
+    def reaches(self, target: float) -> int | None:
+        """Return the first point at which the loss is at most ``target``; None: never."""
+        points = np.flatnonzero(self.losses <= target)
+        return int(points[0]) if len(points) else None
 
-    def begin(self, job: int) -> None:
-        """Draw a job's batch; fix its weights, unless it comes in parts."""
-        self._points[job] = self._problem.points(step=self._step(job))
-        if not self._in_parts:
-            self._fixed[job] = [model.version for model in self._members(job).values()]
+    def point(self, index: int) -> tuple[float, float]:
+        """Return the seconds and the clocks of a point."""
+        return float(self.at_s[index]), float(self.clocks[index])
 
-    def result_form(self, job: int) -> None:  # noqa: ARG002 (as the first one's)
-        """Return nothing: all results are alike."""
-        return
 
-    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the points of a mini-task, and each model's weights for them."""
-        job, members = mini_task.job, self._members(mini_task.job)
-        versions = self._fixed.get(job) or [model.version for model in members.values()]
-        places = [self._chunks[chunk] for chunk in mini_task.chunks]
-        sizes = [len(each) for each in places]
-        shares = np.repeat(mini_task.coefficients, sizes) / self._problem.batch
-        points = self._points[job][np.concatenate(places)]
-        parts = []
-        for (index, model), version in zip(members.items(), versions, strict=True):
-            model.in_use.setdefault(version, _Version(model.weights)).tasks += 1
-            lacks = self._step(job) - model.applied if self._in_parts else 0.0
-            self.staleness.append(max(0.0, lacks))
-            name = f"model-{index}"
-            ref = WeightRef(model=name, version=version, digest="", dtype="float64", size=650)
-            part = WeightedPoints(model=name, weights=ref, points=points, coefficients=shares)
-            parts.append(part)
-        return tuple(parts)
+class LossWatch:
+    """Recorder of the losses of all models after each clock of applied data.
 
-    def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
-        """Return a mini-task's result, (650,) of each model one after the other."""
-        return np.concatenate([self._gradient(part) for part in parts])
+    ``loss`` returns the loss of the worst model. Once it is at most ``target``, or after
+    ``until_s``, `EnoughError` ends the run. ``now`` must be set to a function that returns the
+    time.
+    """
 
-    def _gradient(self, part: WeightedPoints) -> FloatArray:
-        model = self._models[int(part.weights.model.removeprefix("model-"))]
-        version = model.in_use[part.weights.version]
-        version.tasks -= 1
-        if version.tasks == 0 and part.weights.version != model.version:
-            del model.in_use[part.weights.version]
-        return self._problem.gradient(version.weights, part.points, part.coefficients)
+    def __init__(self, loss: Callable[[], float], *, target: float, until_s: float) -> None:
+        self.now: Callable[[], float] = lambda: 0.0
+        self._loss, self._target, self._until_s = loss, target, until_s
+        self._applied = 0.0  # clocks of data, of all models
+        self._points: list[tuple[float, float, float]] = []  # clocks, loss, seconds
+        self._failed = ""
 
-    @diverging
-    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a step along a gradient, or a part of one, with each model of the bundle."""
-        members = self._members(decoding.job).values()
-        for model, slope in zip(members, np.split(gradient, self._bundle), strict=True):
-            model.weights = model.weights - self._lr * slope
-            model.version += 1
-            model.applied += decoding.share
-        self.watch.apply(decoding.share * self._bundle)
+    def apply(self, clocks: float) -> None:
+        """Add applied data."""
+        before = math.floor(self._applied + 1e-9)
+        self._applied += clocks
+        if math.floor(self._applied + 1e-9) == before:
+            return
+        worst, now = self._loss(), self.now()
+        self._points.append((self._applied, worst, now))
+        if worst <= self._target or now >= self._until_s:
+            raise EnoughError
 
-    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        """End the run: one of its models has diverged."""
-        self.watch.fail(names[0], why)
+    def fail(self, model: str, why: str) -> NoReturn:
+        """End the run because a model failed."""
+        self._failed = f"{model}: {why}"
+        raise EnoughError
 
-    def _loss(self) -> float:
-        return max(self._problem.loss(model.weights) for model in self._models)
+    def curve(self) -> Curve:
+        """Return the losses so far."""
+        clocks, losses, at_s = np.array(self._points).reshape(-1, 3).T
+        return Curve(clocks=clocks, losses=losses, at_s=at_s, failed=self._failed)
 
-    def _step(self, job: int) -> int:
-        return job * self._bundle // len(self._models)
 
-    def _members(self, job: int) -> dict[int, _Model]:
-        """Return the models whose gradients are one job, by number."""
-        first = job * self._bundle % len(self._models)
-        return {index: self._models[index] for index in range(first, first + self._bundle)}
+class TrialWorkload(Workload, Protocol):
+    """A workload whose results are computed at once, and whose losses are watched.
+
+    ``staleness`` has, for each requested mini-task and each of its models, the number of clocks
+    whose updates its weights lack.
+    """
+
+    @property
+    def watch(self) -> LossWatch: ...
+
+    @property
+    def staleness(self) -> Sequence[float]: ...
+
+    def compute(self, parts: tuple[WeightedPoints, ...], /) -> FloatArray: ...
+
+
+class Trainees(Protocol):
+    """Models that are trained on batches drawn with a seed."""
+
+    @property
+    def models(self) -> int:
+        """Number of models."""
+
+    def check(self, setting: Setting) -> None:
+        """Raise `ParameterError` if the models cannot be trained by this defence."""
+
+    def workload(
+        self, setting: Setting, *, lr: float, target: float, until_s: float, most: int
+    ) -> TrialWorkload:
+        """Return a new training of ``most`` steps of each model."""
+
+    def loss(self) -> float:
+        """Return the loss of the worst model before any step."""
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> float:
+        """Return the steps with exact gradients until all models reach the target.
+
+        Infinite if more than ``most`` are necessary. Raises `ModelError` if a model fails earlier.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PacedWorkers:
+    """Workers with a pace: functions, which are invoked per task, or residents with a queue.
+
+    The pace is for the work of a job, that is of all models of a bundle.
+    """
+
+    pace: Pace
+    kind: WorkerKind
+
+    @property
+    def n(self) -> int:
+        """Number of workers."""
+        return self.pace.n
+
+    def backend(self, compute: Compute | None = None) -> VirtualBackend:
+        """Start the workers."""
+        return VirtualBackend(self.n, self.pace, workers=self.kind, compute=compute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TimedRun:
+    """The timing of a run of K clocks of data, without any computing.
+
+    ``closed_s`` (K,) are the times at which each clock of data was complete; the clocks of a bundle
+    share one time. ``busy_s`` are the worker-seconds of all tasks to their end, and ``tasks`` is
+    their number. ``load`` is the work of the workers in batches per clock: 1 if nothing is computed
+    twice. ``applied`` is the share of the data that was not left out.
+    """
+
+    closed_s: Sequence[float]
+    busy_s: float
+    tasks: int
+    load: float
+    applied: float = 1.0
+
+    @property
+    def runtime_s(self) -> float:
+        """Time at which the last point of the last clock was applied."""
+        return self.closed_s[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
+    """The result of a training: its curve, and the staleness of each mini-task (`TrialWorkload`).
+
+    ``busy_s`` are the worker-seconds of all tasks to their end, and ``tasks`` is their number.
+    """
+
+    curve: Curve
+    staleness: Sequence[float]
+    busy_s: float
+    tasks: int
+
+
+@dataclass(slots=True)
+class _Watch:
+    now: Callable[[], float]
+    closed_s: dict[int, float] = field(default_factory=dict)
+    loads: float = 0.0
+    tasks: int = 0
+    lost: int = 0  # chunks
+
+    def __call__(self, seen: Seen) -> None:
+        if isinstance(seen, Close):
+            self.closed_s |= dict.fromkeys(seen.jobs, self.now())
+        elif isinstance(seen, Finish):
+            self.lost += len(seen.decoding().lost)
+        elif isinstance(seen, Dispatch):
+            self.tasks += len(seen.assignment)
+            if seen.loads is not None:
+                self.loads += float(seen.loads[list(seen.assignment)].sum())
+
+
+def _drive(
+    setting: Setting,
+    backend: VirtualBackend,
+    *,
+    jobs: int,
+    workload: Workload | None = None,
+) -> _Watch:
+    watch = _Watch(lambda: backend.now)
+    conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)
+
+    def see(seen: Seen) -> None:
+        conduct(seen)
+        watch(seen)
+
+    with conduct.watching(), suppress(EnoughError):
+        policy = policy_of(setting, num_jobs=jobs)
+        master.run(policy, backend, workload, observe=see)
+        conduct.end()
+    return watch
+
+
+def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRun:
+    """Run ``clocks`` >= 1 clocks of data under a setting, without computing or decoding.
+
+    The last bundle runs to its end, so that there may be a few more clocks.
+    """
+    backend, jobs = workers.backend(), jobs_of(setting, clocks=clocks)
+    watch = _drive(setting, backend, jobs=jobs)
+    order = [watch.closed_s[job] for job in range(jobs)]
+    return TimedRun(
+        closed_s=np.maximum.accumulate(order).repeat(setting.jobs_per_round).tolist(),
+        busy_s=math.fsum(backend.busy_s.tolist()),
+        tasks=watch.tasks,
+        load=watch.loads / jobs,
+        applied=1 - watch.lost / (jobs * len(setting.scheme.chunk_fractions)),
+    )
+
+
+def jobs_of(setting: Setting, *, clocks: int) -> int:
+    """Return the number of jobs in which a setting processes ``clocks`` clocks of data."""
+    return math.ceil(clocks / setting.jobs_per_round)
+
+
+def trained(
+    setting: Setting,
+    workers: PacedWorkers,
+    trainees: Trainees,
+    *,
+    lr: float,
+    target: float,
+    most: int,
+    until_s: float = math.inf,
+) -> Trained:
+    """Train in virtual time, to the target, for ``most`` steps of each model or ``until_s``."""
+    workload = trainees.workload(setting, lr=lr, target=target, until_s=until_s, most=most)
+    backend = workers.backend(workload.compute)
+    workload.watch.now = lambda: backend.now
+    jobs = jobs_of(setting, clocks=most * trainees.models)
+    watch = _drive(setting, backend, jobs=jobs, workload=workload)
+    return Trained(
+        curve=workload.watch.curve(),
+        staleness=workload.staleness,
+        busy_s=math.fsum(backend.busy_s.tolist()),
+        tasks=watch.tasks,
+    )

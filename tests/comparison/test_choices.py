@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from seqgc.comparison import SoftmaxProblem, Trial, compare, interval_words
-from seqgc.comparison._judge import interval_of_median
+from seqgc.comparison._evaluation import interval_of_median
 from seqgc.profiles import LAMBDA_CNN, DelayProfile
 from seqgc.search import Rehearsal, SearchSpace, tune
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from seqgc.comparison import (
     Metering,
+    PacedWorkers,
     ProfileReading,
     SoftmaxProblem,
     SoftmaxTrainees,
     Trial,
-    Workers,
     compare,
     default_defences,
     exact_curve,
@@ -83,7 +83,7 @@ def test_what_is_trained_in_virtual_time_has_the_losses_of_plain_training(
 ) -> None:
     problem, models = SoftmaxProblem(batch=512, seed=0), 2
     trainees = SoftmaxTrainees(problem=problem, models=models)
-    workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
+    workers = PacedWorkers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
     setting = Setting(scheme=parse_scheme(spec, n=N))
     curve = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=50).curve
     plain = exact_curve(problem, lr=4.0, target=QUICK.target, most=100)
@@ -98,7 +98,7 @@ def test_seconds_are_the_median_of_the_seeds_and_those_of_the_best_and_worst_bes
     spec: str, rehearsal: Rehearsal
 ) -> None:
     (row,) = compare(rehearsal, [spec], trial=replace(QUICK, seeds=3)).rows
-    workers = Workers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
+    workers = PacedWorkers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
     setting, ends = Setting(scheme=parse_scheme(spec, n=N)), list[float]()
     for seed in range(3):
         trainees = SoftmaxTrainees(problem=SoftmaxProblem(batch=512, seed=seed), models=1)
@@ -158,7 +158,7 @@ def test_a_target_that_is_never_reached_is_said_and_is_no_error(rehearsal: Rehea
         ({"defences": ["no-such"]}, "scheme"),
         ({"reading": "speed"}, "base load"),
         ({"defences": "asp"}, "`defences` must be a list"),
-        ({"defences": [parse_scheme("uncoded", n=3)]}, "`defence` must be for 12 workers"),
+        ({"defences": [parse_scheme("uncoded", n=3)]}, "`defence` must be for the 12 workers"),
         ({"trial": replace(QUICK, target=3.0)}, "`target` must be below the loss"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqgc.comparison import TorchTrainees, Trial, Workers, compare, trained
+from seqgc.comparison import PacedWorkers, TorchTrainees, Trial, compare, trained
 from seqgc.errors import ModelError, ParameterError
 from seqgc.profiles import LAMBDA_CNN, latency_pace
 from seqgc.rounds import Setting
@@ -47,7 +47,9 @@ def plain_steps(*models: Model) -> int:
 @pytest.mark.parametrize("k", [1, 2])
 def test_exact_defences_have_the_losses_of_a_plain_torch_loop(spec: str, k: int) -> None:
     setting = Setting(scheme=parse_scheme(spec, n=N), jobs_per_round=k)
-    workers = Workers(pace=latency_pace(PROFILE, alpha=ALPHA, jobs_per_round=k), kind="function")
+    workers = PacedWorkers(
+        pace=latency_pace(PROFILE, alpha=ALPHA, jobs_per_round=k), kind="function"
+    )
     trainees = TorchTrainees(plan=plan_of(*MODELS))
     run = trained(setting, workers, trainees, lr=1.0, target=0.0, most=3)
     curve = run.curve
@@ -91,7 +93,7 @@ def test_updates_are_applied_as_the_plan_says() -> None:
 
 def test_another_seed_is_other_batches_and_a_rate_is_a_factor_of_the_model_s_own() -> None:
     setting = Setting(scheme=parse_scheme("uncoded", n=N))
-    workers = Workers(pace=latency_pace(PROFILE, alpha=ALPHA), kind="function")
+    workers = PacedWorkers(pace=latency_pace(PROFILE, alpha=ALPHA), kind="function")
 
     def losses(model: Model, *, seed: int, lr: float) -> list[float]:
         trainees = TorchTrainees(plan=plan_of(model), seed=seed)
@@ -173,7 +175,7 @@ def test_usual_defences_are_those_that_the_plan_s_updates_are_for() -> None:
 def test_the_target_is_of_the_test_data_if_there_is_any() -> None:
     tested = make_model("a", seed=1, test_dataset=blobs(seed=9))
     setting = Setting(scheme=parse_scheme("uncoded", n=N))
-    workers = Workers(pace=latency_pace(PROFILE, alpha=ALPHA), kind="function")
+    workers = PacedWorkers(pace=latency_pace(PROFILE, alpha=ALPHA), kind="function")
     trainees = TorchTrainees(plan=plan_of(tested))
     curve = trained(setting, workers, trainees, lr=1.0, target=0.0, most=1).curve
     assert curve.losses[-1] == pytest.approx(loss_after(tested, 1), rel=1e-6)

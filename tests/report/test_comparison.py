@@ -80,7 +80,7 @@ def test_a_name_is_text_wherever_it_stands(page: str) -> None:
 def test_one_where_nobody_gets_there_is_a_page_too() -> None:
     found = comparison_of(("asp", "stale", None, None))
     reader = Reader(comparison_page(found, name="p").html())
-    assert "None reaches a loss of 0.25" in reader.text()
+    assert "No defence reaches a loss of 0.25" in reader.text()
     assert reader.alts() == ["Dots of 0 defences."]
 
 

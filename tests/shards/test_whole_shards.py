@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqgc.comparison import Workers
-from seqgc.comparison._run import course_of
+from seqgc.comparison import PacedWorkers, time_run
 from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Cancel, Close, Seen, Task, Update
@@ -199,7 +198,7 @@ def test_a_comparison_counts_what_is_repeated_as_wasted() -> None:
     slow, wasted = SleepWindows(n=4, intensity=0.75, probability=0.0), []
     for resume in ("part", "shard"):
         defence = parse_scheme(f"antdt-nd-asp:M=7,resume={resume},per=10,act=5", n=4)
-        workers = Workers(pace=slow.pace(), kind="resident")
-        course = course_of(Setting(scheme=defence), workers, clocks=20)
+        workers = PacedWorkers(pace=slow.pace(), kind="resident")
+        course = time_run(Setting(scheme=defence), workers, clocks=20)
         wasted.append((course.load - 1) * 20 * 4)
     assert wasted == pytest.approx([1, 3])

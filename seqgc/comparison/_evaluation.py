@@ -1,0 +1,265 @@
+"""The evaluation of one defence: its time, its training, its price and its best learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from seqgc.comparison._field import Field
+from seqgc.comparison._rows import Metering, Row, Trial
+from seqgc.comparison._training import Trainees, trained
+from seqgc.rounds import ClosingRule, Setting
+from seqgc.stragglers import over_bound
+
+__all__ = [
+    "FEW_SEEDS",
+    "BestRate",
+    "Evaluator",
+    "best_near",
+    "best_of",
+    "interval_of_median",
+    "interval_words",
+]
+
+FEW_SEEDS: Final = 3  # for the choice of a learning rate
+_MOST_DOUBLINGS: Final = 3  # from the common rate to a defence's own best rate
+_CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class _End:
+    """The seconds, clocks of a model and dollars of a training until it reached the target.
+
+    All are infinite if it did not reach the target.
+    """
+
+    seconds: float = math.inf
+    clocks: float = math.inf
+    usd: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """The results of all seeds at one learning rate."""
+
+    each: Sequence[_End]
+    lacks: Sequence[float] = ()  # staleness of the gradients
+    failed: str = ""  # the first model that failed, and why
+
+    @property
+    def middle(self) -> _End:
+        """The medians."""
+        names = "seconds", "clocks", "usd"
+        return _End(**{name: median(getattr(end, name) for end in self.each) for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluator:
+    """Timing and training of one defence after another.
+
+    ``common`` is the learning rate that all defences share. ``exact`` are each seed's steps to the
+    target with exact gradients at this rate. ``tell`` is called with the name of the next step.
+    """
+
+    field: Field
+    trial: Trial
+    metering: Metering
+    trainees: Sequence[Trainees]  # of each seed
+    common: BestRate
+    exact: Sequence[float]
+    bound_s: float  # per clock
+    tell: Callable[[str], None]
+
+    def row(self, setting: Setting) -> Row:
+        """Time and train a defence, and return its row."""
+        spec, common = setting.scheme.spec, self.common
+        self.tell(spec)
+        timed = self.field.time(setting, clocks=self.field.clocks)
+        if setting.scheme.kind == "exact":  # all exact defences have the same best rate
+            at_common = at_own = self._exactly(setting, self.exact)
+            best = common
+        else:
+            at_common = self._trained(setting, common.rate)
+            best, at_own = self._own_best(setting, at_common)
+        middle, is_there = at_common.middle, at_common.middle.seconds < math.inf
+        has_best = at_own.middle.seconds < math.inf
+        seconds_per_clock = timed.runtime_s / (len(timed.closed_s) * timed.applied)
+        rule = setting.rule.label if setting.rule != ClosingRule() else ""
+        between = interval_of_median([end.seconds for end in at_common.each])
+        return Row(
+            defence=spec,
+            rule=rule,
+            kind=setting.scheme.kind,
+            jobs_per_round=setting.jobs_per_round,
+            seconds_per_clock=seconds_per_clock,
+            over_bound=over_bound(seconds_per_clock, self.bound_s),
+            clocks_to_target=round(middle.clocks, 9) if is_there else None,
+            seconds_to_target=middle.seconds if is_there else None,
+            seconds_between=between if is_there else None,
+            usd=middle.usd if is_there else None,
+            best_lr=best.rate if has_best else None,
+            best_seconds=at_own.middle.seconds if has_best else None,
+            best_is_edge=has_best and best.is_edge,
+            staleness_mean=float(np.mean(at_common.lacks)) if at_common.lacks else 0.0,
+            staleness_max=max(at_common.lacks, default=0.0),
+            wasted=round(timed.load - 1, 9) + 0.0,  # a sum of shares; no -0
+            failed=at_common.failed,
+        )
+
+    def _own_best(self, setting: Setting, at_common: _Ends) -> tuple[BestRate, _Ends]:
+        """Return a defence's own best rate, and the result of all seeds at it.
+
+        The rate is found with the first seeds. ``at_common`` is the result at the common rate.
+        """
+        limit_s = math.inf
+
+        def cost(lr: float) -> float:  # infinite if no faster than an earlier rate
+            nonlocal limit_s
+            ends = at_common
+            if lr != self.common.rate:
+                ends = self._trained(setting, lr, seeds=FEW_SEEDS, until_s=limit_s)
+            seconds = median(end.seconds for end in ends.each[:FEW_SEEDS])
+            limit_s = min(limit_s, seconds)
+            return seconds
+
+        if self.trial.lrs is not None:
+            best = best_of(cost, sorted(self.trial.lrs, key=lambda lr: lr != self.common.rate))
+        elif min(self.exact) < math.inf:
+            best = best_near(cost, self.common.rate, most_steps=_MOST_DOUBLINGS)
+        else:  # not even exact gradients reach the target
+            return self.common, at_common
+        at_own = at_common if best.rate == self.common.rate else self._trained(setting, best.rate)
+        if at_own.middle.seconds < at_common.middle.seconds:
+            return best, at_own
+        is_edge = self.common.rate in {best.tried[0], best.tried[-1]}
+        return replace(best, rate=self.common.rate, is_edge=is_edge), at_common
+
+    def _exactly(self, setting: Setting, steps: Sequence[float]) -> _Ends:
+        """Return when the last model has taken each seed's number of steps."""
+        ends = {math.inf: _End()}
+        for each in {*steps} - {math.inf}:
+            timed = self.field.time(setting, clocks=int(each) * self.field.models)
+            usd = self._usd(timed.runtime_s, busy_s=timed.busy_s, tasks=timed.tasks)
+            ends[each] = _End(seconds=timed.runtime_s, clocks=float(each), usd=usd)
+        return _Ends(each=[ends[each] for each in steps])
+
+    def _trained(
+        self, setting: Setting, lr: float, *, seeds: int | None = None, until_s: float = math.inf
+    ) -> _Ends:
+        """Train with each seed, or only the first ``seeds`` of them, up to a time limit."""
+        ends, lacks, failed = list[_End](), list[float](), ""
+        for trainees in self.trainees[:seeds]:
+            self.tell(f"{setting.scheme.spec} at {lr:g}, seed {len(ends) + 1}")
+            run = trained(
+                setting,
+                self.field.workers(setting.jobs_per_round),
+                trainees,
+                lr=lr,
+                target=self.trial.target,
+                most=self.trial.most,
+                until_s=until_s,
+            )
+            lacks += [round(each, 9) for each in run.staleness]  # sums of shares
+            failed = failed or run.curve.failed
+            if (at := run.curve.reaches(self.trial.target)) is None:
+                ends.append(_End())
+                continue
+            seconds, clocks = run.curve.point(at)
+            usd = self._usd(seconds, busy_s=run.busy_s, tasks=run.tasks)
+            ends.append(_End(seconds=seconds, clocks=clocks / self.field.models, usd=usd))
+        return _Ends(each=ends, lacks=lacks, failed=failed)
+
+    def _usd(self, seconds: float, *, busy_s: float, tasks: int) -> float:
+        """Return the price of a run, see the module `seqgc.comparison._compare`."""
+        if self.field.kind == "resident":
+            return self.metering.usd(worker_s=seconds * self.field.n, requests=self.field.n)
+        return self.metering.usd(worker_s=busy_s, requests=tasks)
+
+
+def interval_words(seeds: int) -> str:
+    """Describe the interval that `interval_of_median` returns for this number of seeds."""
+    if (1 - _CONFIDENCE) * 2**seeds >= 2:
+        return "an interval that holds the median with 95 % confidence"
+    return "from the best seed to the worst"
+
+
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """Return a confidence interval for the median of the distribution of the values.
+
+    With six values or more it holds the median with 95 % confidence; with fewer it is from the
+    least value to the greatest. A value lies below the median with probability 1/2, so that the
+    number of values below it is binomial. The k least and the k greatest values are left out if the
+    probability that at most k values lie below the median is at most 2.5 %.
+
+    Examples
+    --------
+    >>> interval_of_median([3.0, 1.0, 2.0]), interval_of_median(range(10))
+    ((1.0, 3.0), (1, 8))
+    """
+    order, n, k = sorted(values), len(values), 1
+    while 2 * sum(math.comb(n, below) for below in range(k + 1)) <= (1 - _CONFIDENCE) * 2**n:
+        k += 1
+    return order[k - 1], order[n - k]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestRate:
+    """The best of the learning rates ``tried``, which are in ascending order.
+
+    If ``is_edge`` is true, it is the smallest or the largest of them, and a better one may lie
+    beyond.
+    """
+
+    rate: float
+    is_edge: bool
+    tried: tuple[float, ...]
+
+
+def best_of(cost: Callable[[float], float], rates: Sequence[float]) -> BestRate:
+    """Return the rate with the least cost.
+
+    Examples
+    --------
+    >>> best_of(lambda rate: abs(rate - 5), [1.0, 2.0, 4.0])
+    BestRate(rate=4.0, is_edge=True, tried=(1.0, 2.0, 4.0))
+    """
+    return _chosen({rate: cost(rate) for rate in rates})
+
+
+def best_near(cost: Callable[[float], float], start: float, *, most_steps: int = 6) -> BestRate:
+    """Return the rate with the least cost among ``start`` times powers of two.
+
+    Rates are added while the smallest or the largest rate costs no more than any other, at most
+    ``most_steps`` on each side. The cost of a rate at which training fails is infinite.
+
+    Examples
+    --------
+    >>> best_near(lambda rate: abs(rate - 5), 1.0)
+    BestRate(rate=4.0, is_edge=False, tried=(0.5, 1.0, 2.0, 4.0, 8.0))
+    >>> best_near(lambda rate: -rate, 1.0, most_steps=2)
+    BestRate(rate=4.0, is_edge=True, tried=(0.5, 1.0, 2.0, 4.0))
+    """
+    costs = {step: cost(start * 2.0**step) for step in (0, -1, 1)}
+    while True:
+        least, low, high = min(costs.values()), min(costs), max(costs)
+        ends = [(low, low - 1), (high, high + 1)]
+        wider = [
+            beyond for end, beyond in ends if costs[end] <= least and abs(beyond) <= most_steps
+        ]
+        if not wider:
+            return _chosen({start * 2.0**step: costs[step] for step in costs})
+        for step in wider:
+            costs[step] = cost(start * 2.0**step)
+
+
+def _chosen(costs: dict[float, float]) -> BestRate:
+    """Return the best rate. In a tie, an inner rate wins, then a smaller one."""
+    tried = tuple(sorted(costs))
+    ends = {tried[0], tried[-1]}
+    rate = min(tried, key=lambda each: (costs[each], each in ends))
+    return BestRate(rate=rate, is_edge=rate in ends, tried=tried)
