@@ -263,12 +263,12 @@ def test_a_restart_is_the_backends_and_a_policy_that_needs_it_is_refused_in_one_
     with pytest.raises(ParameterError) as caught:
         master.run(refused, Workers([1.0] * N))
     assert str(caught.value) == (
-        "`backend` must be able to replace its workers, for the policy needs it; got 'Workers' "
+        "`backend` must be able to replace its workers: the policy needs it; got 'Workers' "
         "(take local processes, or functions that stay (--resident); or another defence)"
     )
     assert refused.events == [], "nothing has been sent"
     refused.needs = frozenset({"fly"})  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match=r"`needs` must be a set of what is known: 'restart';"):
+    with pytest.raises(ParameterError, match=r"`needs` must be a set of known capabilities \('restart'\);"):
         master.run(refused, backend)
 
 

@@ -1,22 +1,16 @@
-"""What crosses the edges between rooms: arrays, records, payload formats, protocols."""
+"""Protocols at the edges between rooms, and the records, arrays and formats that cross them."""
 
-from seqgc.ports._capabilities import Capability as Capability
-from seqgc.ports._capabilities import require_capabilities as require_capabilities
-from seqgc.ports._finite import norm as norm
-from seqgc.ports._finite import part_lengths as part_lengths
-from seqgc.ports._finite import without_diverged as without_diverged
-from seqgc.ports._observers import LastingObserver as LastingObserver
-from seqgc.ports._observers import Notice as Notice
-from seqgc.ports._observers import Observer as Observer
-from seqgc.ports._observers import Seen as Seen
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS
 from seqgc.ports._payloads import Payload as Payload
 from seqgc.ports._payloads import PayloadFormat as PayloadFormat
 from seqgc.ports._payloads import Quantized as Quantized
+from seqgc.ports._payloads import norm as norm
+from seqgc.ports._payloads import part_lengths as part_lengths
 from seqgc.ports._payloads import payload_format as payload_format
 from seqgc.ports._payloads import quantize as quantize
 from seqgc.ports._payloads import restore as restore
+from seqgc.ports._payloads import without_diverged as without_diverged
 from seqgc.ports._protocols import Action as Action
 from seqgc.ports._protocols import AnyBackend as AnyBackend
 from seqgc.ports._protocols import Arrival as Arrival
@@ -24,6 +18,7 @@ from seqgc.ports._protocols import AuditedWorkload as AuditedWorkload
 from seqgc.ports._protocols import Backend as Backend
 from seqgc.ports._protocols import BlobStore as BlobStore
 from seqgc.ports._protocols import Cancel as Cancel
+from seqgc.ports._protocols import Capability as Capability
 from seqgc.ports._protocols import Clock as Clock
 from seqgc.ports._protocols import Close as Close
 from seqgc.ports._protocols import CloseReason as CloseReason
@@ -36,7 +31,10 @@ from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
 from seqgc.ports._protocols import Finish as Finish
+from seqgc.ports._protocols import LastingObserver as LastingObserver
 from seqgc.ports._protocols import NamedWorkload as NamedWorkload
+from seqgc.ports._protocols import Notice as Notice
+from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
 from seqgc.ports._protocols import Park as Park
 from seqgc.ports._protocols import ParkingWorkload as ParkingWorkload
@@ -44,11 +42,13 @@ from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart
 from seqgc.ports._protocols import RestartingBackend as RestartingBackend
 from seqgc.ports._protocols import RoundRecord as RoundRecord
+from seqgc.ports._protocols import Seen as Seen
 from seqgc.ports._protocols import Tick as Tick
 from seqgc.ports._protocols import Timetable as Timetable
 from seqgc.ports._protocols import Update as Update
 from seqgc.ports._protocols import WeightStore as WeightStore
 from seqgc.ports._protocols import Workload as Workload
+from seqgc.ports._protocols import require_capabilities as require_capabilities
 from seqgc.ports._records import BoolArray as BoolArray
 from seqgc.ports._records import Decoding as Decoding
 from seqgc.ports._records import Flaw as Flaw

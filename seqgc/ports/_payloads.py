@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc.errors import ParameterError, did_you_mean
-from seqgc.ports._records import FloatArray
+from seqgc.ports._records import Flaw, FloatArray, WorkItem
 
 Payload: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 PAYLOADS: Final[tuple[Payload, ...]] = get_args(Payload)
@@ -45,7 +45,7 @@ _NORMAL_ROUNDING = 0.426
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadFormat:
-    """What a payload format holds, and what it costs."""
+    """The precision, range and size of a payload format."""
 
     name: Payload
     precision: int  # of the significand in bits, the implicit one included
@@ -55,17 +55,17 @@ class PayloadFormat:
 
     @property
     def bits(self) -> int:
-        """Of one coordinate on the wire."""
+        """The bits of one coordinate in a message."""
         return 8 * self.storage.itemsize
 
     @property
     def unit_roundoff(self) -> float:
-        """Largest relative error of rounding a coordinate to nearest; stochastically, twice it."""
+        """The largest relative error of rounding to nearest, half that of stochastic rounding."""
         return 2.0**-self.precision
 
     @property
     def rounding(self) -> float:
-        """Relative error of a rounded vector of normal deviates, in the 2-norm.
+        """The relative error, in the 2-norm, of a rounded vector of normal deviates.
 
         Stochastic rounding has sqrt(2) times as much: a spacing's variance is a sixth of its
         square, not a twelfth.
@@ -73,7 +73,7 @@ class PayloadFormat:
         return _NORMAL_ROUNDING * self.unit_roundoff
 
     def holds(self, dtype: npt.DTypeLike) -> bool:
-        """Whether every float of this dtype is one of the format, so that nothing is rounded."""
+        """Return True if the format contains every float of this dtype, so that none is rounded."""
         return self.storage.kind == "f" and np.can_cast(dtype, self.storage, "safe")
 
 
@@ -92,7 +92,7 @@ _FORMATS: Mapping[str, PayloadFormat] = {
 
 
 def payload_format(payload: Payload) -> PayloadFormat:
-    """Return the format of a name, or raise `ParameterError`.
+    """Return the format with this name, or raise `ParameterError`.
 
     Examples
     --------
@@ -112,8 +112,12 @@ def payload_format(payload: Payload) -> PayloadFormat:
 class Quantized:
     """A vector in a payload format: ``values * 2**exponent``.
 
-    ``values`` (P,) are read-only and of the format's ``storage``, ``exponent`` is one of
-    `EXPONENTS`; else `ParameterError`.
+    ``values`` (P,) are read-only, with the dtype ``storage`` of the format.
+
+    Raises
+    ------
+    ParameterError
+        If the values have another dtype or shape, or ``exponent`` is not in `EXPONENTS`.
     """
 
     payload: Payload
@@ -151,7 +155,7 @@ def quantize(
     Raises
     ------
     ParameterError
-        If ``vector`` (P,) is not one of finite floats of at most 64 bits, there is no such format,
+        If ``vector`` (P,) does not hold finite floats of at most 64 bits, the format is unknown,
         or rounding could overflow float64.
 
     Examples
@@ -188,19 +192,19 @@ def quantize(
 
 
 def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatArray:
-    """Return the vector (P,) that a quantized one stands for, perhaps as a read-only view of it.
+    """Return the vector (P,) of a quantized one, possibly as a read-only view of its values.
 
-    It is float32, or float64 if the format is, or the magnitude is beyond float32; or ``dtype``,
-    one of the two: float32 for what was float32 before it was quantized, which fits but for
-    rounding up at the top of the range. In float64 it is exact. In float32, coordinates below its
-    least normal number (``2**-126``) are rounded to its spacing there (``2**-149``), as whatever
-    float32 computes is.
+    By default it is float32, or float64 if the format is float64 or the magnitude is beyond
+    float32. ``dtype`` chooses one of the two: a vector that was float32 before it was quantized
+    fits into float32, except for rounding up at the top of the range. In float64 the result is
+    exact. In float32, coordinates below the least normal number (``2**-126``) are rounded to the
+    spacing there (``2**-149``), like all results of float32 arithmetic.
 
     Raises
     ------
     ParameterError
-        If a value is not finite, ``dtype`` is another, or float32 is asked for and the vector
-        overflows it, or is in format float64.
+        If a value is not finite, ``dtype`` is neither of the two, or it is float32 and the vector
+        overflows it or has the format float64.
     """
     is_double = quantized.payload == "float64"
     if dtype is None:
@@ -223,7 +227,7 @@ def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatAr
 
 
 def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
-    """Return values (P,), float32 or float64, and the exponent that goes with them."""
+    """Return values (P,) in float32 or float64, and their exponent."""
     bits, exponent = quantized.values, quantized.exponent
     if quantized.payload == "bfloat16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32), exponent
@@ -239,7 +243,7 @@ def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
 
 
 def _peak(vector: FloatArray) -> float:
-    """Return the largest magnitude in a vector (P,), 0 if it is empty; NaN if that is in it."""
+    """Return the largest magnitude in a vector (P,): 0 if it is empty, NaN if it has a NaN."""
     return max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
 
 
@@ -312,3 +316,51 @@ def _rounded_stochastically(
 def _bits(vector: FloatArray) -> tuple[npt.NDArray[Any], type[np.unsignedinteger[Any]]]:
     unsigned: type[np.unsignedinteger[Any]] = np.uint32 if vector.dtype.itemsize == 4 else np.uint64
     return np.ascontiguousarray(vector).view(unsigned), unsigned
+
+
+def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
+    """Return the lengths of the pieces of each part of a result that has this length.
+
+    If the lengths of the parts do not add up to it, the result is one part of one piece.
+    """
+    parts = [part.pieces or (part.weights.size,) for part in item.parts]
+    return parts if parts and sum(map(sum, parts)) == length else [(length,)]
+
+
+def without_diverged(
+    item: WorkItem, result: FloatArray, *, max_norm: float = math.inf
+) -> tuple[FloatArray, dict[str, Flaw]]:
+    """Return a result (p,) with zeros for what has diverged, and the flaws by model.
+
+    A part has diverged if it is not finite, or if the 2-norm of its gradient and loss is above
+    ``max_norm``: either its model has diverged, or the model's loss is undefined. The parts of the
+    other models remain valid.
+    """
+    if result.ndim != 1 or result.dtype.kind != "f" or norm(result) <= max_norm or not item.parts:
+        return result, {}
+    parts, models = part_lengths(item, result.size), [{part.model} for part in item.parts]
+    if len(parts) != len(models):
+        models = [set().union(*models)]
+    pieces = np.split(result.copy(), np.cumsum([sum(part) for part in parts])[:-1])
+    flaws: dict[str, Flaw] = {}
+    for piece, lengths, own in zip(pieces, parts, models, strict=True):
+        measured = sum(lengths[:2])
+        length = norm(piece[:measured]) if np.isfinite(piece[measured:]).all() else math.nan
+        if not length <= max_norm:
+            why = "its results are not finite; lower the learning rate, or check the data"
+            if not math.isnan(length):
+                why = f"a result's norm is {length:.3g}, above max_norm, {max_norm:g}"
+            piece[:] = 0
+            flaws |= dict.fromkeys(sorted(own), Flaw(kind="diverged", why=why))
+    return np.concatenate(pieces), flaws
+
+
+def norm(vector: FloatArray) -> float:
+    """Return the 2-norm of a vector; NaN if a number of it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(np.dot(vector, vector))
+        if math.isfinite(square):
+            return math.sqrt(square)
+        peak = float(np.abs(vector).max())
+        scaled = np.divide(vector, peak, dtype=np.float64)
+        return peak * float(np.linalg.norm(scaled)) if math.isfinite(peak) else math.nan

@@ -6,18 +6,18 @@ All times are seconds on the backend's clock, whose origin is arbitrary.
 
 A task has an address: (round, worker, attempt). Every task that is dispatched ends in an `Arrival`
 or a `Failure` of that address, or in a `Cancel` of its round and worker; after a `Cancel` an answer
-may still come, late. Rounds may overlap: a worker can owe answers of several, and one to a round
-that is closed may be of use until the jobs that it is for are finished.
+may still come, late. Rounds may overlap: a worker can owe answers to several rounds, and an answer
+to a closed round can be used until the jobs that it is for are finished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
-from seqgc.errors import ScheduleError
-from seqgc.ports._capabilities import Capability
+from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports._records import (
     BoolArray,
     Decoding,
@@ -39,19 +39,19 @@ from seqgc.ports._records import (
 class Dispatched:
     """The tasks of these workers left the master.
 
-    A worker's time starts when its own task leaves: sending takes the master a while, and on few
-    cores the first answers are there before the last task is. A round's starts with its first.
+    The time of a worker starts when its own task leaves, the time of a round with its first task:
+    sending takes the master a while, and the first answers may arrive before the last task leaves.
     """
 
     round: int
     attempt: int
     workers: tuple[int, ...]
-    left_at: tuple[float, ...]  # each in its turn, in the order of the workers
+    left_at: tuple[float, ...]  # in the order of the workers
     loads: FloatArray | None = field(default=None, compare=False)  # (n,) see `Dispatch`
 
     @property
     def at(self) -> float:
-        """When the first of the tasks left."""
+        """The time at which the first task left."""
         return min(self.left_at)
 
 
@@ -59,8 +59,7 @@ class Dispatched:
 class Arrival:
     """A worker's results, by slot, reached the master at ``at``.
 
-    ``flaws`` are what is wrong with results, by the models whose they are: zeros stand in their
-    places.
+    ``flaws`` says, by model, which parts of the results cannot be used. Such parts are zeros.
     """
 
     round: int
@@ -105,20 +104,20 @@ class Computing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Nothing (more) had arrived by ``at``, the policy's own ``wake_at``."""
+    """Nothing more arrived by ``at``, the ``wake_at`` of the policy."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timetable:
-    """How long each worker takes, (n,) seconds from when its task left; only a replay knows.
+    """The seconds (n,) that each worker takes from the departure of its task; known in a replay.
 
-    It stands for the `Arrival`s of the round's workers, as many as come before the round closes.
+    It replaces the `Arrival` of every worker that answers before the round closes.
     """
 
     round: int
-    at: float  # now
+    at: float  # the present
     times: FloatArray
 
 
@@ -131,10 +130,10 @@ Event: TypeAlias = Dispatched | Arrival | Failure | Tick | Timetable
 class Dispatch:
     """Send these workers their mini-tasks of the round.
 
-    ``begins_segment``: what ran before has ended, and the workload must have every gradient of it
-    before these tasks are made or anyone hears of them. ``loads`` (n,), all workers', say what
-    share of a job's batch each has in the round: what a replay charges. Where work is dealt, they
-    are the shares of the tasks of this dispatch, and 0 for workers that have none.
+    If ``begins_segment``, the segment before has ended: the workload must have all its gradients
+    before these tasks are made or shown to an observer. ``loads`` (n,) are the shares of a job's
+    batch that all workers have in the round, for which a replay charges time. If work is dealt,
+    they are the shares of this dispatch, 0 for a worker without a task.
     """
 
     round: int
@@ -144,12 +143,12 @@ class Dispatch:
     loads: FloatArray | None = field(default=None, compare=False)
 
     def load_of(self, worker: int) -> float:
-        """Return a worker's load, 0 where nobody says.
+        """Return a worker's load, 0 if the loads are not known.
 
         Raises
         ------
         ScheduleError
-            If there is no such worker.
+            If the number of the worker is too large.
 
         Examples
         --------
@@ -157,19 +156,20 @@ class Dispatch:
         >>> Dispatch(round=0, attempt=0, assignment={}, loads=np.array([0.5, 0.5])).load_of(2)
         Traceback (most recent call last):
             ...
-        seqgc.errors.ScheduleError: the policy asks worker 2 for a task of round 0, and there are 2
+        seqgc.errors.ScheduleError: the policy asks worker 2 for a task of round 0, and there \
+are only 2 workers
         """
         if self.loads is None:
             return 0.0
         if not 0 <= worker < len(self.loads):
             asks = f"the policy asks worker {worker} for a task of round {self.round}"
-            raise ScheduleError(f"{asks}, and there are {len(self.loads)}")
+            raise ScheduleError(f"{asks}, and there are only {len(self.loads)} workers")
         return float(self.loads[worker])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Whatever these workers still do for the round is of no use."""
+    """The remaining work of these workers for the round is not needed any more."""
 
     round: int
     workers: tuple[int, ...]
@@ -190,7 +190,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """An arrival or failure that came too late, twice, or for nothing; it is counted, not used."""
+    """An arrival or failure that is late, a duplicate or unexpected; it is counted, not used."""
 
     event: Arrival | Failure
     reason: str
@@ -198,9 +198,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """An arrival with ``flaws`` of a model that is not known to have failed.
+    """An arrival with ``flaws`` of a model that has not failed before.
 
-    It may be the worker's fault: it is not used, unless a `Park` says otherwise.
+    The worker may be the cause. The arrival is used only if a `Park` names it.
     """
 
     event: Arrival
@@ -208,9 +208,10 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """These models have failed: two workers say so, or all that there are to say it.
+    """These models have failed: two workers agree on it, or every worker that is left.
 
-    ``flaws`` say why; ``answers``, in doubt for nothing but failed models, are used from now on.
+    ``flaws`` gives the reasons. ``answers`` were in doubt only because of failed models: they are
+    used from now on.
     """
 
     flaws: Mapping[str, Flaw]
@@ -224,27 +225,34 @@ CloseReason: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundRecord:
-    """How a round ended, and why then.
+    """The end of a round, and its reason.
 
-    ``reason``: ``everyone`` answered; the ``tolerance`` (1+mu)*kappa had passed and the answers
-    sufficed; they did not, and a ``wait-out`` for more ended; workers failed and no more answers
-    could come (``exhausted``), or not within the round's hard time limit (``timeout``); nobody had
-    anything to do (``idle``); a resumed run closed it ``again``, on the same answers. Where work is
-    dealt, a round is a job, and ends when its pieces, and those of the jobs before, are in
-    (``dealt``): ``responded`` is who gave one, its seconds begin where the last round's end.
+    =============  ================================================================================
+    ``everyone``   every worker has answered
+    ``tolerance``  the time (1+mu)*kappa has passed, and the answers suffice
+    ``wait-out``   they did not suffice at that time, and do now
+    ``exhausted``  workers have failed, and no further answer can come
+    ``timeout``    the time limit of the round has passed
+    ``idle``       no worker had anything to do
+    ``again``      a resumed run has closed the round on the same answers as before
+    ``dealt``      work is dealt, and all pieces of this job and of the jobs before have arrived
+    =============  ================================================================================
+
+    If work is dealt, a round is a job: ``responded`` marks the workers that gave a piece, and the
+    seconds count from the end of the round before.
     """
 
     round: int
     responded: BoolArray  # (n,), read-only
-    kappa_s: float  # the first answer's time
+    kappa_s: float  # seconds until the first answer
     duration_s: float
     reason: CloseReason
     waited_out: bool  # stayed open beyond (1+mu)*kappa
-    late: tuple[LateAnswer, ...] = ()  # answers to earlier rounds that it took, in this order
+    late: tuple[LateAnswer, ...] = ()  # answers to earlier rounds that were used, in this order
 
     @property
     def missed(self) -> int:
-        """How many answers it went without, less the late ones it took; 0 where work is dealt."""
+        """The number of missing answers, less the late answers used; 0 if work is dealt."""
         return 0 if self.reason == "dealt" else int((~self.responded).sum()) - len(self.late)
 
 
@@ -260,8 +268,8 @@ class Close:
 class Finish:
     """A job's gradient can be decoded from results that have arrived.
 
-    ``decoding`` is to be called at once or never: after the next event it may be forgotten. An
-    observer may call it too: it is worked out once.
+    ``decoding`` must be called before the next event, if at all. Observers may call it, too: it is
+    computed once.
     """
 
     job: int
@@ -270,7 +278,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A part of a job's gradient has arrived, which is of use by itself: see `Finish`."""
+    """A part of a job's gradient, usable on its own, can be decoded (see `Finish`)."""
 
     job: int
     decoding: Callable[[], Decoding]
@@ -282,10 +290,10 @@ Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Park | Close | 
 
 
 class Policy(Protocol):
-    """Sans-I/O: all that the loop drives. ``on`` is its one mutator after ``start``."""
+    """The decisions of a run, without I/O. After ``start``, only ``on`` changes its state."""
 
     @property
-    def wake_at(self) -> float: ...  # when to send a Tick if nothing arrives before
+    def wake_at(self) -> float: ...  # the time of the next Tick if nothing arrives before
     @property
     def done(self) -> bool: ...
     def start(self) -> Sequence[Action]: ...
@@ -294,34 +302,34 @@ class Policy(Protocol):
 
 @runtime_checkable
 class DemandingPolicy(Policy, Protocol):
-    """A policy for backends that can do more than all: on another it is refused at its start."""
+    """A policy that needs a capability; without it, the run is refused at its start."""
 
     @property
     def needs(self) -> frozenset[Capability]: ...
 
 
 class AnyBackend(Protocol):
-    """Executes tasks and reports, in order of time, what became of them."""
+    """The part of a backend that a replay has too: execute tasks, and report in order of time."""
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks; return when each left: just before it was handed to what carries it."""
+        """Send the tasks; return the time at which each was handed to the transport."""
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers that their task of the round is of no more use (best effort)."""
+        """Tell these workers that their task of the round is not needed any more (best effort)."""
 
     def receive(self, until: float) -> Arrival | Failure | Timetable | None:
-        """Return the next event that came by ``until``; None once that has passed.
+        """Return the next event that came by the time ``until``, or None when it has passed.
 
-        One that nobody read before, for the master was busy or stopped, may have come by then: it
-        is returned too, its ``at`` being when it was read.
+        An event that came while the master was busy is returned too; its ``at`` is the time at
+        which it was read.
         """
 
     def close(self) -> None:
-        """Release everything; no process, thread, port or file stays behind."""
+        """Release everything: no process, thread, port or file is left behind."""
 
 
 class Backend(AnyBackend, Protocol):
-    """A backend with workers of its own: nobody knows when they will answer."""
+    """A backend with real workers, whose answers come at times not known beforehand."""
 
     def receive(self, until: float) -> Arrival | Failure | None: ...
 
@@ -331,33 +339,32 @@ class RestartingBackend(Backend, Protocol):
     """A backend that can replace its workers."""
 
     def restart(self, worker: int) -> Computing | None:
-        """Replace a worker by a fresh one; each task that the old one still owes is a `Failure`.
+        """Replace a worker; each task that the old worker still owes becomes a `Failure`.
 
-        Returns what the old worker was computing. None means that it was idle, or that the backend
-        does not know.
+        Returns what the old worker was computing, or None if it was idle or this is not known.
         """
 
 
 @runtime_checkable
 class OutlastingBackend(Backend, Protocol):
-    """A backend whose tasks nobody can stop: cancelled or not, they outlast it, and may cost."""
+    """A backend whose tasks cannot be stopped: they may outlast the backend, and cost money."""
 
     @property
     def under_way(self) -> int:
-        """How many tasks are being done, as far as the master can know."""
+        """The number of tasks under way, as far as the master knows."""
 
 
 class Workload(Protocol):
-    """What the jobs compute, and what becomes of their gradients."""
+    """The computation of the jobs, and the use of their gradients."""
 
     def needs(self, job: int, finished: int) -> bool:
-        """Say whether tasks of ``job`` are to be made with the gradient of job ``finished``.
+        """Return True if the tasks of ``job`` need the gradient of the job ``finished``.
 
-        Asked before each dispatch, of each gradient that is decoded and not yet handed over.
+        The loop asks before each dispatch, for each decoded gradient not yet handed over.
         """
 
     def begin(self, job: int) -> None:
-        """Job ``job`` starts: fix the weights and the batch that it uses."""
+        """Start ``job``: fix the weights and the batch that it uses."""
 
     def result_form(self, job: int) -> ResultForm | None:
         """Return the form of the results of a job that has begun.
@@ -369,21 +376,21 @@ class Workload(Protocol):
         """Turn a mini-task's chunks into data points."""
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take the gradient, or part, that a decoding gave; the array is the workload's then.
+        """Take over a decoded gradient, or a part of it, with its array.
 
-        Jobs come in the order in which they finished, and before those that need them (`needs`).
+        Gradients come in the order in which jobs finish, and before the jobs that need them.
         """
 
 
 @runtime_checkable
 class ParkingWorkload(Workload, Protocol):
-    """A workload of several models, of which some may fail: the others go on.
+    """A workload of several models, which continues with the other models when one fails.
 
-    Its gradients may hold numbers that are not finite, where finite results overflow.
+    Its gradients may hold numbers that are not finite if finite results overflow.
     """
 
     def park(self, names: Sequence[str], *, why: str, kind: FlawKind) -> None:
-        """Do nothing more for these models: their parts of gradients mean nothing."""
+        """Stop training these models: from now on their parts of gradients are meaningless."""
 
 
 @runtime_checkable
@@ -397,10 +404,10 @@ class NamedWorkload(ParkingWorkload, Protocol):
 
 @runtime_checkable
 class AuditedWorkload(Workload, Protocol):
-    """A workload of several models, whose results are equal but for what nobody uses of them."""
+    """A workload whose equal results may differ only in parts that are not used."""
 
     def unused(self, job: int) -> Sequence[slice]:
-        """Return which parts of a job's results are of models that nothing is done for any more."""
+        """Return the parts of a job's results that belong to models no longer trained."""
 
 
 class WeightStore(Protocol):
@@ -412,22 +419,124 @@ class WeightStore(Protocol):
 
 
 class BlobStore(WeightStore, Protocol):
-    """A store that also takes bytes under a key: answers too large for a reply.
+    """A store that also holds bytes under a key, for answers too large for a reply.
 
     A key is 1 to 200 letters, digits, '_', '-' or '.', and begins with none of '-.'.
     """
 
     def put(self, key: str, data: bytes) -> None:
-        """Write ``data``, in whole or not at all; what was there under the key is replaced."""
+        """Write ``data`` as a whole or not at all, replacing what the key held before."""
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return the bytes that have this length and this SHA-256, or raise `StoreError`."""
+        """Return the bytes of this length and SHA-256, or raise `StoreError`."""
 
     def remove(self, key: str) -> None:
-        """Remove what is under the key; nothing there is removed already."""
+        """Remove the bytes under the key, if there are any."""
 
 
 class Clock(Protocol):
-    """Seconds since an arbitrary origin; never goes back."""
+    """A clock: seconds since an arbitrary origin, never decreasing."""
 
     def now(self) -> float: ...
+
+
+Capability: TypeAlias = Literal["restart"]
+"""An ability that only some backends have; "restart": to replace workers (`RestartingBackend`)."""
+
+_MEANING: Final[dict[Capability, str]] = {"restart": "replace its workers"}
+
+
+def require_capabilities(
+    needs: AbstractSet[Capability], *, can: AbstractSet[Capability], of: str
+) -> None:
+    """Refuse a policy whose needs exceed what the workers named ``of`` can do.
+
+    Raises
+    ------
+    ParameterError
+        If a capability is missing or unknown.
+
+    Examples
+    --------
+    >>> require_capabilities({"restart"}, can={"restart"}, of="local")
+    >>> require_capabilities({"restart"}, can=set(), of="lambda")
+    Traceback (most recent call last):
+    ...
+    seqgc.errors.ParameterError: `backend` must be able to replace its workers: the policy needs \
+it; got 'lambda' (take local processes, or functions that stay (--resident); or another \
+defence)
+    """
+    if not isinstance(needs, AbstractSet) or not needs <= _MEANING.keys():
+        known = ", ".join(map(repr, _MEANING))
+        raise ParameterError("needs", f"must be a set of known capabilities ({known})", needs)
+    for lacking in sorted(needs - can):
+        rule = f"must be able to {_MEANING[lacking]}: the policy needs it"
+        remedy = "take local processes, or functions that stay (--resident); or another defence"
+        raise ParameterError("backend", rule, of, remedy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Notice:
+    """Something that a run did, other than the events and actions of its rounds.
+
+    ==============  ===============================================================================
+    ``kind``        meaning, and ``fields``
+    ==============  ===============================================================================
+    ``start``       workers are about to be started: ``workers``, ``provider``
+    ``ready``       they have started: ``seconds``, and a ``note`` about them
+    ``run``         training begins: the fields of the first line of ``events.jsonl``
+    ``resume``      training continues after an interruption: the same fields
+    ``round``       a round of a recording has ended: ``done``, ``total``
+    ``search``      a search for a better setting has ended
+    ``switch``      the run changes to another setting
+    ``validation``  a model has been validated
+    ``parked``      a ``model`` is not trained any further after its ``step``: ``why``, ``cause``
+    ``expelled``    a ``worker`` gave a wrong result of a ``job`` and is excluded
+    ``uncompared``  an audit could not compare a number of ``results`` of a ``job``
+    ``slowdown``    all workers take ``times`` as long as before, ``since`` a round; noticed in
+                    ``round``
+    ``recovered``   this is over; noticed in ``round``
+    ``warning``     a ``text``
+    ``end``         the run is over: ``outcome``
+    ==============  ===============================================================================
+    """
+
+    kind: str
+    fields: Mapping[str, object]
+
+
+Seen: TypeAlias = Event | Action | Notice
+
+
+class Observer(Protocol):
+    """A function that sees each event before the policy does, and each action before it is done.
+
+    Observers are called in the order in which they are given, on the master's thread, before the
+    run's own records. If an observer raises, the run ends: the event or action that it saw has not
+    happened, and is not on record. `seqgc.costs.Budget` stops a run in this way.
+
+    Examples
+    --------
+    >>> from seqgc.ports import Close
+    >>> def tell(seen: Seen) -> None:
+    ...     if isinstance(seen, Close):
+    ...         print(seen.record.round, seen.record.reason)
+    """
+
+    def __call__(self, seen: Seen, /) -> None: ...
+
+
+@runtime_checkable
+class LastingObserver(Observer, Protocol):
+    """An observer whose memory outlasts an interruption of the run.
+
+    It continues where the observer before it stopped, not at the newest checkpoint: tasks after
+    the checkpoint have been done, and paid for.
+    """
+
+    @property
+    def memory(self) -> Mapping[str, float]:
+        """The values to remember, written to the disk before the tasks that it saw leave."""
+
+    def recall(self, memory: Mapping[str, float]) -> None:
+        """Continue from these values."""

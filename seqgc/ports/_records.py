@@ -29,14 +29,14 @@ of workers (``crashed``), or kept workers busy beyond the time limit (``hung``).
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """Why a model's part of a result is of no use; ``why`` is one line."""
+    """The reason why a model's part of a result cannot be used; ``why`` is one line."""
 
     kind: FlawKind
     why: str
 
 
 class FlawedResult(Exception):
-    """What computes a result raises it where parts are of no use: zeros stand in their places."""
+    """Raised by a compute function if parts of its result cannot be used; they are zeros."""
 
     def __init__(self, result: FloatArray, flaws: Mapping[str, Flaw]) -> None:
         self.result, self.flaws = result, flaws
@@ -51,10 +51,11 @@ class MiniTask:
     docs/mathematics.md, section 3.3); ``chunks`` and ``coefficients`` are read-only arrays of one
     length.
 
-    Where results only ever enter a gradient as parts of a plain sum, ``cover`` numbers that sum
-    within the job and ``place`` the summand: a decoding that uses one result of a cover uses one of
-    each of its places, all with weight 1, and results of one place are equal. Whoever gathers
-    results can add the first of each place as it arrives. None: weights are known at the end only.
+    If results enter gradients only as terms of a plain sum, ``cover`` is the number of this sum
+    within the job, and ``place`` the number of the term. A decoding that uses a result of a cover
+    uses one result for each of its places, all with weight 1, and the results for one place are
+    equal: the first result for each place can be added as it arrives. If ``cover`` is None, the
+    weights are known only when the job is decoded.
     """
 
     job: int
@@ -67,7 +68,7 @@ class MiniTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One received mini-task result and its weight in a job's gradient."""
+    """A received mini-task result, and its weight in a job's gradient."""
 
     worker: int
     round: int
@@ -79,7 +80,7 @@ class Term:
 class Part:
     """One worker's share of a job: ``index`` of the ``of`` parts that add up to its gradient.
 
-    ``again``: it has been decoded before, and moves the weights once more (`Decoding.ends`).
+    If ``again``, the part has been decoded before and moves the weights once more.
     """
 
     index: int
@@ -91,15 +92,14 @@ class Part:
 class Decoding:
     """A job's gradient as a weighted sum of received mini-task results.
 
-    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`);
-    ``lost`` are the job's chunks that no term holds, nor ever will: data that it was made without,
-    and that training draws once more for a later job.
-    Or only a ``part`` of it, by itself: the terms, of one weight, are then the part's whole cover,
-    which has the part's index for its number, and each part of a job is decoded once.
+    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`).
+    ``lost`` are the chunks of the job that no term contains; training draws these data again for a
+    later job.
 
-    Unless a policy may have parts done again that are in already: then it says with each part which
-    jobs' last it is, ``ends``, perhaps none. Until then any part of these may come (once more).
-    None: a job ends with the last of its parts.
+    If ``part`` is given, this is one part of the gradient: its terms, all of one weight, are the
+    cover whose number is the part's index. Each part is decoded once, and the job ends with its
+    last part. The exception is a policy that may repeat parts: with each part it gives the jobs
+    that ``ends`` with it, perhaps none, and any part may come again until then.
     """
 
     job: int
@@ -111,18 +111,18 @@ class Decoding:
 
     @property
     def share(self) -> float:
-        """How much of a job's data is in with it that was not before: all, a part, or nothing."""
+        """The share of the job's data that this decoding adds: all, a part, or nothing."""
         if self.part is None:
             return 1.0
         return 0.0 if self.part.again else 1 / self.part.of
 
 
 class ResultForm(NamedTuple):
-    """The form of a job's results, and so of its gradient: vectors (``size``,) of ``dtype``.
+    """The form of a job's results and of its gradient: vectors (``size``,) of ``dtype``.
 
-    The numbers in the slices ``marks`` are never negative, and all that matters of their sum is
-    whether it is above 0. They are combined with the absolute values of a decoding's weights, so
-    that they never cancel.
+    The numbers in the slices ``marks`` are not negative, and of their sum only the sign is used:
+    0 or above. They are combined with the absolute values of the decoding weights, so that they
+    never cancel.
     """
 
     dtype: np.dtype[np.floating]
@@ -135,7 +135,7 @@ class ResultForm(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRef:
-    """Where one immutable version of a model's weights is, and the digest it must have."""
+    """A reference to one immutable version of a model's weights, with its digest."""
 
     model: str
     version: int
@@ -150,8 +150,8 @@ class WeightedPoints:
 
     ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
     division by the batch size. ``pieces`` are the lengths of the pieces of the part's result: the
-    gradient, the loss, then whatever else training needs. Where results travel in 16 bits, each
-    piece is rounded at a scale of its own. If ``pieces`` is empty, the result is a gradient alone.
+    gradient, the loss, then the other numbers that training needs. If results travel in 16 bits,
+    each piece is rounded at its own scale. If ``pieces`` is empty, the result is a gradient alone.
     """
 
     model: str
@@ -163,7 +163,7 @@ class WeightedPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkItem:
-    """One mini-task, resolved to data points: one result vector, the parts' in order."""
+    """A mini-task resolved to data points; its result joins the vectors of the parts in order."""
 
     slot: int
     parts: tuple[WeightedPoints, ...]  # one per model of the job's bundle
@@ -171,10 +171,10 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """Everything one worker does in one round (``items`` may be empty: answer at once).
+    """The work of one worker in one round; without ``items`` it is to answer at once.
 
-    ``load`` is the share of a job's batch that the worker has in the round (`Dispatch.loads`), 0 if
-    nobody said. It stays with the master.
+    ``load`` is the worker's share of a job's batch in the round (`Dispatch.loads`), 0 if it is not
+    known. It stays with the master.
     """
 
     round: int

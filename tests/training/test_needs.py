@@ -59,7 +59,7 @@ def test_workers_that_cannot_be_replaced_are_refused_if_they_must_be(
             with pytest.raises(ParameterError) as caught:
                 refused()
             assert str(caught.value) == (
-                "`backend` must be able to replace its workers, for the policy needs it; got "
+                "`backend` must be able to replace its workers: the policy needs it; got "
                 f"'{kind}' (take local processes, or functions that stay (--resident); or another "
                 "defence)"
             )
