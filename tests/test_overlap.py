@@ -268,7 +268,7 @@ def test_a_restart_is_the_backends_and_a_policy_that_needs_it_is_refused_in_one_
     )
     assert refused.events == [], "nothing has been sent"
     refused.needs = frozenset({"fly"})  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match=r"`needs` must be a set of known capabilities \('restart'\);"):
+    with pytest.raises(ParameterError, match=r"`needs` .*restart"):
         master.run(refused, backend)
 
 
