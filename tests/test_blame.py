@@ -227,7 +227,7 @@ def test_if_silent_workers_end_a_run_the_model_that_they_are_at_is_named() -> No
     workload = Alone(scheme)
     backend = Deaf(workload, first_of("b"), hang=True)
     with pytest.raises(
-        WorkerError, match=r"silent.*; all tasks under way are of model 'b'"
+        WorkerError, match=r"silent.*; all tasks in flight belong to model 'b'"
     ) as caught:
         master.run(RoundPolicy(scheme.start(JOBS), RULE), backend, workload)
     assert caught.value.round == 1

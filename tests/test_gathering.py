@@ -194,9 +194,9 @@ def test_an_answer_unlike_the_jobs_others_is_not_taken() -> None:
     assert gatherer.flaw({}, {0: np.ones((2, 2))}) is None, "nobody looks at what is not owed"
     expected = {
         "the answer lacks the result of slot 2": {0: fair},
-        f"the result of slot 0 must be {SIZE} numbers of float32, as all of job 0; "
+        f"the result of slot 0 must be {SIZE} numbers of float32, like all results of job 0; "
         f"got {SIZE - 1} numbers of float32": {0: fair[1:], 2: fair},
-        f"the result of slot 0 must be {SIZE} numbers of float32, as all of job 0; "
+        f"the result of slot 0 must be {SIZE} numbers of float32, like all results of job 0; "
         f"got {SIZE} numbers of float64": {0: fair.astype(np.float64), 2: fair},
         "the result of slot 2 must be a vector; got shape (40, 1)": {0: fair, 2: fair[:, None]},
     }
@@ -213,7 +213,7 @@ def test_what_the_workload_says_of_results_holds_from_the_first_one_on() -> None
     owed = {0: MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))}
     assert gatherer.flaw(owed, {0: np.ones(3, np.float32)}) is None
     for wrong in (np.ones(2, np.float32), np.ones(3)):
-        assert "must be 3 numbers of float32, as all of job 0" in str(
+        assert "must be 3 numbers of float32, like all results of job 0" in str(
             gatherer.flaw(owed, {0: wrong})
         )
 

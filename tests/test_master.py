@@ -149,11 +149,11 @@ def last_number(value: float) -> Callable[[FloatArray], FloatArray]:
 DAMAGES: dict[str, tuple[Callable[[FloatArray], FloatArray], str]] = {
     "short": (
         lambda result: result[:-1],
-        "must be 5 numbers of float64, as all of job 0; got 4 numbers of float64",
+        "must be 5 numbers of float64, like all results of job 0; got 4 numbers of float64",
     ),
     "dtype": (
         lambda result: result.astype(np.float32),
-        "must be 5 numbers of float64, as all of job 0; got 5 numbers of float32",
+        "must be 5 numbers of float64, like all results of job 0; got 5 numbers of float32",
     ),
     "nan": (last_number(math.nan), "must be finite; it holds NaN or Inf"),
     "inf": (last_number(-math.inf), "must be finite; it holds NaN or Inf"),

@@ -1,4 +1,4 @@
-"""The only loop: events to the policy, its actions to the backend and the workload."""
+"""The only loop: it passes events to the policy, and actions to the backend and the workload."""
 
 from seqgc.master._gathering import Gatherer as Gatherer
 from seqgc.master._gathering import HeldJob as HeldJob

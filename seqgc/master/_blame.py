@@ -1,13 +1,13 @@
-"""`Blame`: finds a model that ends the processes that compute it, or keeps them busy for ever.
+"""Search for a model that ends the processes that compute it, or never ends.
 
 Theory of operation
 -------------------
-A task may be of several models, and one of them may call ``os._exit``, end with a segmentation
+A task may contain several models, and one of them may call ``os._exit``, end with a segmentation
 fault, or hang. The master then sees only a `Failure` that says that a process died, or a worker
 that is replaced because it was silent beyond the time limit. Any worker may die of another cause at
-any time, so one such loss proves nothing. The task is sent again as it was.
+any time, so one such loss proves nothing. The task is sent again unchanged.
 
-Losses are counted by question and model. A question is a mini-task, whichever worker it is sent to.
+Losses are counted by question and model. A question is a mini-task, whichever worker receives it.
 When the question is answered, its losses are forgotten. If a question has been lost `_DEATHS` times
 at the same model, or `_TIME_OUTS` times because the model hung, the model is *left out* of the next
 task that asks this question: its parts are sent without data points, so that the worker computes
@@ -15,12 +15,12 @@ nothing for the model, and answers zeros in its place. The master then gives the
 the model, and treats it as if the model's code had raised an error: the policy asks another worker,
 and parks the model once the answers of two workers have the flaw.
 
-If the backend does not know at which of several models a process died, one model after the other
-is left out. If the task is answered, the model that was left out is to blame.
+If the backend does not know at which of several models a process died, one model after the other is
+left out. If the task is answered, the model that was left out is to blame.
 
 If the same happens to most models, no model is at fault: memory or disk space has run out. So no
-further model is left out if more than half of them would be, without any model computed meanwhile.
-The run then ends as it does whenever workers fail again and again.
+further model is left out if this would exclude more than half of them, unless a model has been
+computed since. The run then ends as it does whenever workers fail again and again.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from typing import Final, Literal, TypeAlias
 
 from seqgc.ports import Computing, Failure, Flaw, WeightedPoints, WorkItem
 
-__all__ = ["Blame", "Question"]
+__all__ = ["Address", "Blame", "Question"]
 
 _DEATHS: Final = 3
 _TIME_OUTS: Final = 2
 
 Question: TypeAlias = tuple[int, ...]
-_Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
+Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 _Loss: TypeAlias = Literal["crashed", "hung"]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sent:
-    """An unanswered task: the models that are computed for each question, and those left out."""
+class _SentTask:
+    """An unanswered task: the models of each question, and the models that were left out."""
 
     models: dict[Question, tuple[str, ...]]
     left_out: dict[str, Flaw]
@@ -57,31 +57,31 @@ class _Sent:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Blame:
-    """Counts the losses of each question; see the docstring of this module.
+    """Counter of the losses of each question; see the docstring of this module.
 
-    ``names`` are the models of the run that are known before any task; those of tasks are added.
+    ``names`` are the models of the run that are known before the first task; tasks add more.
     """
 
     names: set[str] = field(default_factory=set)
-    _failed: set[str] = field(default_factory=set)  # models that are computed no more
-    # By round and worker, then by attempt: a `Cancel` is of all attempts.
-    _sent: dict[tuple[int, int], dict[int, _Sent]] = field(default_factory=dict)
+    _failed: set[str] = field(default_factory=set)  # models that are not computed any more
+    # By round and worker, then by attempt: a `Cancel` ends all attempts.
+    _sent: dict[tuple[int, int], dict[int, _SentTask]] = field(default_factory=dict)
     _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
-    _reasons: dict[str, str] = field(default_factory=dict)  # by model, of the latest loss
-    _blamed: set[str] = field(default_factory=set)  # since any model was computed
+    _reasons: dict[str, str] = field(default_factory=dict)  # reason of the latest loss, by model
+    _blamed: set[str] = field(default_factory=set)  # left out since a model was computed
 
     @property
     def only_model(self) -> str:
-        """The one of several models that all tasks under way are of; empty if there is none."""
+        """The model of all tasks in flight, if the run has others too; otherwise empty."""
         if len(self.names) < 2:
             return ""
         out = (sent for attempts in self._sent.values() for sent in attempts.values())
         return _only(model for sent in out for models in sent.models.values() for model in models)
 
     def send(
-        self, address: _Address, questions: Sequence[Question], items: Sequence[WorkItem]
+        self, address: Address, questions: Sequence[Question], items: Sequence[WorkItem]
     ) -> tuple[WorkItem, ...]:
-        """Record a task, with an item for each question; return its items, some models left out."""
+        """Record a task, with an item for each question; return its items, some without a model."""
         models = {
             question: tuple(part.model for part in item.parts if len(part.points))
             for question, item in zip(questions, items, strict=True)
@@ -92,11 +92,11 @@ class Blame:
         for question, those in models.items() if without else ():
             models[question] = tuple(model for model in those if model not in without)
         round, worker, attempt = address
-        sent = _Sent(models=models, left_out=left_out)
+        sent = _SentTask(models=models, left_out=left_out)
         self._sent.setdefault((round, worker), {})[attempt] = sent
         return tuple(_without(item, without) for item in items) if without else tuple(items)
 
-    def answered(self, address: _Address) -> Mapping[str, Flaw]:
+    def answered(self, address: Address) -> Mapping[str, Flaw]:
         """Forget the losses of the answered questions; return the flaws of models left out."""
         if (sent := self._ended(address)) is None:
             return {}
@@ -117,7 +117,7 @@ class Blame:
     def silenced(self, worker: int, computing: Computing) -> str:
         """Count a time-out of a worker; return the model at which it hung, empty if unknown.
 
-        The task stays out: its failure, or its answer, is yet to come.
+        The task remains in flight: its failure or its answer will still arrive.
         """
         sent = self._sent.get((computing.round, worker), {}).get(computing.attempt)
         if sent is None or not computing.is_stuck:
@@ -128,7 +128,7 @@ class Blame:
         return model
 
     def cancel(self, round: int, workers: Iterable[int]) -> None:
-        """Forget tasks that nobody waits for."""
+        """Forget tasks whose answers are not needed."""
         for worker in workers:
             self._sent.pop((round, worker), None)
 
@@ -139,7 +139,7 @@ class Blame:
         for loss in [each for each in self._losses if not each[1]]:
             del self._losses[loss]  # a parked model may have caused it
 
-    def _ended(self, address: _Address) -> _Sent | None:
+    def _ended(self, address: Address) -> _SentTask | None:
         """Forget a task; return it unless it was forgotten before."""
         round, worker, attempt = address
         attempts = self._sent.get((round, worker), {})
@@ -148,7 +148,7 @@ class Blame:
             self._sent.pop((round, worker), None)
         return sent
 
-    def _lose(self, sent: _Sent, model: str, kind: _Loss, reason: str) -> None:
+    def _lose(self, sent: _SentTask, model: str, kind: _Loss, reason: str) -> None:
         self._reasons[model] = reason
         for question, models in sent.models.items():
             if model in models or not model:
@@ -164,13 +164,11 @@ class Blame:
                     why = f"{self._reasons[model]}, {times} times in a row"
                     left_out[model] = Flaw(kind="crashed", why=why)
                 elif (times := self._losses[question, model, "hung"]) >= _TIME_OUTS:
-                    why = (
-                        f"its part of a task was not computed within the time limit, {times} times"
-                    )
+                    why = f"its part of a task exceeded the time limit {times} times"
                     left_out[model] = Flaw(kind="hung", why=why)
             unknown = self._losses[question, "", "crashed"]
             if len(able) > 1 and unknown >= _DEATHS:
-                why = f"the processes of workers end at tasks that contain it: {self._reasons['']}"
+                why = f"worker processes end during tasks that contain it: {self._reasons['']}"
                 tried[able[(unknown - _DEATHS) % len(able)]] = Flaw(kind="crashed", why=why)
         at_fault = self._blamed | left_out.keys()
         if 2 * len(at_fault) > len(self.names | self._blamed):

@@ -1,11 +1,11 @@
-"""Results of the jobs in flight, added up or stored as they arrive: little is left for the end.
+"""The results of the jobs in flight, added or stored on arrival, so that little work remains.
 
-A gradient's bits are to depend on who responded alone, never on the order in which answers came:
-that is what makes a run that was killed and resumed end in the same weights. Floating-point sums
-depend on their order, so orders are fixed here. The summands of a cover are added by a tree over
-their places (places 0 and 1, places 2 and 3, then both sums, and so on), each pair as soon as both
-are there; what is stored has a row by the order in which it was asked for, and the rows of workers
-that did not respond are multiplied by 0.
+The bits of a gradient must depend only on which workers responded, never on the order of their
+answers. Otherwise a run that was killed and resumed would end with other weights. Floating-point
+sums depend on their order, so the order is fixed here. The summands of a cover are added by a tree
+over their places (places 0 and 1, places 2 and 3, then both sums, and so on), each pair as soon as
+both summands are there. Every other result is stored in a row, in the order of requests, and the
+rows of workers that did not respond are multiplied by 0.
 """
 
 from __future__ import annotations
@@ -18,53 +18,50 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc.errors import ScheduleError
-from seqgc.master._blame import Question
-from seqgc.master._cover_sum import CoverSum
-from seqgc.master._memory import Memory, Rows
-from seqgc.master._replicas import Replicas
+from seqgc.master._blame import Address, Question
+from seqgc.master._replicas import Replicas, ResultKey
+from seqgc.master._sums import CoverSum, Memory, Rows
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, ResultForm, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
-_Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
-_Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 _Note: TypeAlias = Callable[[str, dict[str, object]], None]
 _Unused: TypeAlias = Callable[[int], Sequence[slice]]  # of a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldJob:
-    """What a `Gatherer` holds of one job in flight, for a checkpoint.
+    """The results of one job in flight that a `Gatherer` holds, for a checkpoint.
 
-    ``rows`` are the results asked for, by round and in the order of their rows; ``stored`` those
-    that have arrived, with their vectors; ``summed`` those that belong to a cover's place, and have
-    been added to it unless they are stored;
-    ``sums`` the partial sums, by cover, level and index (the head of `seqgc.master._gathering`);
-    ``asked`` in an audit the workers that were asked for a cover's place, whether they answered or
-    not.
+    ``rows`` are the requested results, by round and in the order of their rows. ``stored`` are the
+    results that have arrived, with their vectors. ``summed`` are the results that belong to a place
+    of a cover, and have been added to it unless they are stored. ``sums`` are the partial sums, by
+    cover, level and index (module `seqgc.master._gathering`). ``asked``, in an audit, are the
+    workers that were asked for a place of a cover, whether they answered or not.
     """
 
     job: int
     kind: tuple[str, int] | None  # dtype and length of every result
     rows: dict[int, list[tuple[int, int]]]  # worker and slot, by round
-    stored: dict[_Key, FloatArray] = field(repr=False)
-    summed: dict[_Key, tuple[int, int]]
+    stored: dict[ResultKey, FloatArray] = field(repr=False)
+    summed: dict[ResultKey, tuple[int, int]]
     sums: dict[tuple[int, int, int], FloatArray] = field(repr=False)
-    parts: int = 0  # that have been decoded by themselves
+    parts: int = 0  # number of parts that were decoded separately
     asked: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
 class Gatherer:
-    """What has arrived for the jobs in flight, in the form from which gradients are made fastest.
+    """Collector of the results of the jobs in flight, in the fastest form for their gradients.
 
-    A result with a `MiniTask.cover` is added to its cover's sum, the first of each place only: once
-    the last place is filled, the gradient is nearly there. Any other result is copied into its row
-    of its job's block of the round, and the gradient is one product of weights and block. Memory
-    goes from job to job.
+    A result with a `MiniTask.cover` is added to the sum of its cover; only the first result of each
+    place counts. After the last place, the gradient is nearly complete. Any other result is copied
+    into its row of the job's block of the round, and the gradient is one product of weights and
+    block. Memory is reused for later jobs.
 
-    With ``audit`` all results of a place are kept until the gradient is made, which is then the sum
-    of what most workers say of each place (`Replicas`); who says anything else is ``expelled``.
-    ``note`` is told of that, and of results that nobody could confirm, as of a `Notice`. What is
-    ``unused`` of a job's results need not be equal.
+    With ``audit``, all results of a place are kept until the gradient is computed. The gradient is
+    then the sum of the majority's result for each place (`Replicas`), and a worker with another
+    result is ``expelled``. ``note`` is called with the kind and the fields of a `Notice` if a
+    worker is expelled, or if results could not be compared. The ``unused`` parts of a job's results
+    need not be equal.
 
     Examples
     --------
@@ -86,7 +83,7 @@ class Gatherer:
         self.forget_memory()
 
     def expect(self, round: int, mini_tasks: Sequence[MiniTask], *, worker: int) -> None:
-        """Take note of what a worker owes, once, before any of these results arrives."""
+        """Record the results that a worker owes, once, before any of them arrives."""
         for task in mini_tasks:
             if task.cover is None:
                 rows = self._jobs[task.job].rows[round]
@@ -95,13 +92,13 @@ class Gatherer:
                 self._replicas(task.job).ask((task.cover, task.place), worker)
 
     def require(self, job: int, form: ResultForm) -> None:
-        """Require that every result of a job has this dtype and length."""
+        """Require this dtype and length of every result of a job."""
         self._jobs[job].kind = (form.dtype, (form.size,))
 
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
-        """Say in one line why an answer cannot be used, if so: mini-tasks and results by slot.
+        """Return one line on why an answer cannot be used, or None; both arguments are by slot.
 
-        Unless `require` has said it, a job's first result says what all of them must be like.
+        Unless `require` was called, the first result of a job determines the form of all of them.
         """
         kinds: dict[int, _Kind] = {}
         for slot, task in owed.items():
@@ -114,12 +111,12 @@ class Gatherer:
             known = kinds.setdefault(task.job, job.kind if job and job.kind else kind)
             if kind != known:
                 due, got = (f"{shape[0]} numbers of {dtype}" for dtype, shape in (known, kind))
-                rule = f"must be {due}, as all of job {task.job}"
+                rule = f"must be {due}, like all results of job {task.job}"
                 return f"the result of slot {slot} {rule}; got {got}"
         return None
 
     def take(self, task: MiniTask, result: FloatArray, *, worker: int, round: int) -> None:
-        """Add or copy the ``result`` (p,) of a mini-task; nothing refers to it afterwards.
+        """Add or copy the ``result`` (p,) of a mini-task; no reference to it is kept.
 
         It must have passed `flaw`, and each result may be taken once.
         """
@@ -139,13 +136,13 @@ class Gatherer:
             else:
                 self._add(job, job.summed[key], result)
 
-    def doubt(self, task: _Address, mini_tasks: Iterable[MiniTask]) -> None:
-        """Take note that a task's results of these have been of no use, until its jobs are made."""
+    def doubt(self, task: Address, mini_tasks: Iterable[MiniTask]) -> None:
+        """Mark the results of a failed task as doubtful until its jobs have gradients."""
         for each in mini_tasks:
             self._jobs[each.job].doubted.add(question_of(task, each))
 
-    def ask_again(self, task: _Address, mini_tasks: Sequence[MiniTask]) -> None:
-        """Take note of a task that asks, whomever, for any of what is in `doubt`, if it does."""
+    def ask_again(self, task: Address, mini_tasks: Sequence[MiniTask]) -> None:
+        """Record a task that recomputes a doubtful result, whichever worker it goes to."""
         jobs = [self._jobs.get(each.job) for each in mini_tasks]
         if any(
             job is not None and question_of(task, each) in job.doubted
@@ -154,22 +151,23 @@ class Gatherer:
             for each in mini_tasks:
                 self._jobs[each.job].asked_again.add(task)
 
-    def is_second(self, task: _Address) -> bool:
-        """Say if a task was to `ask_again`; not once the gradients of all of its jobs are made."""
+    def is_second(self, task: Address) -> bool:
+        """Return whether a task recomputes a doubtful result of a job without a gradient."""
         return any(task in job.asked_again for job in self._jobs.values())
 
     def combine(self, decoding: Decoding, *, marks: Sequence[slice] = ()) -> FloatArray:
-        """Return the gradient (p,) of a job, or of a part, and forget it.
+        """Return the gradient (p,) of a job or of a part, and forget its results.
 
-        The array is the caller's own, of the dtype that results are added in: float32 at least. It
-        is not finite where finite results overflow. ``marks`` are those of the job's `ResultForm`.
+        The caller owns the array. It has the dtype in which results are added, float32 at least,
+        and is not finite if finite results overflow. ``marks`` are the marks of the job's
+        `ResultForm`.
 
         Raises
         ------
         ScheduleError
             If the decoding uses a result that has not arrived, or not a whole cover with weight 1.
         AuditError
-            If workers who were asked for the same differ, and no majority says who is right.
+            If workers that were asked for the same result differ, and no majority decides.
         """
         if decoding.part is not None:
             return self._part(decoding, decoding.part)
@@ -202,7 +200,7 @@ class Gatherer:
         job.sums[place[0]].add(place[1], result)
 
     def _count(self, job: _Results, replicas: Replicas, decoding: Decoding) -> None:
-        """Add up what most say of the places that a decoding uses; expel who says otherwise."""
+        """Add the majority's result of each place that a decoding uses; expel the other workers."""
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
         places = sorted({job.summed[key] for key in keys if key in job.summed})
         verdict = replicas.count(places, unused=self._unused(decoding.job), but=self.expelled)
@@ -215,12 +213,12 @@ class Gatherer:
             self._note("uncompared", {"results": verdict.uncompared, "job": decoding.job})
 
     def forget_memory(self) -> None:
-        """Free the memory that is kept for later jobs: they may need less, or none."""
+        """Free the memory that is kept for later jobs, which may need less, or none."""
         self._of_blocks, self._of_sums = Memory(), Memory()
 
     @property
     def in_dispute(self) -> bool:
-        """Whether workers who were asked for the same differ, and no majority says who is right."""
+        """True if workers that were asked for the same result differ, and no majority decides."""
         return any(
             each.replicas is not None
             and each.replicas.in_dispute(self._unused(job), but=self.expelled)
@@ -228,11 +226,11 @@ class Gatherer:
         )
 
     def held(self) -> list[HeldJob]:
-        """Return copies of all that is held of jobs in flight."""
+        """Return copies of the results of all jobs in flight."""
         return [results.held(job) for job, results in sorted(self._jobs.items())]
 
     def restore(self, held: Iterable[HeldJob]) -> None:
-        """Hold what another gatherer `held`, and nothing else."""
+        """Replace all results by the ones that another gatherer `held`."""
         self._jobs.clear()
         for each in held:
             job = self._jobs[each.job]
@@ -263,15 +261,15 @@ class _Results:
     def __init__(self) -> None:
         self.kind: _Kind | None = None  # from the first result on
         self.rows: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)
-        """The row of what is expected of a (worker, slot), by round."""
+        """The row of each (worker, slot), by round."""
         self.blocks: dict[int, Rows] = {}  # by round
         self.sums: dict[int, CoverSum] = {}  # by cover
-        self.stored: set[_Key] = set()
-        self.summed: dict[_Key, tuple[int, int]] = {}  # result -> cover and place
+        self.stored: set[ResultKey] = set()
+        self.summed: dict[ResultKey, tuple[int, int]] = {}  # result -> cover and place
         self.doubted: set[Question] = set()
-        self.asked_again: set[_Address] = set()  # tasks
-        self.replicas: Replicas | None = None  # in place of `sums`, until they are compared
-        self.parts = 0  # that have been decoded by themselves
+        self.asked_again: set[Address] = set()  # tasks
+        self.replicas: Replicas | None = None  # until they are compared; then `sums`
+        self.parts = 0  # number of parts that were decoded separately
 
     def combine(self, decoding: Decoding, marks: Sequence[slice]) -> FloatArray:
         """Return the decoding's sum, which the caller may keep."""
@@ -314,7 +312,7 @@ class _Results:
         )
         weights = {term.weight for term in decoding.terms}
         if not due or None in places or sorted(filter(None, places)) != due or len(weights) != 1:
-            raise _broken(decoding.job, f"another set of results than part {cover}'s")
+            raise _broken(decoding.job, f"other results than those of part {cover}")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
             total = self.sums[cover].taken()
             if (weight := weights.pop()) != 1:
@@ -322,7 +320,7 @@ class _Results:
         return total
 
     def forget(self, cover: int) -> CoverSum:
-        """Forget a cover whose sum has been taken; return what is left of it."""
+        """Forget a cover whose sum has been taken; return the rest of it."""
         self.summed = {key: place for key, place in self.summed.items() if place[0] != cover}
         self.parts += 1
         return self.sums.pop(cover)
@@ -348,8 +346,8 @@ class _Results:
         )
 
 
-def question_of(task: _Address, mini_task: MiniTask) -> Question:
-    """Return a key that all tasks share that ask for the same result, also of several workers."""
+def question_of(task: Address, mini_task: MiniTask) -> Question:
+    """Return a key of a result, which is equal for all tasks of any worker that ask for it."""
     round, worker, _ = task
     own = (round, worker, mini_task.slot)
     return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))
@@ -360,4 +358,5 @@ def _name(term: Term) -> str:
 
 
 def _broken(job: int, what: str) -> ScheduleError:
-    return ScheduleError(f"the decoding of job {job} uses {what}: the scheme's schedule is wrong")
+    remedy = "the scheme's schedule is wrong; check it with seqgc.testing.check_scheme"
+    return ScheduleError(f"the decoding of job {job} uses {what}: {remedy}")

@@ -1,10 +1,10 @@
-"""The only loop: events to the policy, its actions to the backend and the workload."""
+"""The only loop: it passes events to the policy, and actions to the backend and the workload."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, overload
 
@@ -13,7 +13,6 @@ import numpy as np
 from seqgc import ports
 from seqgc.errors import ModelError, NotDecodableError, ScheduleError, WorkerError
 from seqgc.master._blame import Blame
-from seqgc.master._debts import Debts, TasksOut
 from seqgc.master._gathering import Gatherer, HeldJob, question_of
 from seqgc.ports import (
     Action,
@@ -21,8 +20,10 @@ from seqgc.ports import (
     Decoding,
     Dispatch,
     Event,
+    Failure,
     MiniTask,
     Task,
+    Timetable,
     WorkItem,
     Workload,
 )
@@ -41,42 +42,43 @@ def run(
     max_norm: float = math.inf,
     audit: bool = False,
 ) -> None:
-    """Drive a policy to its end; the backend's clock is the only one.
+    """Drive a policy to its end. The only clock is that of the backend.
 
-    The gradients of jobs that a round finished are made and handed over while the workers compute
-    the next round, except those that a job of that round begins with (paper, Appendix K.1). Without
-    a workload nothing is computed or decoded: the decisions alone are replayed. ``observe`` is
-    called with every event, before the policy sees it, and every action, before it is done.
-    ``rest`` is called between events, when every decoded gradient has been handed over: what it is
-    called with returns what the loop `Held`; None while results are in dispute, by an ``audit``, or
-    once a gradient could not be made: if that ends the run, it must go on from before that.
-    ``held`` is what a loop held that was broken off and that this one goes on with; policy and
-    workload must be as they were then. With ``audit``, results that must be equal are compared (but
-    for what an `AuditedWorkload` has no use for), and every answer of a worker that differed from
-    most of the others is a failure.
+    The gradients of the jobs that a round finished are computed and passed to the workload while
+    the workers compute the next round, unless a job that begins in this round needs them (paper,
+    Appendix K.1). Without a workload, nothing is computed or decoded: only the decisions are
+    replayed. ``observe`` is called with every event, before the policy sees it, and with every
+    action, before it is executed. ``rest`` is called between events, when the workload has every
+    decoded gradient. Its argument is a function that returns the state `Held` by the loop, or None
+    if a checkpoint is impossible: an ``audit`` has results in dispute, or a gradient could not be
+    computed, so that the run must resume from an earlier state. ``held`` is the state of an
+    interrupted loop that this one continues; policy and workload must have the states of that
+    moment. With ``audit``, results that must be equal are compared, except for the parts that an
+    `AuditedWorkload` does not use. If a worker's result differs from the majority, all its answers
+    are failures from then on.
 
-    A model's part of a result may be its worker's fault or the model's where its 2-norm is above
-    ``max_norm``, or computing it raised. So the first such answer is a failure, and the task is
-    sent again; should that give the like, or another worker asked for the same since, it is an
-    answer that names the model (`Arrival.flaws`). If a model ends the processes of workers, or
-    keeps them busy beyond the time limit, it is left out of a task, whose answer counts in the same
-    way (`Blame`).
+    If a model's part of a result has a 2-norm above ``max_norm``, or its computation raised, the
+    worker or the model may be at fault. So the first such answer is a failure, and the task is sent
+    again. If the second answer has the same fault, or another worker was asked for the same since,
+    it counts as an answer that names the model (`Arrival.flaws`). If a model ends the processes of
+    workers, or exceeds their time limit, it is left out of a task, whose answer then counts in the
+    same way (`Blame`).
 
     Raises
     ------
     ParameterError
-        If the policy needs what the backend cannot do.
+        If the policy needs a capability that the backend does not have.
     WorkerError
         If a round cannot end.
     ScheduleError
         If the policy waits for ever: it is not done, no task is out, and it has set no time.
     AuditError
-        If workers who were asked for the same differ, and no majority says who is right.
+        If workers that were asked for the same result differ, and no majority decides.
     IllConditionedError
         If a gradient cannot be decoded to a useful precision.
     NotDecodableError, ModelError
-        If the sum of finite results overflows, or results are not finite, and the workload is none
-        of models that may fail one by one.
+        If the sum of finite results overflows, or results are not finite, and the workload does not
+        support models that fail one by one.
     """
     show = observe or (lambda _: None)
     gatherer = Gatherer(
@@ -92,7 +94,7 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """What the loop holds between two events, apart from policy and workload: for checkpoints."""
+    """The state of the loop between two events, without policy and workload, for checkpoints."""
 
     begun: int  # jobs
     jobs: Sequence[HeldJob]
@@ -100,6 +102,93 @@ class Held:
 
 
 Holding: TypeAlias = Callable[[], Held | None]
+
+
+class Debts:
+    """The mini-tasks that workers owe, until they are answered or cancelled.
+
+    Debts do not depend on when rounds close: a worker may owe answers of several rounds at once,
+    and a debt ends only with an answer, a `Cancel` or the end of the job. Within (worker, round) a
+    slot identifies a mini-task. Each attempt requests some of the mini-tasks, and its answer must
+    contain exactly these results.
+    """
+
+    def __init__(self) -> None:
+        # By (worker, round), then by slot: the mini-task, and the attempts that asked for it.
+        self._debts: dict[tuple[int, int], dict[int, tuple[MiniTask, set[int]]]] = {}
+
+    def ask(
+        self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
+    ) -> list[MiniTask]:
+        """Record that a worker was sent mini-tasks; return the ones that it did not owe before."""
+        debts = self._debts.setdefault((worker, round), {})
+        added = [task for task in mini_tasks if task.slot not in debts]
+        for task in mini_tasks:
+            debts.setdefault(task.slot, (task, set()))[1].add(attempt)
+        return added
+
+    def owed(self, answer: Arrival) -> dict[int, MiniTask]:
+        """Return the mini-tasks that an answer settles, by slot: its attempt asked for them."""
+        debts = self._debts.get((answer.worker, answer.round), {})
+        return {slot: task for slot, (task, by) in debts.items() if answer.attempt in by}
+
+    def settle(self, answer: Arrival) -> dict[int, MiniTask]:
+        """Remove the mini-tasks that an answer settles, and return them."""
+        debtor, settled = (answer.worker, answer.round), self.owed(answer)
+        debts = self._debts.pop(debtor, {})
+        if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
+            self._debts[debtor] = left
+        return settled
+
+    def finish(self, job: int) -> None:
+        """Remove the debts of a job. Answers may still settle debts of another job."""
+        for debtor in list(self._debts):
+            debts = self._debts[debtor]
+            for slot in [slot for slot, (task, _) in debts.items() if task.job == job]:
+                del debts[slot]
+            if not debts:
+                del self._debts[debtor]
+
+    def cancel(self, round: int, workers: Iterable[int]) -> None:
+        """Remove the debts of these workers in a round."""
+        for worker in workers if self._debts else ():
+            self._debts.pop((worker, round), None)
+
+
+class TasksOut:
+    """The tasks that will still be answered, useful or not; true if there are any.
+
+    A backend that predicts times (`Timetable`) itself knows when nothing will arrive. Its tasks
+    always count as out.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[tuple[int, int], set[int]] = {}  # by (round, worker)
+        self._told = False
+
+    def __bool__(self) -> bool:
+        return self._told or bool(self._attempts)
+
+    def leave(self, round: int, attempt: int, workers: Iterable[int]) -> None:
+        """Record a task for each of these workers."""
+        for worker in () if self._told else workers:
+            self._attempts.setdefault((round, worker), set()).add(attempt)
+
+    def see(self, event: Event) -> None:
+        """Remove the task that an answer or a failure ends."""
+        if isinstance(event, Timetable):
+            self._told = True
+            self._attempts.clear()
+        elif isinstance(event, Arrival | Failure):
+            attempts = self._attempts.get((event.round, event.worker), set())
+            attempts.discard(event.attempt)
+            if not attempts:
+                self._attempts.pop((event.round, event.worker), None)
+
+    def cancel(self, round: int, workers: Iterable[int]) -> None:
+        """Remove the tasks of these workers in a round."""
+        for worker in workers if self._attempts else ():
+            self._attempts.pop((round, worker), None)
 
 
 @dataclass(slots=True)
@@ -115,11 +204,11 @@ class _Loop:
     _out: TasksOut = field(default_factory=TasksOut)
     _blame: Blame = field(default_factory=Blame)
     _failed: set[str] = field(default_factory=set)  # models
-    _decoded: deque[Decoding] = field(default_factory=deque)  # gradients yet to be handed over
-    _without: bool = False  # a restart was asked for that the backend cannot do, and it was said
-    _parks: bool = False  # the workload, models that have failed
-    _restarts: bool = False  # the backend, its workers
-    _lacks: int = 0  # gradients that the workload should have: they could not be made
+    _decoded: deque[Decoding] = field(default_factory=deque)  # not passed on yet
+    _without: bool = False  # a warning said that the backend cannot restart workers
+    _parks: bool = False  # the workload supports models that fail one by one
+    _restarts: bool = False  # the backend can restart workers
+    _lacks: int = 0  # gradients that could not be computed or passed to the workload
 
     def run(self, rest: Callable[[Holding], None]) -> None:
         self._parks = isinstance(self._workload, ports.ParkingWorkload)
@@ -143,7 +232,7 @@ class _Loop:
         except BaseException as error:
             self._salvage(error)
             if type(error) is WorkerError and (model := self._blame.only_model):
-                message = f"{error}; all tasks under way are of model {model!r}"
+                message = f"{error}; all tasks in flight belong to model {model!r}"
                 raise WorkerError(message, round=error.round, worker=error.worker) from error
             raise
 
@@ -178,11 +267,11 @@ class _Loop:
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _screen(self, answer: Arrival, workload: Workload) -> Arrival | ports.Failure:
-        """Turn an answer that cannot be used into a failure, or one that names who failed."""
+        """Convert an unusable answer into a failure, or into one that names a failed model."""
         owed = self._debts.owed(answer)
         flaw = self._gatherer.flaw(owed, answer.results)
         if final := answer.worker in self._gatherer.expelled:
-            flaw = "expelled: it differed from most of those who were asked for the same"
+            flaw = "expelled: its result differed from that of most workers with the same task"
         if flaw is None:
             usable, flaw = self._without_flaws(answer, owed, workload)
             address = answer.round, answer.worker, answer.attempt
@@ -197,11 +286,11 @@ class _Loop:
     def _without_flaws(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
     ) -> tuple[Arrival, str | None]:
-        """Return an answer with zeros for what has diverged, and what was wrong with it, if so."""
+        """Return an answer with zeros for diverged parts, and the first fault in it, if any."""
         left_out = self._blame.answered((answer.round, answer.worker, answer.attempt))
         results, flaws, flaw = dict(answer.results), {**answer.flaws, **left_out}, None
         for model in answer.flaws.keys() - self._failed:
-            if answer.flaws[model].kind == "raised":  # which another try may not do
+            if answer.flaws[model].kind == "raised":  # a second attempt may succeed
                 flaw = f"{model}: {answer.flaws[model].why}"
         for slot, task in owed.items():
             if (norm := ports.norm(results[slot])) <= self._max_norm:
@@ -252,7 +341,7 @@ class _Loop:
     def _restart(self, action: ports.Restart) -> None:
         worker = action.worker
         computing = self._backend.restart(worker)  # type: ignore[attr-defined]
-        if computing is None or action.reason:  # which is no time-out
+        if computing is None or action.reason:  # a reason means that it did not time out
             return
         if model := self._blame.silenced(worker, computing):
             text = f"worker {worker} was replaced: it was silent while it computed model {model!r}"
@@ -270,11 +359,11 @@ class _Loop:
                 raise ModelError({model: flaw.why})
 
     def _say_without(self, action: ports.Restart) -> None:
-        """Say, the first time, that a worker is not replaced that had better be."""
+        """Warn, once, that a worker that should be replaced is not."""
         if action.reason and not self._without:
             self._without = True
             can = f"workers of {type(self._backend).__name__} cannot be replaced"
-            text = f"worker {action.worker} is {action.reason}: {can}, the run goes on without"
+            text = f"worker {action.worker} is {action.reason}: {can}; the run continues"
             self._observe(ports.Notice(kind="warning", fields={"text": text}))
 
     # ---- tasks out ------------------------------------------------------------------------------
@@ -294,13 +383,13 @@ class _Loop:
         )
 
     def _prepare(self, action: Dispatch, workload: Workload) -> None:
-        """Begin the jobs of the tasks, and hand over the decoded gradients that they need."""
+        """Begin the jobs of the tasks, and pass on the decoded gradients that they need."""
         jobs = {task.job for mini_tasks in action.assignment.values() for task in mini_tasks}
         for job in sorted(jobs):
             for beginning in range(self._begun + 1, job + 1):
                 self._hand_over_needed(workload, beginning)
                 workload.begin(beginning)
-                self._begun = beginning  # not if it could not: a checkpoint says so then
+                self._begun = beginning  # only if it succeeded, for the next checkpoint
                 if (form := workload.result_form(beginning)) is not None:
                     self._gatherer.require(beginning, form)
             self._hand_over_needed(workload, job)
@@ -315,10 +404,10 @@ class _Loop:
         questions = [question_of(address, each) for each in mini_tasks]
         return _new_task(action, worker, self._blame.send(address, questions, items))
 
-    # ---- decoded gradients: as late as the next tasks allow, so that these leave first ----------
+    # ---- decoded gradients: passed on as late as possible, after the next tasks have left -------
 
     def _hand_over_needed(self, workload: Workload, job: int) -> None:
-        """Hand over the gradients that tasks of ``job`` need, and those decoded before them."""
+        """Pass on the gradients that tasks of ``job`` need, and all decoded before them."""
         while any(workload.needs(job, decoding.job) for decoding in self._decoded):
             self._hand_over(workload)
 
@@ -339,7 +428,7 @@ class _Loop:
         self._lacks -= 1
 
     def _salvage(self, error: BaseException) -> None:
-        """Hand over what is decoded although the run fails; the error names what that loses."""
+        """Pass on all decoded gradients although the run fails; note in the error what is lost."""
         while self._workload is not None and self._decoded:
             job = self._decoded[0].job
             try:
@@ -354,9 +443,9 @@ def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Tas
 
 
 class _BareTasks(Sequence[Task]):
-    """The tasks of a dispatch without a workload, made when a backend looks at them.
+    """The tasks of a dispatch without a workload, created when a backend reads them.
 
-    Their items have slots, and no data points.
+    Their items have slots, but no data points.
     """
 
     def __init__(self, action: Dispatch, workers: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Results that must be equal, compared: who differs from most of the others has lied."""
+"""Comparison of results that must be equal: a worker that differs from the majority is wrong."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import numpy as np
 from seqgc.errors import AuditError
 from seqgc.ports import FloatArray
 
-_Key: TypeAlias = tuple[int, int, int]  # worker, round, slot
+ResultKey: TypeAlias = tuple[int, int, int]  # worker, round, slot
 _Place: TypeAlias = tuple[int, int]  # cover and place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """What the votes on some places came to."""
+    """The outcome of the votes on some places."""
 
     results: dict[_Place, FloatArray]
     liars: frozenset[int]
-    uncompared: int  # places with one answer, though others were asked
+    uncompared: int  # places with one answer, although several workers were asked
 
 
 class Replicas:
-    """The results of one job that several workers may give: each place is put to the vote.
+    """The results of one job that several workers may give, with a vote on each place.
 
-    Results of one place are equal to the last bit, so a digest is a vote. A worker has one a place;
-    more than half of those cast there must agree.
+    Correct results of one place are equal to the last bit, so a digest is a vote. A worker has one
+    vote per place, and more than half of the votes must agree.
 
     Examples
     --------
@@ -48,15 +48,15 @@ class Replicas:
         self._asked: defaultdict[_Place, set[int]] = defaultdict(set)
         self._votes: defaultdict[_Place, defaultdict[bytes, set[int]]]
         self._votes = defaultdict(lambda: defaultdict(set))
-        self._digests: dict[_Key, bytes] = {}
+        self._digests: dict[ResultKey, bytes] = {}
         self._vectors: dict[bytes, FloatArray] = {}
 
     def ask(self, place: _Place, worker: int) -> None:
-        """Take note that a worker is asked for the result of a place."""
+        """Record that a worker is asked for the result of a place."""
         self._asked[place].add(worker)
 
-    def add(self, place: _Place, result: FloatArray, *, key: _Key) -> None:
-        """Take a copy of a result, unless there is an equal one, and its worker's vote."""
+    def add(self, place: _Place, result: FloatArray, *, key: ResultKey) -> None:
+        """Add a worker's vote; copy its result unless an equal one exists."""
         digest = _digest(result)
         if digest not in self._vectors:
             self._vectors[digest] = result.copy()
@@ -69,15 +69,15 @@ class Replicas:
         return {place: sorted(workers) for place, workers in self._asked.items() if workers}
 
     @property
-    def stored(self) -> dict[_Key, FloatArray]:
+    def stored(self) -> dict[ResultKey, FloatArray]:
         """Copies of all results that have arrived."""
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
     def in_dispute(self, unused: Sequence[slice] = (), *, but: Set[int] = frozenset()) -> bool:
-        """Whether workers differ on a place, and no more than half of those heard there agree.
+        """Return whether votes on a place differ, and none has a majority.
 
-        In the parts that are ``unused`` they may. All have a vote ``but`` these, known liars: where
-        nobody else was heard nothing is known.
+        ``unused`` parts of a result may differ. Workers in ``but``, which are known to be wrong,
+        have no vote; a place without other votes is in dispute.
         """
         return any(_majority(self._votes_on(place, unused, but)) is None for place in self._votes)
 
@@ -88,9 +88,10 @@ class Replicas:
         unused: Sequence[slice] = (),
         but: Set[int] = frozenset(),
     ) -> Verdict:
-        """Return what most say of these places, each of which has an answer; see `in_dispute`.
+        """Return the majority's results of these places, each of which has an answer.
 
-        AuditError if workers differ, and no more than half of them agree.
+        The arguments are as in `in_dispute`. Raises `AuditError` if workers differ, and no majority
+        decides.
         """
         results: dict[_Place, FloatArray] = {}
         liars: set[int] = set()
@@ -109,14 +110,14 @@ class Replicas:
     def _votes_on(
         self, place: _Place, unused: Sequence[slice], but: Set[int]
     ) -> Mapping[bytes, set[int]]:
-        """Return who says what of a place, ``but`` these; unused parts may differ."""
+        """Return the workers behind each vote on a place, except ``but``, ignoring unused parts."""
         votes: Mapping[bytes, set[int]] = self._votes[place]
         if but:
             heard = {digest: workers - but for digest, workers in votes.items()}
             votes = {digest: workers for digest, workers in heard.items() if workers}
         if len(votes) == 1 or not unused:
             return votes
-        alike: dict[bytes, bytes] = {}  # the first of those that are
+        alike: dict[bytes, bytes] = {}  # the first digest among equal results
         together = defaultdict[bytes, set[int]](set)
         for digest, workers in votes.items():
             vector = self._vectors[digest].copy()
@@ -131,7 +132,7 @@ def _digest(result: FloatArray) -> bytes:
 
 
 def _majority(votes: Mapping[bytes, set[int]]) -> bytes | None:
-    """Return what more than half of those who voted say, or all of them; None if nothing is."""
+    """Return the vote of more than half of the voters; None if no vote has a majority."""
     if not votes:
         return None
     most = max(votes, key=lambda digest: len(votes[digest]))

@@ -96,7 +96,7 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
         pytest.param(
             "hang",
             "hung",
-            "within the time limit, 2 times",
+            "exceeded the time limit 2 times",
             marks=pytest.mark.skipif(not SOAK, reason="waits for two time limits, 20 s"),
         ),
         ("interrupt", "raised", "KeyboardInterrupt ("),

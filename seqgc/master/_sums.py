@@ -1,0 +1,116 @@
+"""Storage of results: reused memory, rows of a matrix, and sums in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from seqgc.ports import FloatArray
+
+__all__ = ["CoverSum", "Memory", "Rows"]
+
+
+class Memory:
+    """A pool of memory, so that the system need not map and clear pages in each round.
+
+    It holds finite numbers with no meaning: zeros at first, then old results.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[FloatArray] = []  # in order of size
+
+    def take(self, rows: int, result: FloatArray) -> FloatArray:
+        """Return an array with room for ``rows`` results like ``result`` (p,), at least float32."""
+        size = rows * result.size
+        dtype = np.promote_types(result.dtype, np.float32)
+        for index, memory in enumerate(self._free):
+            if memory.size >= size and memory.dtype == dtype:
+                return self._free.pop(index)
+        if self._free:
+            self._free.pop()  # the new array replaces it, so that the pool does not grow
+        return np.zeros(size, dtype=dtype)
+
+    def give(self, memories: Iterable[FloatArray]) -> None:
+        """Return arrays of `take` to the pool. Nobody may use them any more."""
+        self._free = sorted([*self._free, *memories], key=lambda memory: memory.size)
+
+
+class Rows:
+    """The rows of a matrix. A row without a result holds arbitrary finite numbers."""
+
+    def __init__(self, source: Memory, rows: int, result: FloatArray) -> None:
+        self._source = source
+        self.memory = source.take(rows, result)
+        self.array: FloatArray = self.memory[: rows * result.size].reshape(rows, result.size)
+
+    def put(self, row: int, result: FloatArray) -> None:
+        if row >= len(self.array):  # its task left after the first answers of the round
+            self._grow(max(row + 1, 2 * len(self.array)), result)
+        self.array[row] = result
+
+    def _grow(self, count: int, result: FloatArray) -> None:
+        full, rows = self.memory, self.array
+        self.memory = self._source.take(count, result)
+        self.array = self.memory[: count * result.size].reshape(count, result.size)
+        self.array[: len(rows)] = rows
+        self._source.give([full])
+
+    def weighted(self, weights: FloatArray, marks: Sequence[slice]) -> FloatArray:
+        """Return ``weights @ rows`` as a new vector, with absolute weights in the ``marks``."""
+        weights = weights.astype(self.array.dtype)
+        product: FloatArray = weights @ self.array
+        for each in marks:
+            product[each] = np.abs(weights) @ self.array[:, each]
+        return product
+
+
+_Node: TypeAlias = tuple[int, int]  # level and index: 2**level places from index * 2**level
+
+
+class CoverSum:
+    """The sum of a cover: a tree over its places, which keeps the sums of complete subtrees.
+
+    Its order is fixed, whichever result comes first: see `seqgc.master._gathering`.
+    """
+
+    def __init__(self, memory: Memory, size: int) -> None:
+        self._memory, self._size = memory, size
+        self.nodes: dict[_Node, FloatArray] = {}  # each in memory that may be larger
+        self.places: set[int] = set()
+
+    def add(self, place: int, result: FloatArray) -> None:
+        if place in self.places:  # an equal result is already in the sum
+            return
+        self.places.add(place)
+        level, index, total = 0, place, None
+        while (other := self.nodes.pop((level, index ^ 1), None)) is not None:
+            with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
+                other[: self._size] += result if total is None else total[: self._size]
+            if total is not None:
+                self._memory.give([total])
+            level, index, total = level + 1, index >> 1, other
+        self.nodes[level, index] = self._copy(result) if total is None else total
+
+    def place(self, node: _Node, vector: FloatArray) -> None:
+        """Restore a node of a saved sum."""
+        level, index = node
+        self.nodes[node] = self._copy(vector)
+        self.places |= set(range(index << level, (index + 1) << level))
+
+    def held(self) -> dict[_Node, FloatArray]:
+        return {node: memory[: self._size].copy() for node, memory in self.nodes.items()}
+
+    def taken(self) -> FloatArray:
+        """Return the sum (p,), in memory that the caller owns from now on."""
+        first, *others = sorted(self.nodes, key=lambda node: node[1] << node[0])
+        total = self.nodes.pop(first)[: self._size]
+        for node in others:
+            total += self.nodes[node][: self._size]
+        return total
+
+    def _copy(self, result: FloatArray) -> FloatArray:
+        memory = self._memory.take(1, result)
+        memory[: self._size] = result
+        return memory
