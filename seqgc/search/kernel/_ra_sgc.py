@@ -68,9 +68,7 @@ class _Flights:
         places = np.arange(self.n)
         items = (self._counts * self.parts)[:, None]
         item = places % np.maximum(items, 1)
-        came = np.full(
-            times.shape, np.inf
-        )  # by part: the parts of one chunk, then those of the next
+        came = np.full(times.shape, np.inf)  # by part, chunk after chunk
         rows, held = np.nonzero(self._dealt)
         in_order = np.take_along_axis(times, self._best, axis=1)
         np.minimum.at(came, (rows, item[rows, held]), in_order[rows, held])
