@@ -9,7 +9,7 @@ import time
 from multiprocessing import reduction
 
 from seqgc.ports import Computing
-from seqgc.worker import PROGRESS, Progress
+from seqgc.worker import PROGRESS, WorkerProgress
 
 __all__ = ["Sightings"]
 
@@ -21,7 +21,7 @@ class Sightings:
     """
 
     def __init__(self, n: int) -> None:
-        size = n * Progress.BYTES
+        size = n * WorkerProgress.BYTES
         if hasattr(os, "memfd_create"):  # in a file, a full disk would end the writer
             self._file = os.memfd_create("seqgc-sightings")
         else:
@@ -43,7 +43,7 @@ class Sightings:
 
     def computing(self, worker: int) -> Computing | None:
         """Return what a worker's process computes, or computed at its end; None if it is idle."""
-        if self._size == 0 or (seen := Progress.read(self._part(worker))) is None:
+        if self._size == 0 or (seen := WorkerProgress.read(self._part(worker))) is None:
             return None
         now = time.monotonic()
         return Computing(
@@ -55,7 +55,7 @@ class Sightings:
 
     def clear(self, worker: int) -> None:
         """Forget what a worker's process was computing, before another process takes its place."""
-        self._memory[worker * Progress.BYTES] = 0
+        self._memory[worker * WorkerProgress.BYTES] = 0
 
     def close(self) -> None:
         """Release the memory; a second call does nothing."""
@@ -65,8 +65,8 @@ class Sightings:
             os.close(self._file)
 
     def _part(self, worker: int) -> memoryview:
-        start = worker * Progress.BYTES
-        return memoryview(self._memory)[start : start + Progress.BYTES]
+        start = worker * WorkerProgress.BYTES
+        return memoryview(self._memory)[start : start + WorkerProgress.BYTES]
 
 
 def _received(descriptor: object, size: int) -> Sightings:

@@ -9,7 +9,7 @@ once. What is decided, at every event alike, is who gets which piece next:
   a task without mini-tasks. Its empty answer, and that to a piece, brings it its next piece.
 - *Ahead.* A worker is sent more when what it has should end in less than a round trip, which is
   what a second greeting takes, sent to the first workers along with a piece. Whether it is done is
-  judged by what work takes (`Pace`), not by its answer, which may be long on its way. Who has
+  judged by what work takes (`AnswerPace`), not by its answer, which may be long on its way. Who has
   something overdue gets no more, nor who is so far away that others could do all before.
 - *Which piece.* One of the job whose weights the worker has, else of the oldest job with any left.
 - *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a

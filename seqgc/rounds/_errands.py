@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc.ports import Dispatch, FloatArray, MiniTask
-from seqgc.rounds._pace import Pace
+from seqgc.rounds._pace import AnswerPace
 
 __all__ = ["Errand", "Errands", "Sent", "dispatches"]
 
@@ -65,14 +65,14 @@ class Errands:
 
     How long a message to a worker and back takes, its round trip, is learned from the first probes,
     and how long work takes from the answers; until then nothing is overdue. ``by_coming``: an
-    invocation that is long in coming may be long in answering (see `Pace`).
+    invocation that is long in coming may be long in answering (see `AnswerPace`).
     """
 
     def __init__(self, n: int, *, by_coming: bool = False) -> None:
         self._by_coming = by_coming
         self._round_trips: list[float] = []  # s, of the probes
         self._rtt_s = 0.0  # their median
-        self._pace = Pace(by_gaps=by_coming)
+        self._pace = AnswerPace(by_gaps=by_coming)
         self._open: dict[Address, Errand] = {}
         self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
         self._came_s = [0.0] * n  # what the latest greeting took

@@ -1,4 +1,4 @@
-"""`Pace`: how long a piece of work takes, learned from the answers that came."""
+"""`AnswerPace`: how long a piece of work takes, learned from the answers that came."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFTEN: Final = 32  # samples from one estimate to the next, once there are as m
 _USUAL: Final = 0.9  # the share of answers whose way back takes no longer than usual
 
 
-class Pace:
+class AnswerPace:
     """Seconds per batch of work, and what an answer takes beside the work.
 
     Two things can be observed. Of a worker that begins a piece when the one before is done, the
@@ -32,12 +32,12 @@ class Pace:
 
     Examples
     --------
-    >>> pace = Pace()
+    >>> pace = AnswerPace()
     >>> for share in (0.1, 0.2, 0.3, 0.4) * 2:
     ...     _ = pace.learn(share, 0.5 + 10 * share, came_s=1.0)
     >>> round(pace.per_batch_s, 6), round(pace.usual_s, 6), round(pace.per_coming, 6)
     (10.0, 0.5, 0.5)
-    >>> pace = Pace(by_gaps=True)
+    >>> pace = AnswerPace(by_gaps=True)
     >>> for worker in range(4):
     ...     _ = pace.learn(0.1, 3.0 + worker, came_s=1.0)
     ...     _ = pace.learn_gap(0.2, 2.0)

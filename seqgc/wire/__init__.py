@@ -1,36 +1,36 @@
-"""The wire: one format for everything that master and workers say to each other.
+"""The wire format of all messages between a master and its workers.
 
-A message is a frame, one string of bytes whatever carries it. All integers are little-endian::
+A message is a frame: one string of bytes, whatever carries it. All integers are little-endian::
 
     offset  bytes
     0       4      magic "SGCF"
-    4       2      schema version, 7
-    6       2      flags: 0, or 1 where there is no digest
-    8       16     xxh3-128 of all that follows; zeros where there is no digest
-    24      4      header length h, padding included
+    4       2      schema version, 8
+    6       2      flags: 0, or 1 if there is no digest
+    8       16     xxh3-128 of everything that follows; zeros if there is no digest
+    24      4      header length h, including padding
     28      8      body length b
     36      h      header: JSON, padded with spaces so that the body starts at a multiple of 16
     36+h    b      body: the numbers of arrays, one array after the other, without gaps
 
 The header names the run and holds the message: ``{"run": "r1", "message": {"type": "cancel",
-"round": 3, "worker": 1}}``. It says everything but numbers, so it also says what the body is: how
-many points, which results in which format. Nothing in the body describes itself, no array can
-contradict its description, and there is no pickle anywhere.
+"round": 3, "worker": 1}}``. It holds everything but the numbers, and describes the body: how many
+points there are, and which results in which format. The body does not describe itself, so an array
+cannot contradict its description. Nothing is pickled.
 
-Whoever reads a frame trusts nothing in it. Lengths are compared with what may be and with what is
-there before anything is allocated, the values of a header are counted before any becomes an object;
-the digest, which finds bytes changed on the way or at rest, is no signature; msgspec then checks
-the header against structs while it parses, unknown fields, types and ranges alike; counts must use
-up the body exactly; numbers must be finite. Whatever fails is a `WireError` of one line, and the
-frame is dropped: a retry is the master's business, never the wire's. Between the master and its own
-child processes a digest would find nothing, so frames on that pipe have none (``sealed=False``),
-and each side insists on what it expects.
+A receiver trusts nothing in a frame. It compares lengths with the limits and with the data before
+it allocates memory, and counts the values of a header before it makes objects of them. The digest
+finds bytes that changed on the way; it is not a signature. msgspec checks the header against
+structs while it parses: unknown fields, types and ranges. The header must use up the body exactly,
+and all numbers must be finite. If a check fails, the frame is dropped with a `WireError` of one
+line; the master decides whether to ask again. Between the master and its own child processes a
+digest would find nothing, so frames on that pipe have none (``sealed=False``). Each side insists on
+the kind of frame that it expects.
 
-Weights and stored answers are a different matter: they lie where others can write, and a reference
-made earlier says which bytes they must be. That takes SHA-256, in the references themselves.
+Weights and stored answers are different: they lie where others can write. The reference to such an
+object holds its SHA-256.
 
-`encode` and `decode` are the way in and out. Where only JSON passes, a frame travels as base64 in
-an envelope: `to_json`, `from_json`.
+`encode` and `decode` convert messages to frames and back. If a service carries only JSON, a frame
+travels as base64 in an envelope: `to_json`, `from_json`.
 """
 
 from seqgc.wire._codec import MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES

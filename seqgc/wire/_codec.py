@@ -1,10 +1,10 @@
-"""Messages to frames and back; frames in JSON, for services that carry nothing else.
+"""Conversion of messages to frames and back, and of frames to JSON envelopes.
 
-That is an envelope, ``{"seqgc": 1, "frame": "<base64>"}``. A parser looks at each of its 2 million
-characters, which takes four times as long as decoding them. So an envelope of the shape that
-`to_json` or Python's `json` writes is cut here, and only an unusual one is left to the parser:
-base64 has neither quotes nor backslashes, hence whatever passes as strict base64 between the quotes
-is that JSON string, and nothing else.
+Some services carry only JSON. There a frame travels in an envelope, ``{"seqgc": 1, "frame":
+"<base64>"}``. Parsing its 2 million characters takes four times as long as decoding them. So an
+envelope as `to_json` or Python's `json` writes it is sliced here, and only an unusual one is left
+to the parser. This is safe: base64 has no quotes and no backslashes, so text between the quotes
+that is strict base64 is exactly the JSON string.
 """
 
 from __future__ import annotations
@@ -35,33 +35,32 @@ except ImportError:
 
 
 class _Header(Record, frozen=True, kw_only=True):
-    """The JSON of a frame: whose run it belongs to, and what it says."""
+    """The JSON of a frame."""
 
     run: Name
     message: WithArrays | PlainMessage
 
 
 def _plain(value: object) -> object:
-    """Return what numpy's scalars are in JSON."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} has no JSON form")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
-_MAX_VALUES = 1 << 17  # of a header; ten thousand models are fewer
+_MAX_VALUES = 1 << 17  # in a header; enough for ten thousand models
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _DECODER = msgspec.json.Decoder(_Header)
 
 
 def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
-    """Return a message's frame; whoever decodes it must name the same run.
+    """Return a message's frame. To decode it, the receiver must name the same run.
 
-    ``sealed`` frames have a digest. A pipe to one's own child process needs none.
+    ``sealed`` frames have a digest. A pipe to a child process needs none.
 
     Raises
     ------
     WireError
-        If the message has no frame: a result that is not finite, not a vector, of mixed dtypes …
+        If the message cannot be sent, such as a result that is not finite or not a vector.
 
     Examples
     --------
@@ -79,7 +78,9 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
     try:
         text = _ENCODER.encode(_Header(run=run_id, message=content))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise WireError(f"message has a field without JSON form: {one_line(error)}") from error
+        raise WireError(
+            f"a field of the message cannot be written as JSON: {one_line(error)}"
+        ) from error
     _check_values(text)
     return pack(text, arrays, sealed=sealed)
 
@@ -87,14 +88,14 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
 def decode(
     data: bytes | bytearray, *, run_id: str, sealed: bool = True, max_bytes: int = MAX_FRAME_BYTES
 ) -> Message:
-    """Return the message in a frame; its arrays are read-only, views of ``data`` where they can be.
+    """Return the message in a frame; its arrays are read-only, and views of ``data`` if possible.
 
     Raises
     ------
     WireError
-        If the frame is damaged, cut short, longer than ``max_bytes``, of another version or run,
-        has a digest or none against what ``sealed`` says, or says something that no worker or
-        master would: one line says which.
+        If the frame is damaged, cut short, longer than ``max_bytes`` or of another version or run;
+        if it has a digest although it should not be ``sealed``, or lacks one; or if its message is
+        not valid.
     """
     run, message = _opened(data, sealed=sealed, max_bytes=max_bytes)
     if run != run_id:
@@ -105,11 +106,11 @@ def decode(
 def decode_invocation(
     data: bytes | bytearray, *, max_bytes: int = MAX_FRAME_BYTES
 ) -> tuple[str, InvokeMessage | StayMessage]:
-    """Return the run, whichever it is, and the invocation in a frame; raise like `decode`."""
+    """Return the run id and the invocation in a frame of any run; raise like `decode`."""
     run, message = _opened(data, sealed=True, max_bytes=max_bytes)
     if not isinstance(message, InvokeMessage | StayMessage):
         kind = type(message).__name__
-        raise WireError(f"a function is asked by an InvokeMessage or StayMessage; got a {kind}")
+        raise WireError(f"a function must get an InvokeMessage or StayMessage; got a {kind}")
     return run, message
 
 
@@ -123,33 +124,35 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
         message = content.message(body) if isinstance(content, WithArrays) else content
     except SeqgcError:
         raise
-    except Exception as error:  # no frame, whatever it says, is more than a refused frame
+    except Exception as error:  # the content of a frame must never cause anything but a WireError
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise WireError(f"frame cannot be read; drop it: {one_line(why)}") from error
     body.finish()
     run = header.run
     if isinstance(message, InvokeMessage | StayMessage) and not message.store.is_of(run):
-        place = message.store.location
-        raise WireError(f"a store's location must end in the run's id, {run!r}; got {place!r}")
+        location = message.store.location
+        raise WireError(f"a store's location must end in the run's id, {run!r}; got {location!r}")
     return run, message
 
 
 def _check_values(header: bytes) -> None:
-    """Refuse a header before 200 bytes of objects are made of every three of its own."""
+    # Three bytes of JSON can become an object of 200 bytes.
     if (values := sum(map(header.count, (b",", b"[", b"{")))) > _MAX_VALUES:
-        rule = f"frame's header has {values} values, at most {_MAX_VALUES} may be"
-        raise WireError(f"{rule}: send fewer models per job")
+        raise WireError(
+            f"frame's header has {values} values, at most {_MAX_VALUES} are allowed: "
+            "send fewer models per job"
+        )
 
 
 # ---- envelopes ----------------------------------------------------------------------------------
 
 MESSAGE_LIMIT_BYTES: Final = 6 * 2**20
-"""What AWS Lambda takes in a synchronous request, and in its reply, as JSON (service quotas)."""
+"""AWS Lambda's limit for a synchronous request and for its reply, as JSON."""
 
 _VERSION = 1
 _BEGINNINGS = (b'{"seqgc":1,"frame":"', b'{"seqgc": 1, "frame": "')
 _END = b'"}'
-_OVERHEAD_BYTES = 1024  # of JSON around the string that are put up with
+_OVERHEAD_BYTES = 1024  # allowed around the string, for spaces and line breaks
 
 
 class _Envelope(Record, frozen=True, kw_only=True):
@@ -161,7 +164,7 @@ _ENVELOPE_DECODER = msgspec.json.Decoder(_Envelope)
 
 
 def envelope_bytes(frame_bytes: int) -> int:
-    """Return how long, in bytes, the JSON of a frame of so many bytes is.
+    """Return the length, in bytes, of the JSON of a frame of ``frame_bytes`` bytes.
 
     Examples
     --------
@@ -172,12 +175,12 @@ def envelope_bytes(frame_bytes: int) -> int:
 
 
 def to_json(frame: bytes | bytearray) -> bytes:
-    """Return the JSON of a frame."""
+    """Return the JSON text of a frame."""
     return b"".join((_BEGINNINGS[0], b64encode(frame), _END))
 
 
 def to_mapping(frame: bytes | bytearray) -> dict[str, object]:
-    """Return what the JSON of a frame stands for, to be written as JSON by somebody else."""
+    """Return the JSON object of a frame, for a caller that writes the JSON text itself."""
     return {"seqgc": _VERSION, "frame": b64encode(frame).decode("ascii")}
 
 
@@ -186,14 +189,14 @@ def from_json(
     *,
     max_bytes: int = MAX_FRAME_BYTES,
 ) -> bytes:
-    """Return the frame in a JSON text, or in what such a text was parsed to.
+    """Return the frame in an envelope, which is a JSON text or the object parsed from it.
 
-    What promises to be longer than ``max_bytes`` is refused before it is decoded.
+    A frame that would be longer than ``max_bytes`` is refused before it is decoded.
 
     Raises
     ------
     WireError
-        If it is no such JSON, its version is another, or the frame is too long or not base64.
+        If ``body`` is not an envelope of this version, or its frame is too long or not base64.
 
     Examples
     --------
@@ -208,13 +211,13 @@ def from_json(
         try:
             body = body.encode("ascii")
         except UnicodeEncodeError:
-            raise WireError("envelope has characters that neither JSON nor base64 needs") from None
+            raise WireError("envelope must be ASCII, and has other characters") from None
     if isinstance(body, bytes | bytearray | memoryview):
         _check_length(len(body) - _OVERHEAD_BYTES, max_bytes)
         end = len(body) - len(_END)
         for begin in _BEGINNINGS:
             if body[: len(begin)] == begin and body[max(len(begin), end) :] == _END:
-                with suppress(WireError):  # unusual, perhaps escaped: left to the parser
+                with suppress(WireError):  # characters may be escaped: leave it to the parser
                     return _decoded(memoryview(body)[len(begin) : end], max_bytes)
     try:
         if isinstance(body, bytes | bytearray | memoryview):
@@ -222,11 +225,13 @@ def from_json(
         else:
             envelope = msgspec.convert(body, _Envelope)
     except (ValueError, RecursionError) as error:
-        what = "holds no frame" if isinstance(error, msgspec.ValidationError) else "is not JSON"
-        raise WireError(f"envelope {what}: {one_line(error)}") from error
+        fault = "holds no frame" if isinstance(error, msgspec.ValidationError) else "is not JSON"
+        raise WireError(f"envelope {fault}: {one_line(error)}") from error
     if envelope.seqgc != _VERSION:
-        rule = f"has version {envelope.seqgc}, not {_VERSION}"
-        raise WireError(f"envelope {rule}: run one seqgc version everywhere")
+        raise WireError(
+            f"envelope has version {envelope.seqgc}, not {_VERSION}: run the same seqgc version "
+            "on master and workers"
+        )
     return _decoded(envelope.frame, max_bytes)
 
 

@@ -1,4 +1,4 @@
-"""A frame's bytes (`seqgc.wire` draws and explains them); what does not add up is a `WireError`."""
+"""Packing and unpacking of a frame's bytes, whose layout `seqgc.wire` explains."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MAGIC = b"SGCF"
 _UNSEALED = 1  # the flag of a frame without a digest
 _PREFIX = struct.Struct("<4sHH16s")  # magic, schema version, flags, digest
 _LENGTHS = struct.Struct("<IQ")  # of header and body
-_BEGIN = _PREFIX.size + _LENGTHS.size  # where the header begins
+_BEGIN = _PREFIX.size + _LENGTHS.size  # offset of the header
 _ALIGN = 16
 _DTYPES = ("<i8", "<u2", "<f2", "<f4", "<f8")
 
 
 def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> bytes:
-    """Return the frame of a header (JSON) and the arrays behind it."""
+    """Return the frame of a header (JSON) and the arrays of its body."""
     pieces = []
     for array in arrays:
         dtype = array.dtype.newbyteorder("<")
         if dtype.str not in _DTYPES:
-            raise WireError(f"arrays on the wire are {', '.join(_DTYPES)}; got {dtype.str}")
+            raise WireError(f"an array must be of {', '.join(_DTYPES)}; got {dtype.str}")
         pieces.append(np.ascontiguousarray(array, dtype=dtype).data)
     header += b" " * (-(_BEGIN + len(header)) % _ALIGN)
     body_bytes = sum(piece.nbytes for piece in pieces)
@@ -58,31 +58,31 @@ def unpack(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[me
         raise WireError(f"not a seqgc frame: it begins with {magic!r}, not {_MAGIC!r}")
     if version != SCHEMA_VERSION:
         raise WireError(
-            f"frame has schema version {version}, this side speaks {SCHEMA_VERSION}: run one seqgc "
-            "version on master and workers (`seqgc deploy` brings functions up to date)"
+            f"frame has schema version {version}, this side has {SCHEMA_VERSION}: run the same "
+            "seqgc version on master and workers (`seqgc deploy` updates functions)"
         )
-    if flags != (due := 0 if sealed else _UNSEALED):
-        raise WireError(f"frame has flags {flags} where {due} is due (1: no digest); drop it")
+    if flags != (expected := 0 if sealed else _UNSEALED):
+        raise WireError(f"frame's flags must be {expected} (1: no digest), got {flags}; drop it")
     header_bytes, body_bytes = _LENGTHS.unpack_from(frame, _PREFIX.size)
     _check_lengths(header_bytes, body_bytes, max_bytes=max_bytes)
     if (size := _BEGIN + header_bytes + body_bytes) != len(frame):
-        raise WireError(f"frame has {len(frame)} bytes where its prefix promises {size}")
+        raise WireError(f"frame has {len(frame)} bytes, its prefix announces {size}; drop it")
     if digest != (xxhash.xxh3_128_digest(frame[_PREFIX.size :]) if sealed else bytes(16)):
         raise WireError("frame is damaged: its digest does not match; ask for it again")
     return frame[_BEGIN : _BEGIN + header_bytes], Body(frame[_BEGIN + header_bytes :])
 
 
 class Body:
-    """The bytes behind a header, cut into the arrays that the header speaks of."""
+    """The bytes after a header, from which the arrays that it describes are taken in order."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._used = data, 0
 
     def take(self, dtype: np.dtype[Any], count: int) -> Array:
-        """Return the next ``count`` numbers, read-only: a view of the frame where it can be."""
+        """Return the next ``count`` numbers, read-only; a view of the frame if possible."""
         end = self._used + count * dtype.itemsize
         if end > (size := len(self._data)):
-            raise WireError(f"frame has {size} body bytes, its header speaks of {end} or more")
+            raise WireError(f"frame has {size} body bytes, its header describes {end} or more")
         array: Array = np.frombuffer(self._data[self._used : end], dtype.newbyteorder("<"))
         self._used = end
         array = array.astype(dtype, copy=False)
@@ -90,9 +90,9 @@ class Body:
         return array
 
     def finish(self) -> None:
-        """Insist that everything has been taken."""
+        """Check that every byte has been taken."""
         if (size := len(self._data)) != self._used:
-            raise WireError(f"frame has {size} body bytes, its header speaks of {self._used}")
+            raise WireError(f"frame has {size} body bytes, its header describes {self._used}")
 
 
 def _check_lengths(header_bytes: int, body_bytes: int, *, max_bytes: int) -> None:

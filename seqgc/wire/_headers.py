@@ -1,7 +1,8 @@
-"""Messages with arrays, as headers: what JSON says of them, and what their numbers in the body are.
+"""The JSON headers of messages with arrays.
 
-A message that makes no sense is a `WireError` before it is sent (``of``), and on arrival
-(``message``).
+Each header class converts in two directions. ``of`` makes the header and the arrays of its body
+from a message; ``message`` makes the message from both. Both raise `WireError` if the message is
+not valid.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from seqgc.wire._message_types import (
     WorkloadRef,
 )
 
-# ---- tasks: all points in one array, all coefficients in another ---------------------------------
+# ---- tasks --------------------------------------------------------------------------------------
 
 
 class _Weights(Record, frozen=True, kw_only=True):
@@ -67,12 +68,14 @@ class _Weights(Record, frozen=True, kw_only=True):
         return WeightRef(**asdict(self))
 
     def params(self, body: Body) -> FloatArray:
-        """Return the weights, which are next in the body, if they have the digest."""
+        """Return the weights, which are next in the body, after checking their digest."""
         params = body.take(np.dtype(self.dtype), self.size)
         little = params.astype(params.dtype.newbyteorder("<"), copy=False)
-        if (found := hashlib.sha256(little.data).hexdigest()) != self.digest:
-            got, due = found[:12], self.digest[:12]
-            raise WireError(f"weights of {self.model!r} have digest {got}… where {due}… is due")
+        if (digest := hashlib.sha256(little.data).hexdigest()) != self.digest:
+            got, expected = digest[:12], self.digest[:12]
+            raise WireError(
+                f"weights of {self.model!r} must have digest {expected}…, got {got}…; drop them"
+            )
         return params
 
 
@@ -89,8 +92,8 @@ class _Part(Record, frozen=True, kw_only=True):
         points, coefficients = np.shape(part.points), np.shape(part.coefficients)
         if len(points) != 1 or points != coefficients:
             raise WireError(
-                f"task for model {part.model!r}: points of shape {points} do not pair up with "
-                f"coefficients of shape {coefficients}"
+                f"task for model {part.model!r}: points and coefficients must be vectors of the "
+                f"same length, got shapes {points} and {coefficients}"
             )
         return cls(
             model=part.model,
@@ -118,7 +121,6 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
 
     @classmethod
     def of(cls, message: TaskMessage) -> tuple[TaskHeader, list[Array]]:
-        """Return a message's header, and its points and coefficients, part after part."""
         if not 0 <= message.delay_s < math.inf:
             raise WireError(f"a task's delay must be finite seconds >= 0; got {message.delay_s}")
         items = message.task.items
@@ -136,7 +138,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         return header, [points.astype(np.int64, copy=False), coefficients]
 
     def message(self, body: Body) -> TaskMessage:
-        """Return the message of this header; its parts are views of the arrays behind it."""
+        """Return the message; its parts are views of the body's arrays."""
         count = sum(part.count for item in self.items for part in item.parts)
         points = body.take(np.dtype(np.int64), count)
         coefficients = body.take(np.dtype(np.float64), count)
@@ -151,9 +153,10 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
             rounding_seed=self.rounding_seed,
             code=self.subject.code,
         )
-        got, due = self.subject.weights_digest[:12], message.subject.weights_digest[:12]
-        if self.subject.weights_digest != message.subject.weights_digest:
-            raise WireError(f"task frame is about weights {got!r}…, its task about {due!r}…")
+        if (got := self.subject.weights_digest) != (expected := message.subject.weights_digest):
+            raise WireError(
+                f"task frame names weights {got[:12]!r}…, its task uses {expected[:12]!r}…"
+            )
         return message
 
     def _work_items(self, points: Array, coefficients: Array) -> Iterator[WorkItem]:
@@ -175,7 +178,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
 
 
 class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
-    """An `InvokeMessage`; behind its task's arrays, those of the ``weights`` that travel along."""
+    """An `InvokeMessage`; the body is its task's arrays, then the arrays of ``weights``."""
 
     request: TaskHeader
     workload: WorkloadRef
@@ -185,8 +188,7 @@ class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
 
     @classmethod
     def of(cls, message: InvokeMessage) -> tuple[InvokeHeader, list[Array]]:
-        """Return a message's header, its task's arrays, and the weights that travel along."""
-        _ = message.workload.canonical  # refuses what the other side could not key its memory by
+        _ = message.workload.canonical  # raises if the receiver could not use it as a key
         request, arrays = TaskHeader.of(message.request)
         for ref, params in message.weights:
             if np.shape(params) != (ref.size,) or params.dtype.name != ref.dtype:
@@ -204,7 +206,6 @@ class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
         return header, [*arrays, *(params for _, params in message.weights)]
 
     def message(self, body: Body) -> InvokeMessage:
-        """Return the message of this header and the arrays behind it."""
         request = self.request.message(body)
         _ = self.workload.canonical
         return InvokeMessage(
@@ -228,20 +229,20 @@ def _check_slots(slots: Sequence[int], kind: str) -> None:
         raise WireError(f"{kind} frame repeats a slot: {slots[:100]}")
 
 
-# ---- results: each in the payload format that its message names ----------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 _Piece: TypeAlias = tuple[Count, int]  # length, exponent
 
 
 class _Slot(Record, frozen=True, kw_only=True):
-    """One result: its pieces, laid end to end, are its numbers."""
+    """One result, the concatenation of its pieces."""
 
     slot: Count
     pieces: Annotated[list[_Piece], Meta(min_length=1, max_length=MAX_PIECES)]
 
 
 class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
-    """Results without their numbers; ``dtype`` is theirs before and after they travelled."""
+    """A `ResultMessage`; the body is its values. ``dtype`` is that of the results in memory."""
 
     subject: Subject
     payload: Payload | None
@@ -252,7 +253,6 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
 
     @classmethod
     def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
-        """Return a message's header, and its results' values, slot after slot."""
         vectors = {slot: np.asarray(vector) for slot, vector in message.results.items()}
         dtypes = [vector.dtype for vector in vectors.values()]
         for vector in vectors.values():
@@ -278,7 +278,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
         return header, arrays
 
     def message(self, body: Body) -> ResultMessage:
-        """Return the message of this header and the values behind it; its results are read-only."""
+        """Return the message; its results are read-only."""
         _check_slots([each.slot for each in self.results], "result")
         try:
             return ResultMessage(
@@ -313,24 +313,25 @@ HEADERS: Final[Mapping[type, Any]] = {
 
 
 def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Quantized]:
-    """Return a result's pieces as they travel; in one piece if nothing has to be scaled."""
+    """Return a result's pieces in the message's format; one piece if nothing has to be scaled."""
     lengths = (message.pieces or {}).get(slot, (vector.size,))
     if not 1 <= len(lengths) <= MAX_PIECES or min(lengths) < 0 or sum(lengths) != vector.size:
         raise WireError(
             f"a result of {vector.size} numbers must be 1 to {MAX_PIECES} pieces of lengths >= 0 "
-            f"that add up to it; got {len(lengths)}: {str(list(lengths[:8]))[:100]}"
+            f"with this sum; got {len(lengths)} pieces: {str(list(lengths[:8]))[:100]}"
         )
     payload: Payload = message.payload or vector.dtype.name  # type: ignore[assignment]
     seed = message.rounding_seed
 
-    def rng(piece: int) -> np.random.Generator | None:  # of its own: no model moves another's bits
+    # Each piece has its own generator, so that a model's bits do not depend on the other models.
+    def rng(piece: int) -> np.random.Generator | None:
         if seed is None:
             return None
         return np.random.default_rng([seed, *message.subject.address, slot, piece])
 
     try:
-        whole = len(lengths) == 1 or ports.payload_format(payload).holds(vector.dtype)
-        parts = [vector] if whole else np.split(vector, np.cumsum(lengths)[:-1])
+        is_one_piece = len(lengths) == 1 or ports.payload_format(payload).holds(vector.dtype)
+        parts = [vector] if is_one_piece else np.split(vector, np.cumsum(lengths)[:-1])
         return [ports.quantize(part, payload, rng=rng(i)) for i, part in enumerate(parts)]
     except ParameterError as error:
         raise WireError(f"a result cannot be sent: {error}") from error

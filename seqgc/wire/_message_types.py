@@ -1,12 +1,18 @@
-"""What master and workers say to each other.
+"""The messages between a master and its workers.
 
-Master to worker: a `TaskMessage`, a `CancelMessage`. Worker to master: a `ReadyMessage`, then per
-task a `ResultMessage` or a `FailureMessage`. A function that knows nothing of the run is asked by
-an `InvokeMessage`, and may answer with a `ReceiptMessage`: the result is in the store. One that is
-to stay is invoked by a `StayMessage`, calls its master, and is asked over that connection; either
-side says by a `LeaveMessage` that it is to end.
+=================  ===================  ============================================================
+from master        `TaskMessage`        compute this task
+                   `CancelMessage`      drop the tasks of a round
+                   `InvokeMessage`      compute this task, for a function that does not know the run
+                   `StayMessage`        call the master and serve it, for a function that stays
+from worker        `ReadyMessage`       tasks are welcome
+                   `ResultMessage`      the results of a task
+                   `FailureMessage`     the task cannot be computed
+                   `ReceiptMessage`     the results are in the store
+from either        `LeaveMessage`       the function is going to leave, or is asked to leave
+=================  ===================  ============================================================
 
-Messages without arrays are msgspec structs: each is its own header on the wire, and msgspec checks
+A message without arrays is a msgspec struct, which is its own header on the wire. msgspec checks
 its fields while it reads them from a frame.
 """
 
@@ -31,27 +37,28 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
 
-MAX_PIECES = 4096  # of one result; each costs the receiver a call, however short it is
+MAX_PIECES = 4096  # of one result; each costs the receiver a call
 _MAX_CODE_CHARACTERS = 100
 
 # Beyond 2**53 a JSON number is not exact everywhere.
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256, hexadecimal
-Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # what `one_line` leaves
+Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # `one_line` cuts a text to this length
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object of a header: its fields, no others, of their types and ranges."""
+    """A JSON object in a header, with no fields but the declared ones."""
 
 
-# ---- what a task is about -----------------------------------------------------------------------
+# ---- parts of messages --------------------------------------------------------------------------
 
 
 class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
-    """What a worker computes: the name of a factory in its image, and the factory's settings.
+    """The name of a factory in the worker's image, and the factory's settings.
 
-    Nothing in it is code, or a path to code: a name that the image has not registered is refused.
+    It contains no code and no path to code. A worker refuses a name that its image does not
+    register.
 
     Examples
     --------
@@ -64,41 +71,45 @@ class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
 
     @property
     def canonical(self) -> str:
-        """The same text for the same workload; `WireError` if a setting has no JSON form (NaN)."""
+        """The workload as JSON text; equal workloads have equal texts.
+
+        Raise `WireError` if a setting has no JSON form, such as NaN.
+        """
         try:
             return json.dumps(
                 [self.name, self.settings], sort_keys=True, separators=(",", ":"), allow_nan=False
             )
         except (TypeError, ValueError, RecursionError) as error:
-            rule = f"workload {self.name!r} has a setting without JSON form"
-            raise WireError(f"{rule}: {one_line(error)}") from error
+            raise WireError(
+                f"workload {self.name!r} has a setting without JSON form: {one_line(error)}"
+            ) from error
 
 
 class StoreRef(Record, frozen=True, kw_only=True):
-    """Where weights are, and where answers go that are too large for a reply.
+    """A reference to the store of weights, and of answers that are too large for a reply.
 
-    ``location``: of a directory its path below the mount, which each side mounts where it likes; of
-    S3 ``s3://bucket/prefix``; of ``inline`` nothing.
+    ``location`` is the directory's path below the mount (each side chooses its mount point),
+    ``s3://bucket/prefix``, or empty for ``inline``.
     """
 
     kind: StoreKind
     location: Annotated[str, Meta(max_length=1000)] = ""
 
     def is_of(self, run_id: str) -> bool:
-        """Whether nothing there is another run's: a location's last part is its run's id.
+        """Check that the location belongs to the run: its last path component is the run's id.
 
-        Neither nothing nor a dot is a part: a path of it is that of the part before.
+        An empty component or a dot does not count, since such a path is that of its parent.
         """
         last = self.location.rpartition("/")[2]
         return self.kind == "inline" or (last == run_id and last not in ("", "."))
 
 
 class Subject(Record, frozen=True, kw_only=True):
-    """Which task a message is, or answers.
+    """The identity of a task, which the task and all its answers carry.
 
-    ``code`` names the code that the round uses. ``weights_digest`` is that of all the weights that
-    the task uses: their own if there is one version, else that of their digests, sorted; empty if
-    there are none.
+    ``code`` names the round's gradient code. ``weights_digest`` covers all weights that the task
+    uses. It is empty if the task uses no weights, the digest of the weights if there is one
+    version, and otherwise the SHA-256 of the sorted digests.
     """
 
     round: Count
@@ -109,7 +120,7 @@ class Subject(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> tuple[int, int, int]:
-        """Round, worker, attempt: no two tasks of a run have the same."""
+        """Round, worker and attempt, which are unique in a run."""
         return self.round, self.worker, self.attempt
 
 
@@ -118,10 +129,11 @@ class Subject(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskMessage:
-    """A task; it is to be answered no earlier than ``delay_s`` seconds after it was received.
+    """A task for a worker.
 
-    ``payload`` and ``rounding_seed`` are what its `ResultMessage` is to have; ``code`` (at most 100
-    characters) names the code that the round uses.
+    The worker answers no earlier than ``delay_s`` seconds after it received the task. ``payload``
+    and ``rounding_seed`` are passed on to the `ResultMessage`. ``code`` (at most 100 characters)
+    names the round's gradient code.
     """
 
     task: Task
@@ -132,29 +144,34 @@ class TaskMessage:
 
     @property
     def subject(self) -> Subject:
-        """What the task's own header and all its answers say of it; `WireError` if it cannot."""
+        """The task's identity; raise `WireError` if the code's name is too long."""
         if len(self.code) > _MAX_CODE_CHARACTERS:
             rule = f"at most {_MAX_CODE_CHARACTERS} characters"
-            raise WireError(f"a code's name has {rule}; got {len(self.code)}: shorten it")
-        task, code = self.task, self.code
+            raise WireError(f"a code's name must have {rule}; got {len(self.code)}: shorten it")
+        task = self.task
         digests = sorted({part.weights.digest for item in task.items for part in item.parts})
-        own = "".join(digests)
+        digest = "".join(digests)
         if len(digests) > 1:
-            own = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-        round, worker, attempt = task.round, task.worker, task.attempt
-        return Subject(round=round, worker=worker, attempt=attempt, code=code, weights_digest=own)
+            digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return Subject(
+            round=task.round,
+            worker=task.worker,
+            attempt=task.attempt,
+            code=self.code,
+            weights_digest=digest,
+        )
 
     def result(
         self, results: Mapping[int, FloatArray], flaws: Mapping[str, Flaw] = MappingProxyType({})
     ) -> ResultMessage:
         """Return the answer with these results, by slot, and their known ``flaws``, by model.
 
-        If a result has the pieces that its parts name (`WeightedPoints.pieces`), each piece is
-        rounded at a scale of its own. With one scale for all, a large loss would cost a small
-        gradient its bits, and one model would cost another.
+        Each piece of a result (`WeightedPoints.pieces`) is rounded at its own scale. With a common
+        scale, a large loss would cost a small gradient its bits, within a model and between models.
 
-        A part that is not finite is zeros in the message, and its model is named there: it has
-        diverged, or a loss of it is undefined, and the other models' parts are as good as ever.
+        If a model's part is not finite, the model has diverged, or one of its losses is undefined.
+        The message then holds zeros for the part and names the model among the flaws. The parts of
+        the other models are not affected.
         """
         finite, flaws = dict(results), dict(flaws)
         pieces = {}
@@ -162,8 +179,8 @@ class TaskMessage:
             vector = results[item.slot]
             lengths = [n for part in part_lengths(item, vector.size) for n in part]
             pieces[item.slot] = tuple(lengths) if len(lengths) <= MAX_PIECES else (vector.size,)
-            finite[item.slot], wrong = without_diverged(item, vector)
-            flaws = wrong | flaws
+            finite[item.slot], diverged = without_diverged(item, vector)
+            flaws = diverged | flaws
         return ResultMessage(
             subject=self.subject,
             results=finite,
@@ -174,48 +191,50 @@ class TaskMessage:
         )
 
     def failure(self, reason: str, *, final: bool = False) -> FailureMessage:
-        """Return the answer that there will be none."""
+        """Return the message that the task will not be computed."""
         return FailureMessage(subject=self.subject, reason=reason, final=final)
 
     def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
-        """Return the answer that the results' frame is in the store, under the key due to it."""
+        """Return the message that the results' frame is in the store."""
         key = self._key(digest)
         return ReceiptMessage(subject=self.subject, key=key, digest=digest, size_bytes=size_bytes)
 
     def check(self, answer: AnswerMessage) -> None:
-        """Raise `WireError` unless ``answer`` is one to this task.
+        """Raise `WireError` unless ``answer`` belongs to this task.
 
-        It is of its round, worker, attempt, code and weights; results are its slots', in its
-        format; a receipt's key is the answer's own.
+        It must have the task's subject, slots and payload; a receipt must have the key that
+        follows from its digest.
         """
         subject = self.subject
         for name in Subject.__struct_fields__:
-            got, due = getattr(answer.subject, name), getattr(subject, name)
-            if got != due:
-                raise WireError(f"answer has {name} {got!r} where {due!r} was asked for; drop it")
+            _require_equal(name, getattr(answer.subject, name), getattr(subject, name))
         if isinstance(answer, ResultMessage):
-            slots, payload = sorted(item.slot for item in self.task.items), self.payload
-            if (got := sorted(answer.results)) != slots:
-                raise WireError(f"answer has slots {got} where {slots} were asked for; drop it")
-            if (got := answer.payload) != payload:
-                raise WireError(f"answer has payload {got} where {payload} was asked for; drop it")
+            slots = sorted(item.slot for item in self.task.items)
+            _require_equal("slots", sorted(answer.results), slots)
+            _require_equal("payload", answer.payload, self.payload)
             models = {part.model for item in self.task.items for part in item.parts}
-            if strange := sorted(answer.flaws.keys() - models):
-                raise WireError(f"answer is about model {strange[0]!r}, which was not asked for")
-        elif isinstance(answer, ReceiptMessage) and answer.key != (due := self._key(answer.digest)):
-            raise WireError(f"answer has key {answer.key!r} where {due!r} is due; drop it")
+            if unknown := sorted(answer.flaws.keys() - models):
+                raise WireError(f"answer names model {unknown[0]!r}, which its task does not")
+        elif isinstance(answer, ReceiptMessage):
+            _require_equal("key", answer.key, self._key(answer.digest))
 
     def _key(self, digest: str) -> str:
-        """Return the answer's key: with its digest, no other answer can take its place."""
+        # The digest in it keeps another answer from taking this one's place.
         return f"result-{self.task.round}-{self.task.worker}-{self.task.attempt}-{digest[:32]}"
+
+
+def _require_equal(name: str, got: object, expected: object) -> None:
+    if got != expected:
+        raise WireError(f"answer has {name} {got!r}, its task has {expected!r}; drop it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InvokeMessage:
-    """A task for a function that knows nothing of the run: everything it needs, or where it is.
+    """A task for a function that knows nothing of the run, with everything that it needs.
 
-    A reply of more than ``inline_limit_bytes``, as JSON, goes into the store, and its receipt is
-    the answer. ``weights`` are those that travel along; others are in the store.
+    If the reply would have more than ``inline_limit_bytes`` as JSON, it goes into the store, and
+    the function answers with a receipt. ``weights`` travel with the message; the task's other
+    weights are in the store.
     """
 
     request: TaskMessage
@@ -226,13 +245,16 @@ class InvokeMessage:
 
 
 class StayMessage(Record, frozen=True, kw_only=True, tag="stay"):
-    """An invocation to call the master at ``host``:``port``, and to serve as ``worker`` from there.
+    """An invocation that asks a function to call the master at ``host``:``port`` and to serve it.
 
-    ``call`` names it there and ``token`` proves it, both random, hexadecimal; ``certificate`` (PEM)
-    is the master's, empty if the connection is not encrypted. What is to be computed and where
-    weights are is as in an `InvokeMessage`. All times are seconds: of a heartbeat; from when the
-    invocation was received until the function says that it is going to leave, until it ends
-    whatever it does, and until it may be ready (0 but where a slow start is injected).
+    The function serves as ``worker``. ``call`` identifies the call and ``token`` proves it; both
+    are random and hexadecimal. ``certificate`` (PEM) is the master's, and empty if the connection
+    is not encrypted. ``workload`` and ``store`` are as in an `InvokeMessage`.
+
+    A heartbeat is sent every ``beat_s`` seconds. The other times are seconds since the invocation
+    was received: at ``leave_s`` the function says that it is going to leave, at ``end_s`` it ends
+    even if it is busy, and before ``start_s`` it does not report that it is ready (this injects a
+    slow start).
     """
 
     worker: Count
@@ -253,7 +275,7 @@ class StayMessage(Record, frozen=True, kw_only=True, tag="stay"):
 
 
 class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
-    """Whatever ``worker`` still does for ``round`` is of no use, every attempt of it."""
+    """A request to drop all that ``worker`` has still to do for ``round``, in every attempt."""
 
     round: Count
     worker: Count
@@ -266,12 +288,12 @@ class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
 class ResultMessage:
     """A task's results by slot: finite vectors of one dtype, float32 or float64.
 
-    They travel in the format ``payload`` (None: their own dtype), and arrive as what that format
-    made of them. With a ``rounding_seed``, 0 to 2**53, rounding is stochastic, each result's by a
-    generator of its own, seeded with that, the subject's address and the slot. ``pieces`` are
-    lengths, by slot, that add up to the result's: each piece is scaled on its own before it is
-    rounded (not kept on arrival). ``flaws`` are what is wrong with results, by the models whose
-    they are: zeros stand in their places.
+    They travel in the format ``payload`` (None: their own dtype) and arrive rounded to it. With a
+    ``rounding_seed``, 0 to 2**53, rounding is stochastic: each piece has its own generator, seeded
+    with this seed, the subject's address, the slot and the piece. ``pieces`` are lengths, by slot,
+    whose sum is the result's length: each piece is scaled separately before it is rounded.
+    ``pieces`` are not kept on arrival. ``flaws`` describe failed parts by model; the results hold
+    zeros in their place.
     """
 
     subject: Subject
@@ -283,9 +305,9 @@ class ResultMessage:
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
-    """A task that will not be answered; ``reason`` becomes one printable line.
+    """The message that a task will not be computed; ``reason`` is cut to one printable line.
 
-    ``final``: the run is to end, as the worker has other code or data than the master.
+    If it is ``final``, the worker has other code or data than the master, and the run must end.
     """
 
     subject: Subject
@@ -297,10 +319,10 @@ class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
 
 
 class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
-    """A task's answer is in the store: the frame of its `ResultMessage`, under ``key``.
+    """The message that the frame of a `ResultMessage` is in the store, under ``key``.
 
-    `TaskMessage.receipt` makes it: there is one key for a task's answer, its digest given. That is
-    the SHA-256 of the frame's ``size_bytes`` bytes, hexadecimal.
+    `TaskMessage.receipt` makes it. ``digest`` is the SHA-256 of the frame, hexadecimal, and
+    ``size_bytes`` the frame's size.
     """
 
     subject: Subject
@@ -310,24 +332,25 @@ class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
 
 
 class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
-    """The worker takes tasks from now on; or never will, because of ``problem``, if not empty.
+    """The message that a worker accepts tasks or, if ``problem`` is not empty, never will.
 
-    ``final`` is as of a `FailureMessage`.
+    ``final`` is as in a `FailureMessage`.
     """
 
     worker: Count
     problem: Line = ""
     final: bool = False
 
-    def __post_init__(self) -> None:  # one printable line
+    def __post_init__(self) -> None:
         force_setattr(self, "problem", one_line(self.problem))
 
 
 class LeaveMessage(Record, frozen=True, kw_only=True, tag="leave"):
-    """Whoever serves as ``worker`` is going to leave, or is asked to; ``reason`` becomes one line.
+    """The message that the function serving as ``worker`` is going to leave, or is to leave.
 
-    A function that was asked to hands back what it has not begun, and ``keeps`` the tasks (round,
-    attempt) that it is still going to answer. None: nothing is handed back yet.
+    A function that is asked to leave hands back the tasks it has not begun, and lists in ``keeps``
+    the tasks (round, attempt) that it will still answer. If ``keeps`` is None, nothing is handed
+    back yet.
     """
 
     worker: Count

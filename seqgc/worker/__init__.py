@@ -13,8 +13,8 @@ from seqgc.worker._own_functions import own_module as own_module
 from seqgc.worker._own_functions import require_arguments as require_arguments
 from seqgc.worker._own_functions import require_known as require_known
 from seqgc.worker._progress import PROGRESS as PROGRESS
-from seqgc.worker._progress import Progress as Progress
 from seqgc.worker._progress import Sighting as Sighting
+from seqgc.worker._progress import WorkerProgress as WorkerProgress
 from seqgc.worker._serving import Connection as Connection
 from seqgc.worker._serving import TaskServer as TaskServer
 from seqgc.worker._workloads import FACTORIES as FACTORIES

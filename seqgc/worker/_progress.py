@@ -1,4 +1,4 @@
-"""`Progress`: the task and model that a process is computing, to be read from outside.
+"""The task and model that a process is computing, to be read from outside.
 
 A process that dies, or hangs, can report nothing. So each worker process shares memory with its
 master. It writes there which task it has begun, and the model of each part before it computes the
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-__all__ = ["PROGRESS", "Progress", "Sighting"]
+__all__ = ["PROGRESS", "Sighting", "WorkerProgress"]
 
 _LAYOUT = struct.Struct("<?qqddH800s")  # a name has 200 characters at most
 
@@ -32,20 +32,20 @@ class Sighting:
     model_began_at: float
 
 
-class Progress:
+class WorkerProgress:
     """Writes what this process computes into ``memory`` of `BYTES` bytes, once that is attached.
 
     Examples
     --------
-    >>> memory, progress = bytearray(Progress.BYTES), Progress()
+    >>> memory, progress = bytearray(WorkerProgress.BYTES), WorkerProgress()
     >>> progress.attach(memoryview(memory))
     >>> progress.begin(7, 0)
     >>> progress.enter("net")
-    >>> seen = Progress.read(memoryview(memory))
+    >>> seen = WorkerProgress.read(memoryview(memory))
     >>> seen.round, seen.attempt, seen.model
     (7, 0, 'net')
     >>> progress.end()
-    >>> Progress.read(memoryview(memory)) is None
+    >>> WorkerProgress.read(memoryview(memory)) is None
     True
     """
 
@@ -96,5 +96,5 @@ class Progress:
         )
 
 
-PROGRESS: Final = Progress()
+PROGRESS: Final = WorkerProgress()
 """The progress of this process."""

@@ -111,9 +111,7 @@ def test_an_invocation_tells_its_run() -> None:
 
 def test_a_function_takes_nothing_but_invocations() -> None:
     frame = encode(asked(), run_id=RUN)
-    with pytest.raises(
-        WireError, match="asked by an InvokeMessage or StayMessage; got a TaskMessage"
-    ):
+    with pytest.raises(WireError, match="InvokeMessage or StayMessage; got a TaskMessage"):
         decode_invocation(frame)
 
 
@@ -121,7 +119,7 @@ def test_a_task_about_other_weights_than_its_frame_says_is_refused() -> None:
     frame = tampered(
         asked(ref_of(np.ones(2))), setting("subject", "weights_digest", value="0" * 64)
     )
-    with pytest.raises(WireError, match="task frame is about weights '000000000000'…"):
+    with pytest.raises(WireError, match="weights '000000000000'…"):
         decode(frame, run_id=RUN)
 
 
@@ -141,13 +139,13 @@ INLINE = ("weights", 0)
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (setting(*INLINE, "digest", value="0" * 64), "where 000000000000… is due"),
+        (setting(*INLINE, "digest", value="0" * 64), "must have digest 000000000000…"),
         (setting(*INLINE, "digest", value="x"), "at `$.message.weights[0].digest`"),
-        (setting(*INLINE, "size", value=2), "have digest fc62429c3e69… where b0c45303f7f1… is due"),
-        (setting(*INLINE, "size", value=2**50), "its header speaks of 9007199254741024 or more"),
-        (setting(*INLINE, "dtype", value="float32"), "where b0c45303f7f1… is due"),
+        (setting(*INLINE, "size", value=2), "must have digest b0c45303f7f1…, got fc62429c3e69…"),
+        (setting(*INLINE, "size", value=2**50), "its header describes 9007199254741024 or more"),
+        (setting(*INLINE, "dtype", value="float32"), "must have digest b0c45303f7f1…"),
         (setting(*INLINE, "dtype", value="object"), "Invalid enum value 'object'"),
-        (setting("weights", value=[]), "56 body bytes, its header speaks of 32"),
+        (setting("weights", value=[]), "56 body bytes, its header describes 32"),
         (setting("store", "kind", value="pickle"), "Invalid enum value 'pickle'"),
         (setting("store", "location", value="x" * 1001), "Expected `str` of length <= 1000"),
         (setting("workload", "name", value=3), "Expected `str`, got `int`"),
@@ -199,7 +197,7 @@ def test_a_setting_that_json_cannot_say_is_not_sent(value: Any) -> None:
 
 def test_a_code_of_more_than_100_characters_is_not_sent() -> None:
     assert encode(asked(code="c" * 100), run_id=RUN)
-    with pytest.raises(WireError, match="at most 100 characters; got 101"):
+    with pytest.raises(WireError, match="100 characters; got 101"):
         encode(asked(code="c" * 101), run_id=RUN)
 
 
@@ -231,7 +229,7 @@ def test_an_answer_to_something_else_is_refused_by_what_is_wrong(change: dict[st
         message.check(answer)
         (name,) = change
         subject = msgspec.structs.replace(answer.subject, **change)
-        with pytest.raises(WireError, match=rf"answer has {name} .* was asked for; drop it"):
+        with pytest.raises(WireError, match=rf"answer has {name} "):
             message.check(changed(answer, subject=subject))
 
 
@@ -243,7 +241,7 @@ def test_a_receipt_for_what_is_not_this_answers_key_is_refused(key: str) -> None
     receipt = message.receipt(digest="0" * 64, size_bytes=9)
     assert receipt.key == "result-2-1-0-" + "0" * 32
     message.check(receipt)
-    with pytest.raises(WireError, match=r"answer has key .* where 'result-2-1-0-0*' is due"):
+    with pytest.raises(WireError, match=r"answer has key .*'result-2-1-0-0*'"):
         message.check(changed(receipt, key=key))
 
 
@@ -251,9 +249,9 @@ def test_results_of_other_slots_or_in_another_format_are_refused() -> None:
     message = asked(ref_of(np.ones(2)))
     answer = message.result({0: np.ones(2)})
     for results in ({}, {1: np.ones(2)}, {0: np.ones(2), 1: np.ones(2)}):
-        with pytest.raises(WireError, match=r"answer has slots .* where \[0\] were asked for"):
+        with pytest.raises(WireError, match=r"answer has slots .*\[0\]"):
             message.check(dataclasses.replace(answer, results=results))
-    with pytest.raises(WireError, match="answer has payload float16 where None was asked for"):
+    with pytest.raises(WireError, match=r"payload 'float16', .*None"):
         message.check(dataclasses.replace(answer, payload="float16"))
 
 
