@@ -1,15 +1,18 @@
-"""`Defence`: how work is shared out so that slow workers do not hold it up; the `Entry` of a name.
+"""`Defence`: a strategy against stragglers; its registered names, and how it cuts a batch.
 
-There are two kinds. A `Scheme` decides before a round who computes what in it, and codes so that
-it can do without some; `Deal` decides nothing before a worker is there to do it. What is the same
-for both stands here: how a batch is cut, what a worker has to do, how the command line spells it.
+There are two kinds. A `Scheme` decides before each round what every worker computes, and codes the
+work so that some answers may be missing. Other defences, such as `Deal`, assign work only when a
+worker is free. This module holds what both have in common: how a batch is cut into chunks, how much
+each worker computes, and how the command line spells a defence.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Literal, TypeAlias, get_args, get_type_hints
 
@@ -17,14 +20,14 @@ import numpy as np
 
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, IntArray
-from seqgc.schemes._cut import even_cut
-from seqgc.schemes._grid import Grid
 
 Kind: TypeAlias = Literal["exact", "approximate", "stale"]
+# Quotas this close to an integer are rounded to it: they were computed as batch * (a / b).
+_QUOTA_DECIMALS = 9
 
 
 class Defence(ABC):
-    """How work is shared out; frozen, picklable, ``eval(repr(x)) == x``, with a name (`Entry`)."""
+    """A strategy against stragglers; frozen, picklable, ``eval(repr(x)) == x``, with a name."""
 
     n: int
     """Workers."""
@@ -36,36 +39,36 @@ class Defence(ABC):
 
     @abstractmethod
     def jobs_in_flight(self, bundles: int) -> int:
-        """Return how many jobs are under way at once, where so many bundles of models take turns.
+        """Return the number of jobs in flight at a time if this many bundles of models take turns.
 
-        When job ``t`` begins, all jobs up to ``t`` minus this have been decoded.
+        When job ``t`` begins, all jobs up to ``t`` minus this number have been decoded.
         """
 
     def jobs_read(self, bundles: int) -> int:
-        """Return of how many jobs, the latest included, some task of use may read the weights.
+        """Return the number of most recent jobs whose weights a task may still read.
 
-        These are those under way, and where late answers are taken, jobs that tasks of theirs are
-        of beside the job whose result is awaited.
+        These are the jobs in flight. If late answers are used, earlier jobs are added, because the
+        task of a late answer may contain mini-tasks of such jobs, too.
         """
         return self.jobs_in_flight(bundles)
 
     @abstractmethod
     def fitted(self, bundles: int) -> Defence:
-        """Return this defence with what it leaves open decided for so many bundles of models."""
+        """Return this defence with its open parameters chosen for this many bundles of models."""
 
     @property
     @abstractmethod
     def worker_loads(self) -> FloatArray:
-        """(n,) the most of a batch that each worker touches in a round, as a fraction of it."""
+        """(n,) the largest fraction of a batch that each worker computes in a round."""
 
     @property
     @abstractmethod
     def exact(self) -> bool:
-        """Whether every decoded gradient is the gradient, and none an approximation."""
+        """True if all decoded gradients are exact, and none is an approximation."""
 
     @property
     def kind(self) -> Kind:
-        """What gradients are; "stale" ones are computed on weights that lack earlier updates."""
+        """The kind of gradients; "stale" ones are computed on weights that lack earlier updates."""
         return "exact" if self.exact else "approximate"
 
     @property
@@ -75,31 +78,31 @@ class Defence(ABC):
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Defence]:  # noqa: ARG003 (for overriding)
-        """Yield what a search should look at, smaller parameters first; nothing by default."""
+        """Yield the defences that a search should try, smaller parameters first; default: none."""
         return ()
 
     @classmethod
     def further_names(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return names beyond those registered, each with the fields that it fixes.
+        """Return further names, each with the values of fields that it stands for.
 
-        For a class that takes a part which others register, such as a kind of code: each part is
-        known by a name of its own at once.
+        A class can override this if one of its fields refers to something with a registry of its
+        own, such as a kind of code: each registered kind then has a name without further steps.
         """
         return {}
 
     def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
-        """Return how many of the chunks' data points each worker touches in a round at most, (n,).
+        """Return the most data points of the chunks that each worker touches in a round, (n,).
 
-        None: it has not been worked out; then batches are cut by largest remainder, and loads are
-        nominal.
+        None means that the class does not know: then batches are cut by largest remainder, and
+        loads are nominal.
         """
         return None
 
     def cut(self, batch_size: int) -> IntArray:
-        """Return how many of a batch's data points each chunk takes, (num_chunks,), read-only.
+        """Return the number of data points in each chunk of a batch, (num_chunks,), read-only.
 
-        They sum to the batch, and the busiest worker touches as few as may be; chunks may be empty.
-        `ParameterError`: ``batch_size < 1``.
+        They sum to the batch size, and are chosen so that the busiest worker touches few points.
+        Chunks may be empty. Raises `ParameterError` if ``batch_size < 1``.
 
         Examples
         --------
@@ -111,9 +114,9 @@ class Defence(ABC):
         return _cut(self, batch_size)
 
     def loads_of(self, batch_size: int | None) -> FloatArray:
-        """Return the loads (n,) where batches of a size are cut to whole points; None: the nominal.
+        """Return the loads (n,) for batches of this size, cut to whole points; None: nominal loads.
 
-        Workers that have equal loads but for that are all charged what the busiest one touches.
+        If all nominal loads are equal, each worker gets the load of the busiest one.
         """
         return self.worker_loads if batch_size is None else _cut_loads(self, batch_size)
 
@@ -125,22 +128,25 @@ class Defence(ABC):
     @property
     @abstractmethod
     def load_lower_bound(self) -> float:
-        """Lower bound on the load of anything exact that promises as much, and is as quick."""
+        """Lower bound on the load of any exact defence with the same promise and delay."""
 
     @property
     def spec(self) -> str:
-        """The scheme as the command line spells it, for `parse_scheme`; see `entry_of`."""
+        """The spelling on the command line, which `parse_scheme` reads; see `entry_of`."""
         return entry_of(self).spec(self)
 
     def _keep_integers(self, *arguments: str) -> None:
-        """Have these fields be Python's integers (numpy's overflow, and stay in `repr`); n >= 1."""
+        """Convert these fields to Python integers, and check that ``n >= 1``.
+
+        NumPy's integers would overflow, and show in the `repr`.
+        """
         for argument in arguments:
             object.__setattr__(self, argument, require_int(argument, getattr(self, argument)))
         if self.n < 1:
             raise ParameterError("n", "must be >= 1 (workers)", self.n)
 
     def _equal_loads(self, load: float) -> FloatArray:
-        """Return `worker_loads` of a scheme in which every worker has the same load."""
+        """Return `worker_loads` of a scheme in which all workers have the same load."""
         return _equal_loads(self.n, load)
 
 
@@ -155,7 +161,7 @@ def _cut(scheme: Defence, batch_size: int) -> IntArray:
     return even_cut(batch_size, fractions, touched=scheme.points_touched, least=least)
 
 
-@lru_cache(maxsize=2**15)  # a search asks again for every closing rule
+@lru_cache(maxsize=2**15)  # a search asks once for every closing rule
 def _cut_loads(scheme: Defence, batch_size: int) -> FloatArray:
     nominal, touched = scheme.worker_loads, scheme.points_touched(_cut(scheme, batch_size))
     if touched is None:
@@ -167,9 +173,9 @@ def _cut_loads(scheme: Defence, batch_size: int) -> FloatArray:
     return loads
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Entry:
-    """A name that specs begin with: a scheme's class, and the fields that the name fixes."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SchemeEntry:
+    """A name of a scheme: its class, and the values of fields that the name stands for."""
 
     name: str
     kind: type[Defence]
@@ -177,10 +183,10 @@ class Entry:
 
     @cached_property
     def _fields(self) -> dict[str, dataclasses.Field[object]]:
-        """What a spec names: the other fields, but for ``n``."""
-        fields = dataclasses.fields(self.kind)  # type: ignore[arg-type]  # `register` saw to it
-        left_out = {"n", *self.fixed}
-        return {each.name: each for each in fields if each.init and each.name not in left_out}
+        """The fields that a spec may set: all but ``n`` and the fixed ones."""
+        fields = dataclasses.fields(self.kind)  # type: ignore[arg-type]  # `register` checked it
+        omitted = {"n", *self.fixed}
+        return {each.name: each for each in fields if each.init and each.name not in omitted}
 
     @cached_property
     def parameters(self) -> dict[str, type]:
@@ -195,46 +201,169 @@ class Entry:
         return [name for name, field in self._fields.items() if field.default is missing]
 
     def spec(self, scheme: Defence) -> str:
-        """Spell a scheme of this name; what is left at its default is left out."""
+        """Return the spec of a scheme of this name, without parameters that have their default."""
         values = {name: getattr(scheme, name) for name in self._fields}
         chosen = [f"{k}={v}" for k, v in values.items() if v != self._fields[k].default]
         return ":".join(filter(None, [self.name, ",".join(chosen)]))
 
 
 def _number(hint: object) -> type | None:
-    """Return which number a hint is of, ``int | None`` and the like included, if any."""
+    """Return the type of number in a type hint such as ``int | None``, if there is one."""
     kinds = {hint, *get_args(hint)} & {int, float}
     return float if float in kinds else int if kinds else None
 
 
-ENTRIES: Final[dict[str, Entry]] = {}
-"""What is registered, by name: `seqgc.schemes.register` alone adds to it."""
+ENTRIES: Final[dict[str, SchemeEntry]] = {}
+"""The registered schemes by name; only `seqgc.schemes.register` adds to them."""
 
 
-def further_entries() -> dict[str, Entry]:
-    """Return the entries of `Defence.further_names`, but for names that are registered."""
+def further_entries() -> dict[str, SchemeEntry]:
+    """Return the entries of `Defence.further_names`, except for names that are registered."""
     return {
-        name: Entry(name=name, kind=kind, fixed=fixed)
+        name: SchemeEntry(name=name, kind=kind, fixed=fixed)
         for kind in dict.fromkeys(entry.kind for entry in ENTRIES.values())
         for name, fixed in kind.further_names().items()
         if name not in ENTRIES
     }
 
 
-def entry_of(scheme: Defence) -> Entry:
+def entry_of(scheme: Defence) -> SchemeEntry:
     """Return the entry that names a scheme.
 
-    `ParameterError`: its class, or its choice of fixed fields, is not registered.
+    Raises `ParameterError` if no name is registered for its class and the values of its fields.
     """
 
-    def names_it(entry: Entry) -> bool:
+    def names_it(entry: SchemeEntry) -> bool:
         return type(scheme) is entry.kind and all(
             getattr(scheme, key) == value for key, value in entry.fixed.items()
         )
 
-    fitting = [entry for entry in ENTRIES.values() if names_it(entry)]
-    fitting = fitting or [entry for entry in further_entries().values() if names_it(entry)]
-    if fitting:
-        return max(fitting, key=lambda entry: len(entry.fixed))  # the name that says most
+    matches = [entry for entry in ENTRIES.values() if names_it(entry)]
+    matches = matches or [entry for entry in further_entries().values() if names_it(entry)]
+    if matches:
+        return max(matches, key=lambda entry: len(entry.fixed))  # the most specific name
     rule = "must be registered to have a spec: decorate its class with @register(name)"
     raise ParameterError("scheme", rule, scheme)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """The part of the parameter space that `Defence.candidates` covers.
+
+    Delays T are at most ``max_delay`` rounds. ``coarse`` thins ranges out geometrically, which
+    suits thousands of workers. ``inexact`` adds schemes whose gradients are approximations.
+
+    Examples
+    --------
+    >>> Grid(coarse=True).values(1, 100)[-4:], Grid().divisors(12)
+    ([42, 56, 75, 100], [2, 3, 4, 6, 12])
+    """
+
+    max_delay: int = 10
+    coarse: bool = False
+    inexact: bool = False
+
+    def values(self, low: int, high: int) -> list[int]:
+        """Return the integers low … high; a coarse grid keeps about eight per factor of ten."""
+        if high < low:
+            return []
+        if not self.coarse:
+            return list(range(low, high + 1))
+        first = max(low, 1)
+        steps = max(2, int(8 * np.log10(max(high, first) / first)) + 1)
+        spread = np.rint(np.geomspace(first, max(high, first), steps)).astype(int).tolist()
+        return sorted({low, *(value for value in spread if value <= high)})
+
+    def divisors(self, n: int) -> list[int]:
+        """Return the group sizes that divide ``n`` workers, except for 1 (no redundancy)."""
+        return [size for size in range(2, n + 1) if n % size == 0]
+
+
+def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
+    """Return the number of data points in each chunk, (num_chunks,), read-only.
+
+    Points are shared out by largest remainder: each chunk gets the integer part of its quota
+    ``batch_size * fraction``. The remaining points go, one each, to the largest remainders, the
+    lowest index first among equals. Chunks may be empty. Raises `ParameterError` if
+    ``batch_size < 1``, or if ``fractions`` are not non-negative numbers that sum to 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chunk_sizes(7, np.array([0.25, 0.25, 0.5])).tolist()
+    [2, 2, 3]
+    """
+    sizes = _by_remainder(_quotas(batch_size, fractions))
+    sizes.setflags(write=False)
+    return sizes
+
+
+def even_cut(
+    batch_size: int,
+    fractions: FloatArray,
+    *,
+    touched: Callable[[IntArray], IntArray | None],
+    least: float,
+) -> IntArray:
+    """Return chunk sizes (num_chunks,), read-only, for which the busiest worker touches few points.
+
+    No single rounding method is best for all schemes. Largest remainder is bad for M-SGC if the
+    chunks of D2 are smaller than a point: their remainders are all equal and larger than those of
+    D1, so that each chunk of D2 becomes a whole point, and a coded result touches ``lam + 1``
+    points. Rounding the cuts between chunks is bad if D1 and D2 happen to share the points
+    unevenly. Therefore several methods are tried, and the first of the best is used.
+
+    ``touched(sizes)`` is the most points that each worker touches in a round, (n,); if it is None,
+    the result is `chunk_sizes`. The busiest worker touches at least ``least`` points, the average.
+    A method that reaches this bound, rounded up to whole points, is used without trying another.
+    """
+    quotas = _quotas(batch_size, fractions)
+    best, most = np.zeros(0, dtype=np.intp), math.inf
+    for method in (_by_class, _by_cuts, _by_remainder):
+        sizes = method(quotas)
+        points = touched(sizes)
+        if points is None:
+            return chunk_sizes(batch_size, fractions)
+        if points.max() < most:
+            best, most = sizes, int(points.max())
+        if most <= math.ceil(round(least, _QUOTA_DECIMALS)):
+            break
+    best.setflags(write=False)
+    return best
+
+
+def _quotas(batch_size: int, fractions: FloatArray) -> FloatArray:
+    if batch_size < 1:
+        raise ParameterError("batch_size", "must be >= 1", batch_size)
+    shares = np.asarray(fractions, dtype=np.float64)
+    if shares.ndim != 1 or not np.all(shares >= 0) or not abs(shares.sum() - 1) <= 1e-9:
+        raise ParameterError("fractions", "must be non-negative and sum to 1", fractions)
+    quotas: FloatArray = np.round(batch_size * shares, _QUOTA_DECIMALS)
+    return quotas
+
+
+def _by_remainder(quotas: FloatArray) -> IntArray:
+    """Round by largest remainder; the sum is that of the quotas."""
+    quotas = np.round(quotas, _QUOTA_DECIMALS)
+    sizes = np.floor(quotas).astype(np.intp)
+    remainders = np.round(quotas - sizes, _QUOTA_DECIMALS)
+    by_remainder = np.argsort(-remainders, kind="stable")
+    sizes[by_remainder[: round(quotas.sum()) - int(sizes.sum())]] += 1
+    return sizes
+
+
+def _by_cuts(quotas: FloatArray) -> IntArray:
+    """Round the cuts between chunks; the sums of neighbouring chunks then stay close to quota."""
+    ends = np.round(np.cumsum(quotas), _QUOTA_DECIMALS)
+    return np.diff(np.round(ends), prepend=0.0).astype(np.intp)
+
+
+def _by_class(quotas: FloatArray) -> IntArray:
+    """Round the total of all chunks of the same size, and spread it evenly over them."""
+    _, kind = np.unique(quotas, return_inverse=True)
+    sizes = np.zeros(len(quotas), dtype=np.intp)
+    totals = np.bincount(kind, weights=quotas).astype(np.float64)
+    for each, total in enumerate(_by_remainder(totals)):
+        count = np.count_nonzero(kind == each)
+        sizes[kind == each] = np.diff(np.arange(count + 1) * total // count)
+    return sizes

@@ -1,12 +1,12 @@
-"""Which schemes there are, by the names that specs begin with, and how specs are read.
+"""The registry of schemes, and the reader of specs such as ``gc-rep:s=3``.
 
-A scheme's file registers it; nothing else in seqgc lists schemes. The parameters of its spec are
-the fields of its dataclass, beside ``n`` and those that the name fixes: integers, real numbers or
-words, and those with a default may be left out. So one class can have several names (``gc``,
-``gc-rep``, ``gc-binary`` fix ``GC``'s ``family``), and a file outside of seqgc can do all
-that ours can. A registered kind of code needs no registration as a scheme: ``GC`` gives it the name
-``gc-KIND`` (`Defence.further_names`). The schemes of an installed package with an entry point of
-the group ``seqgc.schemes`` are found by name; any other module is named to `load_plugins` first, as
+The file of a scheme registers it; seqgc has no other list of schemes. The parameters in a spec are
+the fields of the scheme's dataclass, except for ``n`` and the fields that the name fixes. They are
+integers, real numbers or words, and may be omitted if they have a default. A class can have several
+names: ``gc``, ``gc-rep`` and ``gc-binary`` stand for values of ``GC``'s ``family``. A file outside
+of seqgc can do the same. A registered kind of code needs no registration as a scheme: ``GC`` gives
+it the name ``gc-KIND`` (`Defence.further_names`). An installed package registers schemes by an
+entry point of the group ``seqgc.schemes``; any other module must be named to `load_plugins`, as
 ``--plugin`` does.
 """
 
@@ -23,8 +23,8 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from seqgc.errors import ParameterError, did_you_mean, refusing
-from seqgc.schemes._contract import Scheme
-from seqgc.schemes._defence import ENTRIES, Defence, Entry, further_entries
+from seqgc.schemes._defence import ENTRIES, Defence, SchemeEntry, further_entries
+from seqgc.schemes._scheme import Scheme
 
 ENTRY_POINTS: Final = "seqgc.schemes"
 
@@ -35,9 +35,9 @@ _loaded: set[str] = set()  # entry points
 def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
     """Register a scheme under a name; a decorator for its frozen dataclass.
 
-    Specs begin with ``name``: lower-case letters, digits and hyphens, for example ``gc-rep``. It
-    stands for the ``fixed`` values of fields. `ParameterError`: the name is taken or ill-formed, or
-    the class breaks the contract of `Scheme`, or of `Defence`.
+    Specs begin with ``name``, which consists of lower-case letters, digits and hyphens, for example
+    ``gc-rep``. It stands for the ``fixed`` values of fields. Raises `ParameterError` if the name is
+    taken or malformed, or if the class breaks the contract of `Scheme` or `Defence`.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
 
     def add(kind: _Kind) -> _Kind:
         _check(name, kind, fixed)
-        ENTRIES[name] = Entry(name=name, kind=kind, fixed=fixed)
+        ENTRIES[name] = SchemeEntry(name=name, kind=kind, fixed=fixed)
         return kind
 
     return add
@@ -60,16 +60,16 @@ def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
 def _check(name: str, kind: type[Defence], fixed: Mapping[str, object]) -> None:
     where = _path(kind)
     if name in ENTRIES and (holder := _path(ENTRIES[name].kind)) != where:
-        raise ParameterError("name", f"is taken by {holder}: choose another", name)
+        raise ParameterError("name", f"is taken by {holder}", name, "choose another name")
     parameters = vars(kind).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
-        rule = f"must name a frozen dataclass ({name}): put @register above @dataclass(frozen=True)"
-        raise ParameterError("scheme", rule, where)
+        remedy = "put @register above @dataclass(frozen=True)"
+        raise ParameterError("scheme", f"must be a frozen dataclass ({name})", where, remedy)
     if not issubclass(kind, Defence):
         raise ParameterError("scheme", f"must derive from Scheme or Defence ({name})", where)
     if inspect.isabstract(kind):
-        rule = "must define all that its base class promises; lacks "
-        raise ParameterError("scheme", rule + ", ".join(sorted(kind.__abstractmethods__)), where)
+        methods = ", ".join(sorted(kind.__abstractmethods__))
+        raise ParameterError("scheme", f"must define the abstract methods {methods}", where)
     fields = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if missing := [key for key in ("n", *fixed) if key not in fields]:
         raise ParameterError("scheme", f"must have the fields {', '.join(missing)} ({name})", where)
@@ -80,22 +80,23 @@ def _path(kind: type[Defence]) -> str:
 
 
 def forget_scheme(name: str) -> None:
-    """Make a registered name unknown again, as a test or a notebook may want to.
+    """Remove a registered name, for example in a test or a notebook.
 
-    `ParameterError`: it is not registered by itself. ``gc-KIND`` goes with its code, `forget_code`.
+    Raises `ParameterError` if `register` has not added it. To remove ``gc-KIND``, remove its code
+    with `seqgc.codes.forget_code`.
     """
     if name not in ENTRIES:
         raise ParameterError("name", f"must be one of {', '.join(ENTRIES)}", name)
     del ENTRIES[name]
 
 
-def registered(name: str | None = None) -> dict[str, Entry]:
-    """Return what is registered, by name; with a name not known here, after a look for plug-ins."""
+def registered(name: str | None = None) -> dict[str, SchemeEntry]:
+    """Return the registered schemes; load plug-ins if ``name`` is None or not registered."""
     if name is None or name not in ENTRIES | further_entries():
         for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
             if point.value not in _loaded:
                 _loaded.add(point.value)
-                remedy = "repair the package that brings it, or uninstall it"
+                remedy = "repair or uninstall the package that declares it"
                 rule = "must be importable ({})"
                 with refusing(f"entry point {point.name}", rule, point.value, remedy):
                     point.load()
@@ -105,7 +106,8 @@ def registered(name: str | None = None) -> dict[str, Entry]:
 def load_plugins(modules: Iterable[str]) -> None:
     """Import modules that register schemes or codes.
 
-    `ParameterError`: one cannot be imported, or what it registers breaks a contract.
+    Raises `ParameterError` if a module cannot be imported, or if a scheme or code of it breaks the
+    contract.
     """
     for module in modules:
         with refusing("plugin", "must be importable ({})", module):
@@ -115,8 +117,9 @@ def load_plugins(modules: Iterable[str]) -> None:
 def parse_scheme(spec: str, *, n: int) -> Defence:
     """Read a scheme spec such as ``m-sgc:B=1,W=2,lam=27``; the inverse of ``Scheme.spec``.
 
-    `ParameterError`: an unknown scheme or parameter (with the nearest known name), a missing,
-    repeated or ill-typed one, a value outside its range, a scheme that breaks its contract.
+    Raises `ParameterError` if the scheme or a parameter is unknown (naming the nearest one), if a
+    parameter is missing, repeated, of the wrong type or out of range, or if the scheme breaks its
+    contract.
 
     Examples
     --------
@@ -128,7 +131,7 @@ def parse_scheme(spec: str, *, n: int) -> Defence:
     name, _, rest = spec.strip().partition(":")
     entries = registered(name)
     if name not in entries:
-        remedy = did_you_mean(name, entries) or "a scheme of your own is named with --plugin"
+        remedy = did_you_mean(name, entries) or "name the module of your own scheme with --plugin"
         raise ParameterError("scheme", f"must be one of {', '.join(entries)}", name, remedy)
     entry = entries[name]
     values: dict[str, int | float | str] = {}
@@ -141,16 +144,15 @@ def parse_scheme(spec: str, *, n: int) -> Defence:
         example = f"{name}:" + ",".join(f"{key}=…" for key in entry.required)
         raise ParameterError("scheme", f"needs {', '.join(missing)}, as in {example}", spec)
     scheme = cast("Callable[..., Defence]", entry.kind)(n=n, **entry.fixed, **values)
-    if fault := _fault(scheme):
-        raise ParameterError("scheme", f"breaks its contract: {fault}", _path(entry.kind))
+    if problem := _broken_rule(scheme):
+        raise ParameterError("scheme", f"breaks its contract: {problem}", _path(entry.kind))
     return scheme
 
 
-def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
-    """Read one ``key=value``."""
+def _parameter(entry: SchemeEntry, pair: str) -> tuple[str, int | float | str]:
     match = re.fullmatch(r"\s*(\w+)\s*=\s*(\S+)\s*", pair)
     if match is None:
-        rule = "parameters are key=value, comma-separated"
+        rule = "parameters must be key=value, separated by commas"
         raise ParameterError("scheme", f"{entry.name}: {rule}", pair)
     key, word = match.groups()
     if key not in entry.parameters:
@@ -159,22 +161,22 @@ def _parameter(entry: Entry, pair: str) -> tuple[str, int | float | str]:
         raise ParameterError("scheme", f"{entry.name} takes {takes}", pair, hint)
     kind = entry.parameters[key]
     if kind is int and not re.fullmatch(r"-?\d{1,18}", word, re.ASCII):
-        raise ParameterError("scheme", f"{entry.name}: {key} is an integer", pair)
+        raise ParameterError("scheme", f"{entry.name}: {key} must be an integer", pair)
     try:
         return key, word if kind is str else kind(word)
     except ValueError:
-        raise ParameterError("scheme", f"{entry.name}: {key} is a number", pair) from None
+        raise ParameterError("scheme", f"{entry.name}: {key} must be a number", pair) from None
 
 
-def _fault(scheme: Defence) -> str:
-    """Say which of the numbers that everything else builds on cannot be, if any."""
+def _broken_rule(scheme: Defence) -> str:
+    """Return the rule that the scheme's basic numbers break, or ""."""
     loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
     are_loads = loads.shape == (scheme.n,) and (np.isfinite(loads) & (loads >= 0)).all()
     if not are_loads or not loads.any():
         return f"worker_loads must be {scheme.n} numbers >= 0, not all of them 0"
     if fractions.ndim != 1 or not (fractions >= 0).all() or abs(fractions.sum() - 1) > 1e-9:
         return "chunk_fractions must be numbers >= 0 that sum to 1"
-    delay: object = scheme.delay  # a stranger's class may not keep to the types
+    delay: object = scheme.delay  # a user's class may not follow the type hints
     exact: object = scheme.exact
     if not isinstance(delay, int) or delay < 0:
         return "delay must be an integer >= 0"

@@ -1,20 +1,21 @@
-"""Backup workers: a round does without its ``b`` slowest answers, and their data.
+"""Backup workers: a round closes without its ``b`` slowest answers, whose data are lost.
 
 Chen, Pan, Monga, Bengio, Jozefowicz (2016), "Revisiting Distributed Synchronous SGD", section 3:
-of n workers, the n - b whose answers come first make the step, and what the others compute is
-thrown away. There each worker draws data of its own, and here each holds one n-th of the job's
-batch; so the batch that a step is made on is smaller by b/n, which chunks it lacks is known
-(`Decoding.lost`), and the sum is scaled by ``n / (n - b)``: the gradient on average, where all
-workers are as likely to straggle.
+the first n - b answers of n workers make the step, and later results are discarded. In the paper,
+each worker draws its own data. Here each worker holds one n-th of the job's batch. The batch of a
+step is therefore smaller by b/n, the missing chunks are known (`Decoding.lost`), and the sum is
+scaled by ``n / (n - b)``: on average this is the gradient if all workers are equally likely to
+straggle.
 
-*The data come again.* In training the points of lost chunks go back to the end of the epoch's
-queue, so that each is used at least once, and once only, and an epoch takes n / (n - b) times as
-many steps. A run has as many steps as it was given: what its last epoch lost last is not seen.
+*Lost data are used again.* In training, the points of lost chunks return to the end of the epoch's
+queue, so that each point is used exactly once per epoch, and an epoch takes n / (n - b) times as
+many steps. The number of steps of a run is fixed: points that its last epoch loses last are not
+used.
 
-*Exactly b.* Answers of one instant come together, and so more than n - b may be there when a round
-closes, in replay above all. The gradient is made of n - b of them all the same, those of the
-workers with the lowest numbers: else it would depend on how finely time is told apart whether the
-scheme loses data, and replayed, where ties are common, it would look better than it is.
+*Exactly b answers are dropped.* Answers can arrive at the same instant, in particular in a replay,
+so that more than n - b are there when a round closes. The gradient still uses n - b of them, from
+the workers with the lowest numbers. Otherwise the resolution of the clock would decide whether data
+are lost, and the scheme would look better in a replay, where ties are common, than it is.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
-from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Scheme
-from seqgc.schemes._grid import Grid
+from seqgc.schemes._defence import Grid
 from seqgc.schemes._registry import register
-from seqgc.schemes._schedule import Schedule
+from seqgc.schemes._scheme import Assignment, Schedule, Scheme
 from seqgc.stragglers import PerRound, StragglerModel
 
 __all__ = ["Backup"]
@@ -41,11 +40,12 @@ __all__ = ["Backup"]
 @register("backup")
 @dataclass(frozen=True, kw_only=True)
 class Backup(Scheme):
-    """Uncoded, but that a round closes without ``b`` of its n answers; ``0 <= b < n``, delay 0.
+    """Uncoded work whose rounds close without ``b`` of the n answers; ``0 <= b < n``, delay 0.
 
     The gradient is ``n / (n - b)`` times the sum of exactly n - b results. As an approximation of
-    the batch's it has the error bound ``sqrt(b / (n - b))`` (see `GradientCode.approximation`):
-    n - b chunks of share 1/n are off by ``b / (n - b)`` each, b chunks by 1.
+    the batch's gradient it has the error bound ``sqrt(b / (n - b))`` (see
+    `GradientCode.approximation`): the weights of n - b chunks of share 1/n are wrong by
+    ``b / (n - b)`` each, and the weights of b chunks by 1.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class Backup(Scheme):
 
     @property
     def error(self) -> float:
-        """What `Decoding.error` is of each of its gradients."""
+        """The `Decoding.error` of each gradient."""
         return math.sqrt(self.b / (self.n - self.b))
 
     @property
@@ -82,7 +82,7 @@ class Backup(Scheme):
 
     @property
     def chunk_fractions(self) -> FloatArray:
-        return self._equal_loads(1 / self.n)  # worker i's is chunk i
+        return self._equal_loads(1 / self.n)  # worker i holds chunk i
 
     def points_touched(self, sizes: IntArray) -> IntArray:
         return sizes
@@ -109,7 +109,7 @@ class BackupSchedule(Schedule):
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._used, self._error = scheme.n - scheme.b, scheme.error
-        self._finished: BoolArray | None = None  # (n,) whose results the latest job is made of
+        self._finished: BoolArray | None = None  # (n,) the workers whose results the job uses
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:  # noqa: ARG002 (a sum)
         if self._finished is None or job != self._round - 1:

@@ -1,16 +1,17 @@
-"""Uncoded work in uneven shares: who is slow gets less of each batch.
+"""Uncoded work in uneven shares: slower workers get less of each batch.
 
-Nothing is coded and nobody may be missing, as with `Uncoded`, but worker i computes ``shares[i]``
-parts of the batch out of ``sum(shares)``. If shares are in proportion to speeds, all answer at the
-same time. Who finds them out, and when, is a controller's matter (`seqgc.control`): with delay 0, a
-run goes from one `Balanced` to another between two rounds, at no cost (`seqgc.rounds.Decision`).
+Nothing is coded and no answer may be missing, as with `Uncoded`, but worker i computes
+``shares[i]`` parts of the batch out of ``sum(shares)``. If shares are proportional to speeds, all
+workers answer at the same time. A controller finds out the speeds (`seqgc.control`). Because the
+delay is 0, a run can change from one `Balanced` to another between two rounds at no cost
+(`seqgc.rounds.Decision`).
 
-*Blocks.* A worker computes each mini-task in one pass, which takes memory in proportion to its
-data points. Where a share does not fit, it is cut into ``blocks`` equal mini-tasks, whose results
-add up: AntDT's gradient accumulation (its Eq. 4, C_i).
+*Blocks.* A worker computes each mini-task in one pass, which takes memory in proportion to its data
+points. If a share does not fit into memory, it is cut into ``blocks`` equal mini-tasks, whose
+results are added: AntDT's gradient accumulation (its Eq. 4, C_i).
 
-*Spelling.* The word ``shares`` has each worker's integer, joined by ``-``, and ``144x4-48x4`` for
-four times 144 and four times 48; so has ``blocks``, left out where everybody has one.
+*Spelling.* ``shares`` lists the workers' integers, joined by ``-``; ``144x4-48x4`` means four times
+144 and four times 48. ``blocks`` is spelled alike, and omitted if each worker has one block.
 """
 
 from __future__ import annotations
@@ -26,15 +27,13 @@ import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
-from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Scheme
 from seqgc.schemes._registry import register
-from seqgc.schemes._schedule import Schedule
+from seqgc.schemes._scheme import Assignment, Schedule, Scheme
 from seqgc.stragglers import PerRound, StragglerModel
 
 __all__ = ["Balanced"]
 
-_MOST = 10**9  # a share
+_LARGEST_SHARE = 10**9
 _MOST_BLOCKS = 1000  # of a worker
 _RUN = re.compile(r"(\d{1,10})(?:x(\d{1,10}))?", re.ASCII)
 
@@ -44,8 +43,8 @@ _RUN = re.compile(r"(\d{1,10})(?:x(\d{1,10}))?", re.ASCII)
 class Balanced(Scheme):
     """Worker i computes ``shares[i]`` of ``sum(shares)`` parts of each batch; exact, delay 0.
 
-    ``shares`` are integers >= 0, one above 0 at least: whoever has 0 is asked for nothing.
-    ``blocks`` says in how many mini-tasks each share is computed, 1 to 1000; `of` spells both.
+    ``shares`` are integers >= 0, not all of them 0; a worker with share 0 gets no task. ``blocks``
+    are the numbers of mini-tasks in which shares are computed, from 1 to 1000. `of` spells both.
 
     Examples
     --------
@@ -65,9 +64,9 @@ class Balanced(Scheme):
 
     def __post_init__(self) -> None:
         self._keep_integers("n")
-        shares = _numbers(self.shares, self.n, argument="shares", most=_MOST)
+        shares = _numbers(self.shares, self.n, argument="shares", most=_LARGEST_SHARE)
         if not any(shares):
-            raise ParameterError("shares", "must have one above 0 (balanced)", self.shares)
+            raise ParameterError("shares", "must not all be 0 (balanced)", self.shares)
         object.__setattr__(self, "shares", _spelt(shares))
         if self.blocks:
             blocks = _numbers(self.blocks, self.n, argument="blocks", most=_MOST_BLOCKS)
@@ -78,7 +77,7 @@ class Balanced(Scheme):
 
     @classmethod
     def of(cls, shares: Sequence[int], *, blocks: Sequence[int] = ()) -> Balanced:
-        """Return the scheme of these workers' shares, each in so many blocks."""
+        """Return the scheme with these shares of workers, each computed in this many blocks."""
         return cls(n=len(shares), shares=_spelt(shares), blocks=_spelt(blocks))
 
     @property
@@ -92,7 +91,7 @@ class Balanced(Scheme):
 
     @property
     def chunk_fractions(self) -> FloatArray:
-        """(chunks,) worker by worker, one for each block of whoever has a share."""
+        """(chunks,) worker by worker, one for each block of each worker that has a share."""
         return _layout(self).fractions
 
     def points_touched(self, sizes: IntArray) -> IntArray:
@@ -108,18 +107,18 @@ class Balanced(Scheme):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layout:
-    """What a scheme's words come to; read-only arrays."""
+    """The shares and blocks of a scheme as read-only arrays."""
 
     parts: IntArray  # (n,)
     loads: FloatArray  # (n,)
-    holders: IntArray  # (chunks,) whose each chunk is
+    holders: IntArray  # (chunks,) the worker that holds each chunk
     fractions: FloatArray  # (chunks,)
 
 
 @lru_cache(maxsize=256)
 def _layout(scheme: Balanced) -> _Layout:
     n, words = scheme.n, scheme.blocks or f"1x{scheme.n}"
-    parts = np.array(_numbers(scheme.shares, n, argument="shares", most=_MOST))
+    parts = np.array(_numbers(scheme.shares, n, argument="shares", most=_LARGEST_SHARE))
     blocks = np.array(_numbers(words, n, argument="blocks", most=_MOST_BLOCKS))
     loads = parts / parts.sum()
     holders = np.repeat(np.arange(n), np.where(parts > 0, blocks, 0))
@@ -130,7 +129,7 @@ def _layout(scheme: Balanced) -> _Layout:
 
 
 class BalancedSchedule(Schedule):
-    """Round ``t`` computes job ``t``, and closes when everybody who has a share has answered."""
+    """Round ``t`` computes job ``t``, and closes when all workers with a share have answered."""
 
     _reach = 1
 
@@ -139,7 +138,7 @@ class BalancedSchedule(Schedule):
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._holders = _layout(scheme).holders
-        self._is_finished = False  # a job, by the latest round
+        self._is_finished = False  # True if the latest round finished a job
         self._empty: BoolArray = np.zeros(len(self._holders), dtype=np.bool_)
         self._leave_out(self._empty)
 
@@ -200,13 +199,13 @@ def _read_only(chunk: int) -> IntArray:
 
 
 def _spelt(numbers: Sequence[int]) -> str:
-    """Join integers by ``-``, those that repeat as ``value x times``."""
+    """Join integers by ``-``; a repeated integer is written as VALUExTIMES."""
     runs = [(value, len(list(run))) for value, run in groupby(map(int, numbers))]
     return "-".join(f"{value}x{times}" if times > 1 else str(value) for value, times in runs)
 
 
 def _numbers(word: str, n: int, *, argument: str, most: int) -> list[int]:
-    """Read what `_spelt` writes, of n workers."""
+    """Read the integers of n workers from a word that `_spelt` wrote."""
     numbers: list[int] = []
     for run in word.split("-") if isinstance(word, str) else [""]:
         match = _RUN.fullmatch(run)
@@ -218,5 +217,5 @@ def _numbers(word: str, n: int, *, argument: str, most: int) -> list[int]:
         if len(numbers) > n:
             break
     if len(numbers) != n:
-        raise ParameterError(argument, f"must be one for each of the n={n} workers", word)
+        raise ParameterError(argument, f"must list one integer for each of n={n} workers", word)
     return numbers

@@ -1,24 +1,25 @@
-"""Dealing: a job is cut into pieces, and whoever is free gets the next one.
+"""Dealing: a job is cut into pieces, and each worker that is free gets the next piece.
 
 Theory
 ------
-Nothing is coded, and nothing is assigned before a worker is there to do it: who is slow, or dead,
-gets few pieces, or none, and the others theirs. A worker that fails loses one piece, which is dealt
-again. So the load is that of one batch (and of a few copies, at the end of a job, of pieces that
-are overdue), and no worker is waited for as long as another can do its work.
+Nothing is coded, and no work is assigned before a worker is free to do it. A slow worker gets few
+pieces, a dead one none, and the other workers compute the rest. A worker that fails loses one
+piece, which is dealt again. The total load is therefore that of one batch, plus a few copies of
+overdue pieces at the end of a job, and no worker is waited for as long as another can do its work.
 
-The *cut* is fixed beforehand: piece p of a job is chunk p of its batch, whoever computes it and
-whenever. So a gradient is the plain sum of a job's chunks, its bits depend on nothing that happens
-in a run, and a run that was killed and resumed ends in the same weights.
+The *cut* is fixed in advance: piece p of a job is chunk p of its batch, whichever worker computes
+it and whenever. A gradient is the plain sum of a job's chunks. Its bits do not depend on the course
+of the run, so that a run that was killed and resumed ends with the same weights.
 
-How many pieces? With many, each costs a message; with few, a slow worker holds up much. A worker
-that turns up late finds work if there are more pieces than workers, and what is left at the end is
-spread best if the last pieces are small: *guided self-scheduling* (Polychronopoulos and Kuck 1987)
-gives each of n workers that comes ``1/n`` of what is left. This goes on until the pieces would be
-smaller than equal shares of what is left, for the number of pieces that was asked for; if that is
-more than ``(1 + ln 4) n``, all are smaller, and the last stays near a quarter of the first (0.24 or
-more from 18 workers on, 0.15 or more with two). Where M jobs are under way at once, the end of one
-is the middle of the next: ``n/M`` equal pieces of each keep all workers busy.
+Each piece costs a message, but with few pieces a slow worker holds up much of the job. If there are
+more pieces than workers, a worker that arrives late still finds work; and the end of a job is
+balanced best if its last pieces are small. *Guided self-scheduling* (Polychronopoulos and Kuck
+1987) gives each of n workers that asks ``1/n`` of the remaining work. Here this continues until
+such a piece would be smaller than an equal share of the remaining work for the requested number of
+pieces. If more than ``(1 + ln 4) n`` pieces are requested, all are made smaller, so that the last
+remains about a quarter of the first (at least 0.24 of it for 18 workers or more, 0.15 for two). If
+M jobs are in flight at a time, the end of one is the middle of the next: then ``n/M`` equal pieces
+of each keep all workers busy.
 """
 
 from __future__ import annotations
@@ -33,28 +34,27 @@ import numpy as np
 
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, IntArray
-from seqgc.schemes._defence import Defence
-from seqgc.schemes._grid import Grid
+from seqgc.schemes._defence import Defence, Grid
 from seqgc.schemes._registry import register
 
 __all__ = ["Deal"]
 
-_MOST = 100_000  # pieces of a job
-# Of p n pieces, guided from 1/n on, the last are near exp(1 - p) of the first: a quarter here.
+_MOST_PIECES = 100_000  # of a job
+# If p n pieces begin at 1/n, the last is about exp(1 - p) of the first: a quarter for this p.
 _FINEST = 1 + math.log(4)
 
 
 @register("deal")
 @dataclass(frozen=True, kw_only=True)
 class Deal(Defence):
-    """Each job in ``pieces``, dealt to whoever is free; exact, load 1/n a worker and copies.
+    """Each job in ``pieces``, dealt to workers that are free; exact, with a load of 1/n and copies.
 
-    Up to ``n`` pieces are of equal size; of more, those that follow the first get smaller. None
-    leaves it to the number M of jobs under way at once: ``3 n`` for one, ``n / M`` for more (see
+    Up to ``n`` pieces are of equal size; if there are more, later pieces are smaller. None chooses
+    the number by the number M of jobs in flight: ``3 n`` for one, ``n / M`` for more (see
     `fitted`).
 
-    `seqgc.rounds.DealingPolicy` runs it. It is no `Scheme`: it has no rounds in which everybody is
-    asked, makes no promise, and its workers must stay from one piece to the next.
+    `seqgc.rounds.DealingPolicy` runs it. It is not a `Scheme`: it has no rounds and no promise, and
+    its workers must stay from one piece to the next.
 
     Examples
     --------
@@ -76,9 +76,9 @@ class Deal(Defence):
         if self.pieces is None:
             return
         self._keep_integers("pieces")
-        if not 1 <= self.pieces <= _MOST:
-            rule = f"must satisfy 1 <= pieces <= {_MOST} (deal)"
-            remedy = "left out, it is as suits the jobs under way"
+        if not 1 <= self.pieces <= _MOST_PIECES:
+            rule = f"must satisfy 1 <= pieces <= {_MOST_PIECES} (deal)"
+            remedy = "omit it to let seqgc choose"
             raise ParameterError("pieces", rule, self.pieces, remedy)
 
     def jobs_in_flight(self, bundles: int) -> int:
@@ -91,7 +91,7 @@ class Deal(Defence):
 
     @property
     def worker_loads(self) -> FloatArray:
-        """(n,) the most that a worker is asked for at a time: the largest piece."""
+        """(n,) the size of the largest piece, the most that a worker computes at a time."""
         return self._equal_loads(float(self.chunk_fractions.max()))
 
     @property
@@ -112,12 +112,12 @@ class Deal(Defence):
 
 @lru_cache(maxsize=64)
 def _shares(n: int, pieces: int) -> FloatArray:
-    """Return the share of a batch that each piece is, (pieces,), read-only, in falling order."""
+    """Return each piece's share of a batch, (pieces,), read-only, in falling order."""
     shares: list[float] = []
-    left, parts = 1.0, max(n, 2, pieces / _FINEST)
-    while (equal := left / (pieces - len(shares))) < left / parts:
-        shares.append(left / parts)
-        left -= left / parts
+    rest, parts = 1.0, max(n, 2, pieces / _FINEST)
+    while (equal := rest / (pieces - len(shares))) < rest / parts:
+        shares.append(rest / parts)
+        rest -= rest / parts
     shares += [equal] * (pieces - len(shares))
     fractions = np.array(shares)
     fractions.setflags(write=False)

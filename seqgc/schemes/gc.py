@@ -1,4 +1,4 @@
-"""Gradient coding, one job a round (paper, 3.1; Tandon et al. 2017), and the uncoded scheme."""
+"""Gradient coding with one job a round (paper, 3.1; Tandon et al. 2017), and the uncoded scheme."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import numpy as np
 from seqgc.codes import GradientCode, code_kinds, make_code
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
-from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Scheme
-from seqgc.schemes._grid import Grid
+from seqgc.schemes._defence import Grid
 from seqgc.schemes._registry import register
-from seqgc.schemes._schedule import Schedule
+from seqgc.schemes._scheme import Assignment, Schedule, Scheme
 from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 
 __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
 
 
-_EVERY_S_UP_TO: Final = 32  # workers, of other families than ours
-_FAMILIES: Final = ("cyclic", "rep", "binary")  # ours: registered by name, of equal loads
+_EVERY_S_UP_TO: Final = 32  # workers, for which a search tries every s of a user's family
+_FAMILIES: Final = ("cyclic", "rep", "binary")  # built in: registered by name, with equal loads
 
 
 class CodedScheme(Scheme):
-    """A scheme whose jobs are coded as a whole, by one gradient code: its chunks are the code's."""
+    """A scheme that codes each job as a whole by one gradient code; its chunks are the code's."""
 
     allow_error: float = 0.0  # see `GC`
 
@@ -38,7 +36,7 @@ class CodedScheme(Scheme):
 
     @property
     def accepted_error(self) -> float:
-        """The error bound up to which gradients are decoded; 0: they are exact."""
+        """The largest error bound of decoded gradients; 0 if they are exact."""
         return max(self.allow_error, self._code.worst_error)
 
     @property
@@ -98,14 +96,16 @@ class Uncoded(CodedScheme):
 class GC(CodedScheme):
     """(n, s) gradient coding with a code of a family; delay 0, load (s+1)/n; ``0 <= s < n``.
 
-    The ``family`` is a kind of code (`seqgc.codes.make_code`), ``cyclic``, ``rep`` or ``binary``
-    among them; ``rep`` (GC-Rep) needs ``(s+1) | n``, ``binary`` has load ``1 / floor(n / (s+1))``.
-    Every kind that `seqgc.codes.register_code` makes known is one, and its specs begin with
-    ``gc-KIND``. Gradients of an approximate code are as good as it declares (`worst_error`).
+    The ``family`` is a kind of code (`seqgc.codes.make_code`), such as ``cyclic``, ``rep`` or
+    ``binary``. ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load ``1 / floor(n / (s+1))``.
+    Every kind registered with `seqgc.codes.register_code` is a family, whose specs begin with
+    ``gc-KIND``. The gradients of an approximate code have at most the error that it declares
+    (`worst_error`).
 
-    Where ``allow_error`` is not 0, answers that do not determine the gradient suffice as well if
-    the error bound of their least-squares combination (`GradientCode.approximation`) is at most
-    this. Declared here, recorded with every such gradient, and nothing for `conforms`.
+    If ``allow_error`` is above 0, answers that do not determine the gradient also suffice, provided
+    that the error bound of their least-squares combination (`GradientCode.approximation`) is at
+    most ``allow_error``. The bound is recorded with every such gradient; `Schedule.conforms` does
+    not depend on it.
 
     Examples
     --------
@@ -130,8 +130,8 @@ class GC(CodedScheme):
         if not 0 <= self.allow_error < 1:
             rule = "must satisfy 0 <= allow_error < 1 (GC)"
             raise ParameterError("allow_error", rule, self.allow_error)
-        # Refuses n and s that the family does not take. And it is pickled with the scheme: the
-        # process that reads it so imports the module that registers the family.
+        # This refuses n and s that the family does not support. The code is also pickled with the
+        # scheme, so that unpickling imports the module that registers the family.
         _ = self._code
 
     @property
@@ -174,9 +174,9 @@ class GC(CodedScheme):
 
 
 def _of_a_family(family: str, n: int, grid: Grid) -> Iterator[GC]:
-    """Yield the schemes of a family for n workers; it may refuse any s.
+    """Yield the schemes of a user's family for n workers, for each s that the family accepts.
 
-    Of many workers ``s`` is thinned out: a search replays each of these by itself.
+    For many workers only some ``s`` are tried, because a search replays each of them separately.
     """
     for s in (grid if n <= _EVERY_S_UP_TO else replace(grid, coarse=True)).values(1, n - 1):
         try:
@@ -187,14 +187,14 @@ def _of_a_family(family: str, n: int, grid: Grid) -> Iterator[GC]:
 
 
 class CodedSchedule(Schedule):
-    """A run of a `CodedScheme`: every mini-task is a worker's coded result of a job, in slot 0."""
+    """A run of a `CodedScheme`: each mini-task is a coded result of one job, in slot 0."""
 
     def __init__(
         self, scheme: CodedScheme, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._code, self._allow_error = scheme._code, scheme.accepted_error
-        # By job finished in the latest round: whose results are in (n,), and each one's round.
+        # For each job that the latest round finished: the workers that answered, and their rounds.
         self._finished: dict[int, tuple[BoolArray, IntArray]] = {}
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
@@ -214,7 +214,7 @@ class CodedSchedule(Schedule):
         return tuple(np.flatnonzero(missing).tolist())
 
     def _suffices(self, answered: BoolArray) -> bool:
-        """Whether these answers (n,) to one job's task give its gradient, as well as need be."""
+        """Return whether these answers (n,) for a job give its gradient to the accepted error."""
         return self._code.is_within(answered, self._allow_error, self.payload)
 
     def _leave_out(self, empty: BoolArray) -> bool:
@@ -247,9 +247,9 @@ class GCSchedule(CodedSchedule):
 def coded_mini_task(
     code: GradientCode, worker: int, job: int, *, first_chunk: int = 0, sums: bool = True
 ) -> MiniTask:
-    """Worker's coded result of a job, the code's chunk 0 being the batch's ``first_chunk``.
+    """Return a worker's mini-task for a job; chunk 0 of the code is ``first_chunk`` of the batch.
 
-    ``sums``: only decoding vectors will be used that add results up, if the code has such.
+    ``sums`` means that decoding will only use vectors that add results up, if the code has any.
     """
     support = code.support(worker)
     cover, place = (code.place_of(worker) if sums else None) or (None, 0)
@@ -258,7 +258,7 @@ def coded_mini_task(
 
 
 def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[Term, ...]:
-    """Return the terms of workers' results of a slot, each from its round; weight 0: left out."""
+    """Return the terms for the workers' results of a slot, without terms of weight 0."""
     return tuple(
         Term(worker=i, round=round, slot=slot, weight=weight)
         for i, (round, weight) in enumerate(zip(rounds.tolist(), weights.tolist(), strict=True))
@@ -267,21 +267,21 @@ def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[T
 
 
 def held(code: GradientCode, amounts: IntArray) -> IntArray:
-    """Return how much of the chunks' ``amounts`` (k,) each worker holds, (n,)."""
+    """Return the total ``amounts`` (k,) of the chunks that each worker holds, (n,)."""
     chunks, starts = _supports(code)
     return np.add.reduceat(amounts[chunks], starts)
 
 
-@lru_cache(maxsize=4)  # asked several times in a row
+@lru_cache(maxsize=4)  # called several times in a row
 def _supports(code: GradientCode) -> tuple[IntArray, IntArray]:
-    """Return all workers' chunks, one worker after the other, and where each one's begin."""
+    """Return all workers' chunks, one worker after the other, and the index of each first one."""
     supports = [code.support(worker) for worker in range(code.n)]
     ends = np.cumsum([len(support) for support in supports])
     return np.concatenate(supports), np.concatenate([[0], ends[:-1]])
 
 
 def require_family(family: str, known: Sequence[str], *, name: str) -> None:
-    """Refuse a family of codes that a scheme cannot be made of, with the nearest known name."""
+    """Raise `ParameterError`, with the nearest name, if the scheme has no such family of codes."""
     if family not in known:
         rule = f"must be one of {', '.join(known)} ({name})"
         raise ParameterError("family", rule, family, did_you_mean(str(family), known))

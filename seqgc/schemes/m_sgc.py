@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -12,19 +12,16 @@ import numpy as np
 
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
-from seqgc.ports import FloatArray, IntArray, MiniTask
-from seqgc.schemes._assignment import MiniTasks
-from seqgc.schemes._contract import Scheme
-from seqgc.schemes._grid import Grid
-from seqgc.schemes._m_sgc_schedule import MSGCSchedule
+from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
+from seqgc.schemes._defence import Grid
 from seqgc.schemes._registry import register
-from seqgc.schemes._schedule import Schedule, require_late
-from seqgc.schemes.gc import coded_mini_task, held, require_family
+from seqgc.schemes._scheme import Assignment, MiniTasks, Schedule, Scheme, require_late
+from seqgc.schemes.gc import coded_mini_task, held, require_family, terms_of
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
-__all__ = ["MSGC"]
+__all__ = ["MSGC", "MSGCSchedule"]
 
-_MOST_CHUNKS = 2**22  # D1 has (W-1) n of them, and their fractions are an array
+_MOST_CHUNKS = 2**22  # D1 has (W-1) n chunks, whose fractions are an array
 
 
 @register("m-sgc-binary", family="binary")
@@ -34,11 +31,12 @@ _MOST_CHUNKS = 2**22  # D1 has (W-1) n of them, and their fractions are an array
 class MSGC(Scheme):
     """(B, W, lam) multiplexed sequential gradient coding; delay W - 2 + B.
 
-    For bursts of ``B`` rounds and at most ``lam`` distinct stragglers in a window of ``W``, where
-    ``1 <= B < W``, ``0 <= lam <= n``. The code of the D2 groups is of the ``family`` ``cyclic``,
-    ``rep`` (M-SGC-Rep: ``(lam+1) | n``) or ``binary`` (``lam < n``). For ``lam = n`` there is no
-    D2, nothing to encode: that is ``cyclic``'s. Answers that come after their round, while their
-    jobs are in flight, are dropped or, with ``late="take"``, count.
+    It tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window of
+    ``W``, where ``1 <= B < W`` and ``0 <= lam <= n``. The code of the D2 groups has the ``family``
+    ``cyclic``, ``rep`` (M-SGC-Rep, which needs ``(lam+1) | n``) or ``binary`` (which needs
+    ``lam < n``). If ``lam = n``, there is no D2 and nothing to encode; the family is ``cyclic``.
+    Answers that come after their round, while their jobs are in flight, are dropped, or used if
+    ``late="take"``.
 
     Examples
     --------
@@ -87,10 +85,10 @@ class MSGC(Scheme):
 
     @property
     def _d1_fraction(self) -> float:
-        """Share of the batch of a D1 chunk, which is also the most that a mini-task touches.
+        """Fraction of the batch in a D1 chunk, which is also the most that a mini-task touches.
 
-        There are (W-1) n such chunks. A D2 group holds `_d2_results` times as much, so that its
-        coded results, which touch that part of it, are as large (docs/mathematics.md, section 3.3).
+        There are (W-1) n such chunks. A D2 group is `_d2_results` times as large, so that each of
+        its coded results touches as much (docs/mathematics.md, section 3.3).
         """
         return 1 / ((self.W - 1) * self.n + self.B * self._d2_results)
 
@@ -123,14 +121,14 @@ class MSGC(Scheme):
 
     @cached_property
     def code(self) -> GradientCode | None:
-        """The (n, lam) code of every D2 group; None for lam = n, where there is no D2."""
+        """The (n, lam) code of every D2 group; None if lam = n, because then there is no D2."""
         return None if self.lam == self.n else make_code(self.family, self.n, self.lam)
 
     @cached_property
     def uncoded_tasks(self) -> tuple[MiniTasks, ...]:
         """``[worker][chunk]``: the mini-tasks on the worker's own D1 chunks, for job 0 and slot 0.
 
-        Every D1 chunk enters the gradient as it is: they are the places of cover 0.
+        Every D1 chunk enters the gradient uncoded; the D1 chunks are the places of cover 0.
         """
         own, one = np.arange((self.W - 1) * self.n).reshape(self.n, -1, 1), np.ones(1)
         own.flags.writeable = one.flags.writeable = False
@@ -144,7 +142,8 @@ class MSGC(Scheme):
     def coded_tasks(self) -> tuple[MiniTasks, ...]:
         """``[worker][group]``: the mini-tasks on the D2 groups, for job 0 and slot 0.
 
-        The groups' chunks follow those of D1, and their codes' covers follow cover 0.
+        The chunks of the groups come after the D1 chunks, and the covers of their codes after
+        cover 0.
         """
         if self.code is None:
             return ((),) * self.n
@@ -159,11 +158,11 @@ class MSGC(Scheme):
 
     def points_touched(self, sizes: IntArray) -> IntArray:
         d1 = sizes[: (self.W - 1) * self.n].reshape(self.n, -1)
-        again = d1.max(axis=1)  # what a slot costs that repeats a D1 chunk
-        touched: IntArray = d1.sum(axis=1) + self.B * again
+        repeated = d1.max(axis=1)  # the cost of a slot that repeats a D1 chunk
+        touched: IntArray = d1.sum(axis=1) + self.B * repeated
         if self.code is not None:
             for group in sizes[d1.size :].reshape(self.B, -1):
-                touched += np.maximum(held(self.code, group) - again, 0)
+                touched += np.maximum(held(self.code, group) - repeated, 0)
         return touched
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
@@ -180,3 +179,281 @@ class MSGC(Scheme):
                     yield cls(n=n, B=B, W=W, lam=lam, family="binary")
                 for lam in grid.values(0, n):
                     yield cls(n=n, B=B, W=W, lam=lam)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JobState:
+    """The results that have been received for one job."""
+
+    received_in: IntArray  # (n, W-1) the slot in which a D1 chunk's gradient came, if `received`
+    received: BoolArray  # (n, W-1)
+    owed: IntArray  # (n,) the number of D1 gradients that a worker was asked for and still owes
+    coded: BoolArray  # (B, n) the workers whose coded result of D2 group g came, in slot W-1+g
+    is_lost: bool  # True if a D2 group was requested and cannot be decoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flight:
+    """A job in flight in the open round, and its slot there.
+
+    ``asked`` is the state when the round opened, which determines the tasks of the round. ``state``
+    is the current one: late answers to earlier rounds may have been added.
+    """
+
+    job: int
+    slot: int
+    asked: _JobState
+    state: _JobState
+
+
+class MSGCSchedule(Schedule):
+    """A run of M-SGC, in which slot ``j`` of round ``t`` belongs to job ``t - j``.
+
+    The first slots compute each uncoded D1 chunk once. In the later, adaptive slots a worker
+    computes a D1 chunk that it still owes, or else its coded result of a D2 group.
+    """
+
+    def __init__(
+        self, scheme: MSGC, num_jobs: int, *, conformity: StragglerModel | None = None
+    ) -> None:
+        super().__init__(scheme, num_jobs, conformity=conformity)
+        self._scheme, self._code = scheme, scheme.code
+        self._reach = scheme.delay + 1  # no job is in flight for longer, and jobs are independent
+        self._first_adaptive, self._last_slot = scheme.W - 1, scheme.delay
+        self.takes_late = scheme.late == "take"
+        # The states when closed rounds opened, by round and job; empty if late answers are dropped.
+        self._asked_in: dict[int, dict[int, _JobState]] = {}
+        # D1 chunks, and workers' parts of D2 groups, that hold no data point.
+        self._void: BoolArray = np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_)
+        self._void_coded: BoolArray = np.zeros((scheme.B, scheme.n), dtype=np.bool_)
+        self._coded_is_whole = True
+        self._finished: dict[int, _JobState] = {}
+        self._begin_at(0)
+
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
+        if job not in self._finished:
+            raise self._not_finished(job)
+        state = self._finished[job]
+        terms = [
+            Term(worker=i, round=job + slot, slot=slot, weight=1.0)
+            for i, slots in enumerate(state.received_in.tolist())
+            for chunk, slot in enumerate(slots)
+            if not self._void[i, chunk]
+        ]
+        if self._code is not None:
+            for slot, answered in enumerate(state.coded, self._first_adaptive):
+                vector = self._code.usable_vector(answered, payload).vector
+                weights = np.where(self._void_coded[slot - self._first_adaptive], 0.0, vector)
+                terms += terms_of(weights, np.full(self.n, job + slot), slot=slot)
+        return Decoding(job=job, terms=tuple(terms))
+
+    def _in_flight(self, round: int, states: Mapping[int, _JobState]) -> list[_Flight]:
+        """Return the jobs in flight in a round, oldest first, given those from before."""
+        if round < self.num_jobs:
+            states = {**states, round: self._new_job}
+        return [
+            _Flight(job=job, slot=round - job, asked=state, state=state)
+            for job, state in sorted(states.items())
+        ]
+
+    def _leave_out(self, empty: BoolArray) -> bool:
+        d1 = self._void.size
+        self._void = empty[:d1].reshape(self._void.shape)
+        self._excused = np.logical_and.reduce(self._void, axis=1)
+        if self._code is not None:
+            filled = (~empty[d1:]).astype(np.intp).reshape(self._scheme.B, -1)
+            self._void_coded = np.stack([held(self._code, group) == 0 for group in filled])
+            self._coded_is_whole = not self._void_coded.any()
+            self._excused &= self._void_coded.all(axis=0)
+        self._begin_at(0)
+        return not self._coded_is_whole or bool(self._void.any())
+
+    def _begin_at(self, round: int) -> None:
+        self._new_job = _JobState(
+            received_in=np.zeros(self._void.shape, dtype=np.intp),
+            received=self._void,
+            owed=np.zeros(self.n, dtype=np.intp),
+            coded=np.zeros(self._void_coded.shape, dtype=np.bool_),
+            is_lost=False,
+        )
+        self._open = self._in_flight(round, {})
+
+    def _assign(self) -> Assignment:
+        flights = self._open[::-1]
+        busy = np.zeros(self.n, dtype=np.bool_)
+        for flight in flights:
+            busy |= self._busy(flight.slot, flight.asked)
+
+        def tasks_of(worker: int) -> MiniTasks:
+            chosen = [(f, self._template(worker, f.slot, f.asked)) for f in flights]
+            return tuple(replace(task, job=f.job, slot=f.slot) for f, task in chosen if task)
+
+        return Assignment(busy, tasks_of)
+
+    def _busy(self, slot: int, state: _JobState) -> BoolArray:
+        """Return the workers for which `_template` is a mini-task, (n,)."""
+        if slot < self._first_adaptive:
+            return ~self._void[:, slot]
+        busy: BoolArray = state.owed > 0
+        if self._code is not None:
+            busy |= ~self._void_coded[slot - self._first_adaptive]
+        return busy
+
+    def _template(self, worker: int, slot: int, state: _JobState) -> MiniTask | None:
+        """Return a worker's mini-task in a slot as if of job 0 and slot 0; None if it has none."""
+        uncoded, group = self._scheme.uncoded_tasks[worker], slot - self._first_adaptive
+        if group < 0:
+            return None if self._void[worker, slot] else uncoded[slot]
+        if state.owed[worker]:
+            return uncoded[int(state.received[worker].argmin())]
+        if self._code is None or self._void_coded[group, worker]:
+            return None
+        return self._scheme.coded_tasks[worker][group]
+
+    def _brought(self, flight: _Flight, responded: BoolArray) -> tuple[IntArray, IntArray]:
+        """Return the workers (m,) whose answers bring a missing D1 gradient, and its chunk (m,)."""
+        if flight.slot < self._first_adaptive:
+            missing = responded & ~flight.state.received[:, flight.slot]
+            workers: IntArray = missing.nonzero()[0]
+            return workers, np.full(len(workers), flight.slot)
+        workers = (responded & (flight.asked.owed > 0)).nonzero()[0]
+        chunks = flight.asked.received[workers].argmin(axis=1)
+        if flight.state is flight.asked:  # no late answer has come since the round opened
+            return workers, chunks
+        missing = ~flight.state.received[workers, chunks]
+        return workers[missing], chunks[missing]
+
+    def _owed_after(self, flight: _Flight, responded: BoolArray) -> IntArray:
+        owed = flight.state.owed
+        if flight.slot < self._first_adaptive:
+            more: IntArray = owed + ~(responded | self._void[:, flight.slot])
+            return more
+        if flight.state is flight.asked:
+            fewer: IntArray = owed - (responded & (owed > 0))
+            return fewer
+        rest = owed.copy()
+        rest[self._brought(flight, responded)[0]] -= 1
+        return rest
+
+    def _coded_by(self, flight: _Flight, responded: BoolArray) -> BoolArray:
+        """Return the workers whose answers bring a coded result: they owe no D1 gradient."""
+        coded: BoolArray = responded & (flight.asked.owed == 0)
+        if not self._coded_is_whole:
+            coded |= self._void_coded[flight.slot - self._first_adaptive]
+        return coded
+
+    def _after(self, flight: _Flight, responded: BoolArray) -> _JobState:
+        """Return the state of the job after the round has closed with these answers."""
+        slot, state = flight.slot, flight.state
+        received_in, received = state.received_in.copy(), state.received.copy()
+        coded, is_lost = state.coded, state.is_lost
+        if slot >= self._first_adaptive:
+            group, coded = slot - self._first_adaptive, coded.copy()
+            coded[group] = self._coded_by(flight, responded)
+            is_lost |= not self._decodes(coded[group])
+        brought = self._brought(flight, responded)
+        received_in[brought], received[brought] = slot, True
+        return _JobState(
+            received_in=received_in,
+            received=received,
+            owed=self._owed_after(flight, responded),
+            coded=coded,
+            is_lost=is_lost,
+        )
+
+    def _decodes(self, answered: BoolArray) -> bool:
+        return self._code is None or self._code.is_within(answered, 0.0, self.payload)
+
+    def _can_finish(self, flight: _Flight, responded: BoolArray) -> bool:
+        """Return whether the job can be decoded if no worker straggles after this round.
+
+        A worker that owes ``m`` D1 gradients spends its next ``m`` adaptive slots on them, and
+        answers every later group.
+        """
+        owed = self._owed_after(flight, responded)
+        group = max(0, flight.slot + 1 - self._first_adaptive)  # the next one
+        if flight.state.is_lost or np.count_nonzero(owed > self._scheme.B - group):
+            return False
+        if group and not self._decodes(self._coded_by(flight, responded)):
+            return False
+        if self._coded_is_whole:  # the next group is the hardest to decode
+            return group == self._scheme.B or self._decodes(owed == 0)
+        later = self._void_coded[group:]
+        return all(self._decodes((owed <= turn) | void) for turn, void in enumerate(later))
+
+    def _feasible(self, responded: BoolArray) -> bool:
+        return all(self._can_finish(flight, responded) for flight in self._open)
+
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]:
+        unfinished: dict[int, _JobState] = {}
+        finished: dict[int, _JobState] = {}
+        for flight in self._open:
+            slot = flight.slot
+            if slot == self._last_slot and not self._can_finish(flight, responded):
+                raise self._late(flight.job)
+            state = self._after(flight, responded)
+            is_received = slot >= self._first_adaptive - 1 and not np.count_nonzero(state.owed)
+            is_complete = is_received and (self._code is None or slot == self._last_slot)
+            (finished if is_complete else unfinished)[flight.job] = state
+        if self.takes_late:
+            asked = {flight.job: flight.asked for flight in self._open}
+            asked_in = self._asked_in | {self._round: asked}
+            first = self._round + 1 - self._last_slot  # the round in which the oldest job began
+            self._asked_in = {round: asked_in[round] for round in asked_in if round >= first}
+        self._open, self._finished = self._in_flight(self._round + 1, unfinished), finished
+        return tuple(finished)
+
+    # ---- answers to closed rounds ----------------------------------------------------------------
+
+    def _new(self, round: int, worker: int, flight: _Flight) -> int | None:
+        """Return the D1 chunk that a late answer brings to a job; -1 stands for a coded result.
+
+        None means that the answer brings nothing new.
+        """
+        if not (flight.job <= round and flight.job in self._asked_in.get(round, {})):
+            return None
+        slot, asked, state = round - flight.job, self._asked_in[round][flight.job], flight.state
+        if slot >= self._first_adaptive and not asked.owed[worker]:
+            is_received = self._code is None or state.coded[slot - self._first_adaptive, worker]
+            return None if is_received else -1
+        chunk = slot
+        if slot >= self._first_adaptive:
+            chunk = int(asked.received[worker].argmin())
+        return None if state.received[worker, chunk] else chunk
+
+    def _awaits(self, round: int, worker: int) -> bool:
+        return any(self._new(round, worker, flight) is not None for flight in self._open)
+
+    def _take_late(self, round: int, worker: int) -> None:
+        self._open = [
+            flight if chunk is None else replace(flight, state=self._with(flight, round, i, chunk))
+            for flight in self._open
+            for i, chunk in [(worker, self._new(round, worker, flight))]
+        ]
+
+    def _with(self, flight: _Flight, round: int, worker: int, chunk: int) -> _JobState:
+        """Return the state of a job after a late answer brought this chunk (see `_new`)."""
+        state, slot = flight.state, round - flight.job
+        if chunk < 0:
+            coded = state.coded.copy()
+            coded[slot - self._first_adaptive, worker] = True
+            requested = coded[: max(0, flight.slot - self._first_adaptive)]
+            return replace(state, coded=coded, is_lost=not all(map(self._decodes, requested)))
+        received_in, received = state.received_in.copy(), state.received.copy()
+        owed = state.owed.copy()
+        received_in[worker, chunk], received[worker, chunk] = slot, True
+        owed[worker] -= 1
+        return replace(state, received_in=received_in, received=received, owed=owed)
+
+    def _asked(self, round: int) -> Assignment:
+        def tasks_of(worker: int) -> MiniTasks:
+            tasks = []
+            for flight in self._open[::-1]:
+                if self._new(round, worker, flight) is not None:
+                    slot, asked = round - flight.job, self._asked_in[round][flight.job]
+                    if (task := self._template(worker, slot, asked)) is not None:
+                        tasks.append(replace(task, job=flight.job, slot=slot))
+            return tuple(tasks)
+
+        awaited = np.array([self.awaits(round, worker) for worker in range(self.n)])
+        return Assignment(awaited, tasks_of)

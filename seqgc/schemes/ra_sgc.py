@@ -1,26 +1,29 @@
-"""RA-SGC: what is missing of a job is dealt to other workers in the next round.
+"""RA-SGC: the missing chunks of a job are reassigned to other workers in the next round.
 
 Source: docs/mathematics.md, section 3.4.
 
 Theory of operation
 -------------------
-Data can be reached by everybody, so what a late worker owes need not be done by that same worker,
-whose bad luck may last. The batch has ``G = floor(n/(s+1))`` chunks, and in round ``t`` worker
-``i`` computes chunk ``i mod G`` of job ``t`` (slot 0). Chunks of job ``t - 1`` that are missing
-when the round opens are dealt, as a second mini-task (slot 1), to the workers that have been late
-least. The round closes when job ``t - 1`` is complete, and a share ``q`` of job ``t`` is in.
+Every worker can read all data. The work of a late worker therefore need not be repeated by the same
+worker, which may be late again. The batch has ``G = floor(n/(s+1))`` chunks, and in round ``t``
+worker ``i`` computes chunk ``i mod G`` of job ``t`` (slot 0). Chunks of job ``t - 1`` that are
+missing when the round opens are dealt, as a second mini-task (slot 1), to the workers that have
+been late least often. The round closes when job ``t - 1`` is complete and a share ``q`` of job
+``t`` has been received.
 
-*Late answers.* Who straggled in round ``t - 1`` may still answer while job ``t - 1`` is open. With
-``late="take"`` that counts: its chunk is there, and what was dealt for it is of no more use.
+*Late answers.* A straggler of round ``t - 1`` may still answer while job ``t - 1`` is open. With
+``late="take"`` such an answer is used: then its chunk is no longer missing, and the results of the
+workers that it was dealt to are not needed.
 
-*Parts.* With ``p`` > 1 a missing chunk may be dealt in up to ``p`` parts, one for each of several
-workers: those of one chunk add up to it, and are used all or not at all. With ``p`` = 1 an own
-result and a dealt one are the same sum over the same points: replicas, to the last bit. Then a
-gradient does not depend on who answered, and results are added up as they arrive.
+*Parts.* With ``p`` > 1 a missing chunk may be dealt in up to ``p`` parts, each to several workers.
+The parts of a chunk add up to it, and are used all or not at all. With ``p`` = 1 a worker's own
+result and a dealt one are the same sum over the same points, equal to the last bit. Then a gradient
+does not depend on which workers answered, and results are added up as they arrive.
 
-*State.* What was received of a job in its own round and late, by chunk, and whose results these
-are; what was dealt in the open round, and to whom; and every worker's rate of being late, an
-average in which the latest round weighs `LATE_WEIGHT`. Each is replaced, never edited.
+*State.* The worker whose result of each chunk was received in the job's own round or late; the
+chunks dealt in the open round and their holders; and each worker's rate of being late, an average
+in which the latest round has weight `LATE_WEIGHT`. Each part of the state is replaced, never
+edited.
 """
 
 from __future__ import annotations
@@ -36,22 +39,20 @@ import numpy as np
 
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Payload, Term
-from seqgc.schemes._assignment import Assignment, MiniTasks
-from seqgc.schemes._contract import Scheme
-from seqgc.schemes._grid import Grid
+from seqgc.schemes._defence import Grid
 from seqgc.schemes._registry import register
-from seqgc.schemes._schedule import Schedule, require_late
+from seqgc.schemes._scheme import Assignment, MiniTasks, Schedule, Scheme, require_late
 from seqgc.stragglers import PerRound, StragglerModel
 
 __all__ = ["LATE_WEIGHT", "RASGC", "RASGCSchedule", "loads_of_parts"]
 
 LATE_WEIGHT: Final = 0.2  # of the latest round in a worker's rate of being late
-# What a search looks at, with every G: slow workers may stand at regular distances, which some G
-# gather in the same groups. A share below 0.3 wins a hundredth or two of the run time, for as much
-# more of the functions that run at a time; q = 1 is `gc-binary`.
+# The values that a search tries, with every G: the slow workers may be at regular distances, and
+# some G would put them all in the same groups. A share below 0.3 saves 1 or 2 % of the run time,
+# but needs as much more concurrency; q = 1 is `gc-binary`.
 _SHARES: Final = (0.3, 0.5, 0.75)
 _HOLDERS: Final = (1, 2, 4)
-_PARTS: Final = (1, 2)  # dealt in more, nothing is won; where computing is cheap, not by two either
+_PARTS: Final = (1, 2)  # more parts save nothing; if computing is cheap, neither do two
 
 
 @register("ra-sgc")
@@ -59,9 +60,9 @@ _PARTS: Final = (1, 2)  # dealt in more, nothing is won; where computing is chea
 class RASGC(Scheme):
     """Reassigning sequential gradient coding; exact for any pattern of stragglers, delay 1.
 
-    Every chunk has ``s`` >= 0 extra holders, or more. A round waits for a share ``q`` of its own
-    job's chunks, 0 < q <= 1; with ``q = 1`` it is the binary code. What is missing then is dealt to
-    ``r`` >= 1 holders, in up to ``p`` >= 1 parts; ``late`` answers are taken (``take``) or not
+    Every chunk has at least ``s`` >= 0 extra holders. A round waits for a share ``q`` of the chunks
+    of its own job, 0 < q <= 1; ``q = 1`` gives the binary code. Each missing chunk is then dealt to
+    ``r`` >= 1 holders, in up to ``p`` >= 1 parts. ``late`` answers are used (``take``) or ignored
     (``drop``).
 
     Examples
@@ -94,22 +95,22 @@ class RASGC(Scheme):
 
     @property
     def num_own(self) -> int:
-        """G: the chunks that workers have of their own round's job."""
+        """G, the number of chunks of a job in its own round."""
         return self.n // (self.s + 1)
 
     @property
     def quorum(self) -> int:
-        """How many chunks of its own job a round waits for."""
+        """The number of chunks of its own job that a round waits for."""
         return math.ceil(round(self.q * self.num_own, 9))
 
     @property
     def tolerated(self) -> int:
-        """At most s who never answer: see `promise`."""
+        """At most s workers that never answer; see `promise`."""
         return self.s
 
     @property
     def worker_loads(self) -> FloatArray:
-        return self._equal_loads(2 / self.num_own)  # its own chunk, and all of one that is dealt
+        return self._equal_loads(2 / self.num_own)  # its own chunk and a dealt one
 
     @cached_property
     def chunk_fractions(self) -> FloatArray:
@@ -118,10 +119,10 @@ class RASGC(Scheme):
 
     @property
     def promise(self) -> StragglerModel:
-        """At most s stragglers a round; but any pattern will do whose stragglers answer in the end.
+        """At most s stragglers a round; any pattern works if the stragglers answer in the end.
 
-        For rounds wait until it does. Of a worker that never answers again, ``late="take"`` or two
-        holders (``r``) make good what it is dealt; else a round may wait for it in vain.
+        If a worker never answers again, the chunks dealt to it are only replaced with
+        ``late="take"`` or with two holders (``r``); otherwise a round may wait for it in vain.
         """
         return PerRound(s=self.s)
 
@@ -137,12 +138,12 @@ class RASGC(Scheme):
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
         if grid.max_delay < cls.delay:
             return
-        # the smallest s for every G
+        # The smallest s for every G.
         distinct = {n // (s + 1): s for s in reversed(grid.values(0, n - 1))}
         holders = [r for r in _HOLDERS if r <= n]
         for s in sorted(distinct.values()):
             num_own = n // (s + 1)
-            # the largest share of those that wait for as many chunks, which are not all
+            # The largest share for each number of chunks to wait for.
             distinct_q = {math.ceil(round(q * num_own, 9)): q for q in _SHARES}
             for p, q, r in itertools.product(_PARTS, distinct_q.values(), holders):
                 if p * r <= n and (scheme := cls(n=n, s=s, q=q, r=r, p=p)).quorum < num_own:
@@ -150,33 +151,34 @@ class RASGC(Scheme):
 
     @cached_property
     def own_tasks(self) -> MiniTasks:
-        """By chunk: the mini-task of who holds it, for job 0 and slot 0."""
+        """``[chunk]``: the mini-task of the chunk's holders, for job 0 and slot 0."""
         return tuple(self._task(own, 0, self.p) for own in range(self.num_own))
 
     def part_task(self, own: int, part: int, parts: int) -> MiniTask:
-        """Return the mini-task on one of so many parts of a chunk, for job 0 and slot 1."""
+        """Return the mini-task on one of the ``parts`` of a chunk, for job 0 and slot 1."""
         if parts == 1:
             return replace(self.own_tasks[own], slot=1)
         first, last = self.part_of(part, parts)
         return replace(self._task(own, first, last), slot=1)
 
     def part_of(self, part: int, parts: int) -> tuple[int, int]:
-        """Return the sub-chunks ``first <= sub-chunk < last`` of a part: as equal as can be."""
+        """Return the sub-chunks ``first <= sub-chunk < last`` of a part; parts are about equal."""
         return part * self.p // parts, (part + 1) * self.p // parts
 
     def _task(self, own: int, first: int, last: int) -> MiniTask:
         chunks, ones = np.arange(own * self.p + first, own * self.p + last), np.ones(last - first)
         chunks.flags.writeable = ones.flags.writeable = False
-        cover = 0 if self.p == 1 else None  # else only the end tells what adds up to the chunk
+        # If p > 1, only the end of the round tells which results add up to the chunk.
+        cover = 0 if self.p == 1 else None
         place = own if self.p == 1 else 0
         return MiniTask(job=0, slot=0, chunks=chunks, coefficients=ones, cover=cover, place=place)
 
 
 @lru_cache(maxsize=2**12)
 def loads_of_parts(scheme: RASGC, batch_size: int | None) -> tuple[float, FloatArray]:
-    """Return the load of a whole chunk, and by number of parts that of the largest one, (p + 1,).
+    """Return the load of the largest chunk, and of its largest part by number of parts, (p + 1,).
 
-    Shares of a batch of that size, or nominal ones (None).
+    Loads are for batches of this size, or nominal (None).
     """
     sizes: FloatArray = scheme.chunk_fractions
     if batch_size is not None:
@@ -191,27 +193,27 @@ def loads_of_parts(scheme: RASGC, batch_size: int | None) -> tuple[float, FloatA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deal:
-    """What is dealt in a round: ``holders`` (chunks, parts, holders) of the ``chunks`` (m,)."""
+    """The ``chunks`` (m,) dealt in a round, and their ``holders`` (m, parts, holders of a part)."""
 
     chunks: IntArray
     holders: IntArray
 
     @property
     def parts(self) -> int:
-        """In how many parts each chunk is dealt."""
+        """The number of parts of each chunk."""
         return int(self.holders.shape[1])
 
     def answered(self, responded: BoolArray) -> BoolArray:
-        """Return which chunks have an answer in every part, (m,)."""
-        whole: BoolArray = np.logical_and.reduce(responded[self.holders].any(axis=2), axis=1)
-        return whole
+        """Return the chunks that have an answer in every part, (m,)."""
+        complete: BoolArray = np.logical_and.reduce(responded[self.holders].any(axis=2), axis=1)
+        return complete
 
 
 _NOTHING = _Deal(chunks=np.zeros(0, dtype=np.intp), holders=np.zeros((0, 1, 1), dtype=np.intp))
 
 
 class RASGCSchedule(Schedule):
-    """Round ``t`` computes job ``t`` (slot 0), and what is missing of job ``t - 1`` (slot 1)."""
+    """Round ``t`` computes job ``t`` (slot 0) and the missing chunks of job ``t - 1`` (slot 1)."""
 
     def __init__(
         self, scheme: RASGC, num_jobs: int, *, conformity: StragglerModel | None = None
@@ -222,9 +224,9 @@ class RASGCSchedule(Schedule):
         self._own: IntArray = np.arange(scheme.n) % scheme.num_own
         self._void: BoolArray = np.zeros((scheme.num_own, scheme.p), dtype=np.bool_)
         self._void_own: BoolArray = np.zeros(scheme.num_own, dtype=np.bool_)
-        # Of the job of the round before: whose own result of a chunk is used, -1: none.
+        # For the previous job: the worker whose own result of a chunk is used, or -1.
         self._received: IntArray = np.full(scheme.num_own, -1)
-        self._is_open = False  # whether that job has not been finished
+        self._is_open = False  # True if the previous job is unfinished
         self._deal = _NOTHING
         self._rates: FloatArray = np.zeros(scheme.n)  # of being late
         self._finished: dict[int, Callable[[], tuple[Term, ...]]] = {}
@@ -241,7 +243,7 @@ class RASGCSchedule(Schedule):
 
     @property
     def _has_own(self) -> bool:
-        """Whether a job begins in the open round."""
+        """True if a job begins in the open round."""
         return self._round < self.num_jobs
 
     def _busy_with_own(self) -> BoolArray:
@@ -249,7 +251,7 @@ class RASGCSchedule(Schedule):
         return is_held if self._has_own else np.zeros_like(is_held)
 
     def _dealt(self) -> dict[int, tuple[int, int]]:
-        """Return the chunk and the part that a worker was dealt."""
+        """Return the chunk and the part dealt to each worker."""
         deal = self._deal
         return {
             int(worker): (int(deal.chunks[index]), part)
@@ -277,23 +279,24 @@ class RASGCSchedule(Schedule):
         return Assignment(busy, tasks_of)
 
     def _loads(self, batch_size: int | None) -> FloatArray:
-        """Return what the largest chunk has, and the largest part of one where that is dealt.
+        """Return the load of the largest chunk, plus that of the largest part of a dealt one.
 
-        The few who have nothing in the last round are charged what all others have: nobody waits
-        for them, and at no load at all a line through recorded times may say less than 0 s.
+        In the last round a few workers have nothing to do. They get the load of all other workers:
+        no round waits for them, and at load 0 a line through recorded times may predict less than 0
+        s.
         """
-        whole, of_parts = loads_of_parts(self._scheme, batch_size)
+        largest, of_parts = loads_of_parts(self._scheme, batch_size)
         dealt = of_parts[self._deal.parts]
         if not self._has_own:
             return np.full(self.n, dealt)
-        loads = np.full(self.n, whole)
+        loads = np.full(self.n, largest)
         loads[self._deal.holders.ravel()] += dealt
         return loads
 
-    # ---- what has come ---------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------
 
     def _is_complete(self, responded: BoolArray) -> bool:
-        """Whether the job of the round before is, with these answers."""
+        """Return whether these answers complete the previous job."""
         if not self._is_open:
             return True
         own = self._received[self._deal.chunks] >= 0
@@ -304,9 +307,9 @@ class RASGCSchedule(Schedule):
             return self._deal.answered(responded)
         deal, parts = self._deal, self._deal.parts
         void = [[self._is_void(int(c), part, parts) for part in range(parts)] for c in deal.chunks]
-        came = responded[deal.holders].any(axis=2) | np.array(void, dtype=np.bool_)
-        whole: BoolArray = np.logical_and.reduce(came, axis=1)
-        return whole
+        received = responded[deal.holders].any(axis=2) | np.array(void, dtype=np.bool_)
+        complete: BoolArray = np.logical_and.reduce(received, axis=1)
+        return complete
 
     def _feasible(self, responded: BoolArray) -> bool:
         return self._is_complete(responded)
@@ -314,9 +317,9 @@ class RASGCSchedule(Schedule):
     def _enough(self, responded: BoolArray) -> bool:
         if not self._has_own:
             return True
-        came = self._void_own.copy()
-        came[self._own[responded]] = True
-        return int(np.count_nonzero(came)) >= self._scheme.quorum
+        received = self._void_own.copy()
+        received[self._own[responded]] = True
+        return int(np.count_nonzero(received)) >= self._scheme.quorum
 
     def _awaits(self, round: int, worker: int) -> bool:
         is_latest = self._is_open and round == self._round - 1
@@ -328,7 +331,7 @@ class RASGCSchedule(Schedule):
         awaited = np.array([self.awaits(round, worker) for worker in range(self.n)])
         return Assignment(awaited, lambda worker: (replace(tasks[own[worker]], job=round),))
 
-    def _take_late(self, round: int, worker: int) -> None:  # noqa: ARG002 (the one before)
+    def _take_late(self, round: int, worker: int) -> None:  # noqa: ARG002 (always the previous one)
         received = self._received.copy()
         received[self._own[worker]] = worker
         self._received = received
@@ -338,14 +341,14 @@ class RASGCSchedule(Schedule):
             raise self._late(self._round - 1)
         finished: dict[int, Callable[[], tuple[Term, ...]]] = {}
         if self._is_open:
-            deal, due = self._deal, self._round - 1
-            finished[due] = partial(self._terms, due, self._received, deal, responded)
+            deal, job = self._deal, self._round - 1
+            finished[job] = partial(self._terms, job, self._received, deal, responded)
         received = np.full_like(self._received, -1)
         is_open = False
         if self._has_own:
             workers = np.flatnonzero(responded)[::-1]
-            received[self._own[workers]] = workers  # the lowest of a chunk
-            received[self._void_own] = -1  # nobody was asked for it
+            received[self._own[workers]] = workers  # the lowest worker of each chunk
+            received[self._void_own] = -1
             missing = (received < 0) & ~self._void_own
             is_open = bool(missing.any())
         self._rates = (1 - LATE_WEIGHT) * self._rates + LATE_WEIGHT * ~responded
@@ -356,18 +359,18 @@ class RASGCSchedule(Schedule):
         return tuple(finished)
 
     def _dealing(self, chunks: IntArray) -> _Deal:
-        """Return who is dealt what is missing, after the round that is closing."""
+        """Return the holders of the missing chunks in the next round."""
         scheme, m = self._scheme, len(chunks)
         parts = min(max(self.n // (scheme.r * m), 1), scheme.p)
         most = max(1, self.n // (m * parts))
-        hold = most if self._round + 1 == self.num_jobs else min(scheme.r, most)
-        best = np.argsort(self._rates, kind="stable")[: m * parts * hold]
-        return _Deal(chunks=chunks, holders=best.reshape(hold, m, parts).transpose(1, 2, 0))
+        copies = most if self._round + 1 == self.num_jobs else min(scheme.r, most)
+        best = np.argsort(self._rates, kind="stable")[: m * parts * copies]
+        return _Deal(chunks=chunks, holders=best.reshape(copies, m, parts).transpose(1, 2, 0))
 
     def _terms(
         self, job: int, received: IntArray, deal: _Deal, responded: BoolArray
     ) -> tuple[Term, ...]:
-        """Return an own result of each chunk or, if there is none, one of each of its parts."""
+        """Return a term for each chunk's own result, or if it is missing, for each of its parts."""
         terms = list(_own_terms(job, received))
         for index, part in np.ndindex(deal.holders.shape[:2]):
             chunk = int(deal.chunks[index])

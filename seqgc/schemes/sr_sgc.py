@@ -12,11 +12,9 @@ import numpy as np
 from seqgc.codes import GradientCode, make_code
 from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray
-from seqgc.schemes._assignment import Assignment
-from seqgc.schemes._contract import Scheme
-from seqgc.schemes._grid import Grid
+from seqgc.schemes._defence import Grid
 from seqgc.schemes._registry import register
-from seqgc.schemes._schedule import Schedule, require_late
+from seqgc.schemes._scheme import Assignment, Schedule, Scheme, require_late
 from seqgc.schemes.gc import CodedSchedule, CodedScheme, coded_mini_task, require_family
 from seqgc.stragglers import AnyOf, Bursty, EveryGroup, PerRound, StragglerModel
 
@@ -29,10 +27,10 @@ __all__ = ["SRSGC", "SRSGCSchedule"]
 class SRSGC(CodedScheme):
     """(B, W, lam) selective-reattempt sequential gradient coding; delay B, load (s+1)/n.
 
-    For bursts of ``B`` rounds and at most ``lam`` distinct stragglers in a window of ``W``, where
-    ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n``, ``s < n``. The ``family`` of the
-    base code is ``cyclic`` or ``rep``, which needs ``(s+1) | n``. Answers that come after their
-    round, while their job is in flight, are dropped or, with ``late="take"``, count.
+    It tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window of
+    ``W``, where ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n`` and ``s < n``. The
+    ``family`` of the base code is ``cyclic``, or ``rep``, which needs ``(s+1) | n``. Answers that
+    come after their round, while their job is in flight, are dropped, or used if ``late="take"``.
 
     Examples
     --------
@@ -92,7 +90,7 @@ class SRSGC(CodedScheme):
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
-        for B in grid.values(1, grid.max_delay):  # windows W = x B + 1 up to twice the delay
+        for B in grid.values(1, grid.max_delay):  # windows W = x B + 1, up to twice max_delay
             for x in grid.values(1, (2 * grid.max_delay - 1) // B):
                 W = x * B + 1
                 for size in grid.divisors(n):
@@ -109,7 +107,7 @@ class SRSGC(CodedScheme):
 
 
 class SRSGCSchedule(CodedSchedule):
-    """In round ``t`` some workers reattempt job ``t - B``; the others compute job ``t``."""
+    """In round ``t`` some workers reattempt job ``t - B``, and the others compute job ``t``."""
 
     def __init__(
         self, scheme: SRSGC, num_jobs: int, *, conformity: StragglerModel | None = None
@@ -117,15 +115,15 @@ class SRSGCSchedule(CodedSchedule):
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._delay, self.takes_late = scheme.delay, scheme.late == "take"
         self._group = scheme.s + 1 if scheme.family == "rep" else None
-        # For the jobs of the last B rounds: who returned the job's result in the job's own round.
-        # (Who did depends on who reattempted another job in it, and so on: `_reach` is all rounds.)
+        # For the jobs of the last B rounds: the workers that returned the result in the job's own
+        # round. This depends on the reattempts in that round, and so on: `_reach` is all rounds.
         self._returned: dict[int, BoolArray] = {}
         self._reattempts: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
-        self._busy_in: dict[int, BoolArray] = {}  # who was reattempting in those rounds
+        self._busy_in: dict[int, BoolArray] = {}  # the workers that reattempted in those rounds
 
     @property
     def _due(self) -> int:
-        """The job that the open round must finish, if it is one and not finished."""
+        """The job due in the open round, if it is unfinished and its number is valid."""
         return self._round - self._delay
 
     def _assign(self) -> Assignment:
@@ -136,18 +134,19 @@ class SRSGCSchedule(CodedSchedule):
         )
 
     def _feasible(self, responded: BoolArray) -> bool:
-        # Every job but the one due now can still be reattempted by all who have not returned it.
+        # All other jobs in flight can still be reattempted by each worker that has not returned
+        # them.
         is_open = self._due in self._returned
         return not is_open or self._finishes(self._due, self._due_answers(responded))
 
     def _finishes(self, job: int, answered: BoolArray) -> bool:
-        return self._suffices(answered) if self._known is None else job in self._known
+        return self._suffices(answered) if self._recorded is None else job in self._recorded
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._due] | (responded & self._reattempts)
 
     def _awaits(self, round: int, worker: int) -> bool:
-        """Whether it was to compute the round's own job, which is still in flight."""
+        """Return whether the worker was to compute the round's own job, which is in flight."""
         returned = self._returned.get(round)
         return returned is not None and not (returned[worker] or self._busy_in[round][worker])
 
@@ -169,7 +168,7 @@ class SRSGCSchedule(CodedSchedule):
             finished[self._due] = (self._due_answers(responded), rounds)
             del returned[self._due]
         for job, own in self._returned.items() if self.takes_late else ():
-            if job in returned and self._finishes(job, own):  # late answers have seen to that
+            if job in returned and self._finishes(job, own):  # by late answers
                 finished[job] = (own, np.full(self.n, job))
                 del returned[job]
         if now < self.num_jobs:
@@ -185,12 +184,12 @@ class SRSGCSchedule(CodedSchedule):
         return tuple(finished)
 
     def _choose_reattempts(self, job: int) -> BoolArray:
-        """Choose who reattempts ``job``: (n,) bool.
+        """Return the workers (n,) that reattempt ``job``.
 
-        The first workers, in order, that did not return it, until n - s results are in sight
-        (Algorithm 1); with Rep, only in groups without any (Algorithm 3). Should these results,
-        once here, be decoded too badly, the last of the workers is another one; or else one more
-        reattempts it. There are s to choose from, and one in many sets is bad.
+        These are the first workers that have not returned it, until there would be n - s results
+        (Algorithm 1); for Rep, only workers of groups without any result (Algorithm 3). In rare
+        cases these results could not be decoded to a useful precision. Then the last of these
+        workers is replaced by a later one, or if that does not help, another worker is added.
         """
         if job not in self._returned:
             return np.zeros(self.n, dtype=np.bool_)

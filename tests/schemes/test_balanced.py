@@ -98,11 +98,11 @@ def test_blocks_without_a_point_are_never_sent() -> None:
 @pytest.mark.parametrize(
     ("shares", "blocks", "rule"),
     [
-        ("1-2", "", "`shares` must be one for each of the n=3 workers; got '1-2'"),
-        ("1-2-3-4", "", "`shares` must be one for each of the n=3 workers"),
+        ("1-2", "", "`shares` must list one integer for each of n=3 workers; got '1-2'"),
+        ("1-2-3-4", "", "`shares` must list one integer for each of n=3 workers"),
         ("1-2--3", "", "`shares` must be integers from 0 to 1000000000 joined by '-'"),
         ("1x99999999999", "", "`shares` must be integers from 0"),
-        ("0x3", "", "`shares` must have one above 0"),
+        ("0x3", "", "`shares` must not all be 0"),
         (3, "", "`shares` must be integers from 0"),
         ("1x3", "0-1x2", "`blocks` must be integers from 1 to 1000"),
         ("1x3", "1001x3", "`blocks` must be integers from 0 to 1000"),

@@ -145,7 +145,7 @@ def test_what_is_left_out_counts_as_received() -> None:
     schedule.close_round(np.array([True, True, False]))
     assert [len(tasks) for tasks in schedule.assignment()] == [0, 0, 1]
     assert schedule.feasible(np.array([False, False, True]))
-    with pytest.raises(ScheduleError, match="before the first round"):
+    with pytest.raises(ScheduleError, match="round 1 is open"):
         schedule.leave_out(np.zeros(6, dtype=np.bool_))
 
 

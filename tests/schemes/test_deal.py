@@ -54,12 +54,12 @@ def test_what_is_left_open_is_decided_for_the_models_that_take_turns() -> None:
 @pytest.mark.parametrize(
     ("pieces", "rule"),
     [
-        ("0", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got 0 (left out, it is"),
+        ("0", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got 0 "),
         ("-3", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got -3 "),
         ("100001", "`pieces` must satisfy 1 <= pieces <= 100000 (deal); got 100001 "),
-        ("9" * 30, "`scheme` deal: pieces is an integer"),
-        ("1.5", "`scheme` deal: pieces is an integer"),
-        ("None", "`scheme` deal: pieces is an integer"),
+        ("9" * 30, "`scheme` deal: pieces must be an integer"),
+        ("1.5", "`scheme` deal: pieces must be an integer"),
+        ("None", "`scheme` deal: pieces must be an integer"),
     ],
 )
 def test_pieces_that_cannot_be_are_refused_in_one_line(pieces: str, rule: str) -> None:

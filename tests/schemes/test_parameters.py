@@ -156,9 +156,9 @@ BAD = {
         "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or take m-sgc)"
     ),
     "backup:b=4": "`b` must satisfy 0 <= b < n (backup), n=4; got 4",
-    "balanced:shares=1-2-1": "`shares` must be one for each of the n=4 workers; got '1-2-1'",
+    "balanced:shares=1-2-1": "`shares` must list one integer for each of n=4 workers; got '1-2-1'",
     "balanced:shares=1x5": "`shares` must be integers from 0 to 1000000000 joined by '-', as in",
-    "balanced:shares=0x4": "`shares` must have one above 0 (balanced); got '0x4'",
+    "balanced:shares=0x4": "`shares` must not all be 0 (balanced); got '0x4'",
     "balanced:shares=1x4,blocks=1x3-0": "`blocks` must be integers from 1 to 1000 (balanced); got",
     "gradient": (
         "`scheme` must be one of backup, balanced, deal, uncoded, gc, gc-rep, gc-binary, m-sgc, "
@@ -170,7 +170,7 @@ BAD = {
     ),
     "m-sgc:B=1,W=2": "`scheme` needs lam, as in m-sgc:B=…,W=…,lam=…; got 'm-sgc:B=1,W=2'",
     "gc:s=1,s=2": "`scheme` gc takes each parameter once; got 's=2'",
-    "gc:s=one": "`scheme` gc: s is an integer; got 's=one'",
+    "gc:s=one": "`scheme` gc: s must be an integer; got 's=one'",
     "uncoded:s=1": "`scheme` uncoded takes no parameters; got 's=1'",
 }
 
@@ -202,7 +202,7 @@ def test_parameters_are_integers(value: int) -> None:
 def test_a_schedule_refuses_what_is_not_its_turn(scheme: Scheme) -> None:
     schedule = scheme.start(1)
     everyone = np.ones(3, dtype=np.bool_)
-    with pytest.raises(ScheduleError, match="job 0 was not finished"):
+    with pytest.raises(ScheduleError, match="job 0"):
         schedule.decoding(0)
     with pytest.raises(ParameterError, match="responded"):
         schedule.close_round(np.ones(3))

@@ -76,10 +76,10 @@ def test_a_spec_names_fields_by_their_types_and_leaves_defaults_out() -> None:
     assert parsed.spec == "twice-fancy:at=3,by=0.5"
     assert parse_scheme("twice:how=odd", n=4).spec == "twice:how=odd"
     for spec, rule in {
-        "twice:at=1.5": "twice: at is an integer",
-        "twice:by=much": "twice: by is a number",
+        "twice:at=1.5": "twice: at must be an integer",
+        "twice:by=much": "twice: by must be a number",
         "twice-fancy:how=odd": "twice-fancy takes at, by",
-        "twice:at": "parameters are key=value",
+        "twice:at": "twice: .*key=value",
     }.items():
         with pytest.raises(ParameterError, match=rule):
             parse_scheme(spec, n=4)
@@ -124,7 +124,7 @@ def test_only_what_keeps_the_contract_is_registered() -> None:
     for kind, complaint in (
         (Bare, "frozen dataclass"),
         (Loose, "frozen dataclass"),
-        (Half, "lacks chunk_fractions, delay"),
+        (Half, "chunk_fractions, delay"),
     ):
         with pytest.raises(ParameterError, match=complaint):
             register("mine")(kind)

@@ -1,0 +1,414 @@
+"""`Scheme`, the frozen parameters of a defence by rounds, and `Schedule`, the state of a run.
+
+Theory of operation
+-------------------
+The state of a schedule depends only on the answers that it has been told of. It says what each
+worker computes (`Schedule.assignment`) and whether the answers so far suffice (`Schedule.feasible`,
+`Schedule.enough`, `Schedule.conforms`). These methods change nothing, and may be called any number
+of times. Two methods tell a schedule of answers:
+
+- `Schedule.close_round` closes the open round with a set of answers. Each worker without an answer
+  in this set is a straggler of the round.
+- `Schedule.take_late` adds a straggler's late answer to a closed round. It is for schedules whose
+  `Schedule.takes_late` is true, and only while the answer is still useful (`Schedule.awaits`), that
+  is, while its results belong to a job in flight. The assignment of the open round does not change,
+  but fewer answers may suffice to close it.
+
+Both replace state and never edit it in place: ``copy.copy(schedule)`` is a snapshot, and a refused
+transition changes nothing. Therefore a run can be rebuilt from the answers that closed its rounds,
+and the late answers that each round took (`Schedule.repeat`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from seqgc.errors import NotDecodableError, ParameterError, ScheduleError, require_int
+from seqgc.ports import BoolArray, Decoding, FloatArray, LateAnswer, MiniTask, Payload
+from seqgc.schemes._defence import Defence
+from seqgc.stragglers import StragglerModel
+
+MiniTasks = tuple[MiniTask, ...]
+_BOOL = np.dtype(np.bool_)
+
+
+class Assignment:
+    """The mini-tasks of each worker in a round, in order of slot; () for an idle worker.
+
+    ``tasks_of`` is called at most once for each ``busy`` (n,) worker, when its mini-tasks are read.
+    Decisions do not need them, and replays do not read any: creating the mini-tasks of 256 workers
+    takes longer than deciding the round, and the first coded one designs the coefficients of its
+    code. The result of ``tasks_of`` must not change when the round closes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    >>> assignment = Assignment(np.array([True, False]), lambda worker: (task,))
+    >>> assignment.idle, [len(tasks) for tasks in assignment]
+    (False, [1, 0])
+    """
+
+    def __init__(self, busy: BoolArray, tasks_of: Callable[[int], MiniTasks]) -> None:
+        self.busy, self.idle = busy, not np.count_nonzero(busy)
+        self._tasks_of = tasks_of
+        self._tasks: dict[int, MiniTasks] = {}
+
+    def __len__(self) -> int:
+        return len(self.busy)
+
+    def __iter__(self) -> Iterator[MiniTasks]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, worker: int) -> MiniTasks:
+        worker = range(len(self))[worker]
+        if worker not in self._tasks:
+            self._tasks[worker] = self._tasks_of(worker) if self.busy[worker] else ()
+        return self._tasks[worker]
+
+
+class Schedule(ABC):
+    """One run of a scheme: assigns each round's tasks, and knows when a job can be decoded."""
+
+    batch_size: int | None = None
+    """The size of all batches, which are cut to whole points; None makes `loads` nominal."""
+
+    payload: Payload | None = None
+    """The number format of results: answers that it makes too inexact to decode lose a job.
+
+    None means that nothing is decoded, as in a replay: only the presence of answers counts.
+    """
+
+    takes_late: bool = False
+    """True if late answers to closed rounds may be useful; see `awaits`."""
+
+    _reach: int | None = None
+    """The number of latest rounds that determine the state and the jobs finished last.
+
+    None means that all rounds may matter. A class that sets it (>= 1) must make `_begin_at` suffice
+    to begin that many rounds back.
+    """
+
+    def __init__(
+        self, scheme: Scheme, num_jobs: int, *, conformity: StragglerModel | None = None
+    ) -> None:
+        self.num_jobs: Final = require_int("num_jobs", num_jobs, least=1)
+        self.num_rounds: Final = self.num_jobs + scheme.delay
+        self.n: Final = scheme.n
+        self._of: Final = scheme
+        self._model = scheme.promise if conformity is None else conformity
+        self._round = 0
+        # The jobs that the open round finished when it was closed before, while it is repeated.
+        self._recorded: Collection[int] | None = None
+        self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
+        self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
+        self._leaves_out = False
+
+    @property
+    def scheme_name(self) -> str:
+        """The scheme of this run, for messages: its spec, or its `repr` if it is not registered."""
+        try:
+            return self._of.spec
+        except ParameterError:
+            return repr(self._of)
+
+    @property
+    def round(self) -> int:
+        """The round that is open, 0-based; ``num_rounds`` once all are closed."""
+        return self._round
+
+    @property
+    def excused(self) -> BoolArray:
+        """(n,) the workers without any data point: they get no task, and are never stragglers."""
+        return self._excused
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if some mini-task is never sent because it has no data point."""
+        return self._leaves_out
+
+    def leave_out(self, empty: BoolArray) -> None:
+        """Leave out the chunks without a data point, (num_chunks,), before the first round closes.
+
+        A mini-task that consists of such chunks is never sent, and counts as received: its partial
+        gradient is zero. A schedule that does not support this sends it, and waits for the zeros.
+        Raises `ScheduleError` if a round has been closed.
+        """
+        if self._round:
+            raise ScheduleError(
+                f"chunks can only be left out before the first round closes; round {self._round} "
+                "is open"
+            )
+        self._leaves_out = bool(empty.any()) and self._leave_out(empty)
+
+    def assignment(self) -> Assignment:
+        """Return the mini-tasks of the open round, without trivial ones; changes nothing."""
+        self._require_open()
+        return self._assign()
+
+    def loads(self) -> FloatArray:
+        """Return the fraction of a batch that each worker computes in the open round, (n,).
+
+        Unless a scheme overrides it, it is the same in every round: `Scheme.loads_of`. Replays
+        compute times from it, and live runs send it along (`seqgc.ports.Dispatch`).
+        """
+        self._require_open()
+        return self._loads(self.batch_size)
+
+    def conforms(self, responded: BoolArray) -> bool:
+        """Return whether the stragglers so far, including this round, fit the straggler model.
+
+        More answers never hurt. Only windows that end with this round are judged, because earlier
+        ones were judged when their rounds closed.
+        """
+        responded = self._checked(responded)
+        return self._model.admits(np.concatenate([self._past, ~responded[None]]))
+
+    def feasible(self, responded: BoolArray) -> bool:
+        """Return whether the round can close with these answers without losing a job.
+
+        That is the case if the job due now can be decoded, and every job in flight could be decoded
+        by its deadline if no worker straggled in later rounds (docs/mathematics.md, section 6). If
+        there is a `payload`, decoding must be possible to a useful precision. More answers never
+        hurt.
+        """
+        return self._feasible(self._checked(responded))
+
+    def enough(self, responded: BoolArray) -> bool:
+        """Return whether these answers are feasible, and all that the scheme waits for.
+
+        More answers never hurt. A round that can get no further answers closes if it is `feasible`.
+        """
+        responded = self._checked(responded)
+        return self._feasible(responded) and self._enough(responded)
+
+    def awaits(self, round: int, worker: int) -> bool:
+        """Return whether a worker's answer to a closed round would be useful if it came now."""
+        is_closed = self.takes_late and 0 <= round < self._round < self.num_rounds
+        return is_closed and 0 <= worker < self.n and self._awaits(round, worker)
+
+    def close_round(self, responded: BoolArray) -> tuple[int, ...]:
+        """Close the open round with the answers (n,) to be used; return the jobs that it finished.
+
+        Raises `NotDecodableError`, and changes nothing, if the job due now cannot be decoded, and
+        `ScheduleError` if all rounds are closed.
+        """
+        responded = self._checked(responded)
+        finished = self._advance(responded)
+        past = np.concatenate([self._past, ~responded[None]])
+        self._past = past[max(0, len(past) + 1 - self._model.window) :]
+        self._round += 1
+        return finished
+
+    def asked(self, round: int) -> Assignment:
+        """Return the mini-tasks of a closed round whose late results would be useful now."""
+        return self._asked(round)
+
+    def take_late(self, round: int, worker: int) -> None:
+        """Count a worker's answer to a closed round from now on.
+
+        Raises `ScheduleError`, and changes nothing, if the schedule does not `awaits` it.
+        """
+        if not self.awaits(round, worker):
+            raise ScheduleError(
+                f"the answer of worker {worker} to round {round} is no longer useful: drop it"
+            )
+        self._take_late(round, worker)
+
+    def repeat(
+        self,
+        answers: Sequence[BoolArray],
+        late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
+        finished: Mapping[int, Collection[int]] = MappingProxyType({}),
+    ) -> None:
+        """Close the first rounds as they were closed before, with these answers (n,) each.
+
+        ``late`` holds the late answers that each round took. ``finished`` holds the jobs that each
+        round finished, where they were recorded, so that they need not be determined again. Only
+        rounds that still matter are computed; they raise the same exceptions as `close_round`.
+        Raises `ScheduleError` if a round has been closed.
+        """
+        if self._round:
+            raise ScheduleError(
+                "rounds can only be repeated before any other round closes; round "
+                f"{self._round} is open"
+            )
+        first = 0 if self._reach is None else max(0, len(answers) - self._reach)
+        window = answers[max(0, len(answers) + 1 - self._model.window) : first]
+        past = [~self._checked(responded) for responded in window]
+        self._past = np.array(past, dtype=np.bool_).reshape(-1, self.n)
+        self._round = first
+        self._begin_at(first)
+        for number in range(first, len(answers)):
+            for round, worker in late.get(number, ()):
+                if self.awaits(round, worker):  # otherwise its job ended before these rounds
+                    self._take_late(round, worker)
+            self._recorded = finished.get(number)
+            self.close_round(answers[number])
+        self._recorded = None
+
+    @abstractmethod
+    def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
+        """Return the gradient of a job that the latest `close_round` finished, as a weighted sum.
+
+        ``payload`` is the number format of results, which limits how much decoding may amplify
+        their errors.
+
+        Raises
+        ------
+        ScheduleError
+            If the latest `close_round` did not finish ``job``.
+        IllConditionedError
+            If the answers determine the gradient, but not to a useful precision.
+        """
+
+    def _leave_out(self, empty: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
+        """Record the empty chunks; return whether a mini-task consists of them."""
+        return False
+
+    def _begin_at(self, round: int) -> None:  # noqa: B027 (for overriding)
+        """Begin at a round as if there had been no earlier job; see `_reach`."""
+
+    def _loads(self, batch_size: int | None) -> FloatArray:
+        return self._of.loads_of(batch_size)
+
+    def _enough(self, responded: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
+        """Return whether feasible answers are all that the scheme waits for."""
+        return True
+
+    def _awaits(self, round: int, worker: int) -> bool:  # noqa: ARG002 (for overriding)
+        return False
+
+    def _asked(self, round: int) -> Assignment:
+        name = type(self).__name__
+        raise ScheduleError(f"{name} takes no late answers, here to round {round}: drop them")
+
+    def _take_late(self, round: int, worker: int) -> None:  # noqa: B027 (for overriding)
+        """Count an awaited answer."""
+
+    @abstractmethod
+    def _assign(self) -> Assignment: ...
+
+    @abstractmethod
+    def _feasible(self, responded: BoolArray) -> bool: ...
+
+    @abstractmethod
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]: ...
+
+    def _require_open(self) -> None:
+        if self._round >= self.num_rounds:
+            raise ScheduleError(f"all {self.num_rounds} rounds are closed: start a new schedule")
+
+    def _checked(self, responded: BoolArray) -> BoolArray:
+        self._require_open()
+        is_mask = isinstance(responded, np.ndarray) and responded.dtype == _BOOL
+        if not is_mask or responded.shape != (self.n,):
+            value = (getattr(responded, "dtype", type(responded).__name__), np.shape(responded))
+            raise ParameterError("responded", f"must be a boolean array ({self.n},)", value)
+        return responded | self._excused
+
+    def _late(self, job: int) -> NotDecodableError:
+        line = f"job {job} is due in round {self._round}, but these answers do not decode it"
+        return NotDecodableError(f"{line}: wait for more answers", job=job, round=self._round)
+
+    def _not_finished(self, job: int) -> ScheduleError:
+        return ScheduleError(
+            f"job {job} cannot be decoded now: decode it right after `close_round` returns it"
+        )
+
+
+class Scheme(Defence):
+    """A way to spread redundancy over workers and rounds; frozen, ``eval(repr(x)) == x``.
+
+    To add a scheme, write a frozen dataclass with the field ``n``, and register it under a name
+    (`seqgc.schemes.register`); `seqgc.testing.check_scheme` tests whether it keeps this contract.
+    ``late`` is ``drop`` if answers to closed rounds are ignored, and ``take`` if they are used as
+    long as they are useful.
+    """
+
+    late: str = "drop"
+
+    @property
+    @abstractmethod
+    def tolerated(self) -> int:
+        """Stragglers that the scheme's gradient code tolerates (``s``, or lam for M-SGC)."""
+
+    @property
+    @abstractmethod
+    def promise(self) -> StragglerModel:
+        """The straggler patterns for which every job is decoded by its deadline."""
+
+    @abstractmethod
+    def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
+        """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds.
+
+        ``conformity`` is the model for `Schedule.conforms`; None means the scheme's own promise.
+        """
+
+    def begin(
+        self,
+        num_jobs: int,
+        *,
+        conformity: StragglerModel | None = None,
+        batches: Iterable[int] = (),
+        payload: Payload | None = None,
+    ) -> Schedule:
+        """Return the schedule of `start`, without chunks that are empty in batches of these sizes.
+
+        ``payload``: see `Schedule.payload`.
+        """
+        schedule, sizes = self.start(num_jobs, conformity=conformity), set(batches)
+        schedule.payload = payload
+        if cuts := [self.cut(size) for size in sizes]:
+            schedule.leave_out(np.max(cuts, axis=0) == 0)
+        if len(sizes) == 1:
+            (schedule.batch_size,) = sizes
+        return schedule
+
+    def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (the same for any number)
+        return self.delay + 1
+
+    def jobs_read(self, bundles: int) -> int:
+        # A late answer is useful for ``delay`` rounds; its task may read ``delay`` earlier jobs.
+        return self.jobs_in_flight(bundles) + (self.delay if self.late == "take" else 0)
+
+    def fitted(self, bundles: int) -> Scheme:  # noqa: ARG002 (no parameter is open)
+        return self
+
+    @property
+    def load_lower_bound(self) -> float:
+        """Lower bound on the largest load of any exact scheme with this promise and delay.
+
+        It holds for runs of any length. If there is a delay, a run of a few jobs may need less
+        (docs/mathematics.md, section 4).
+        """
+        return self.promise.load_lower_bound(self.n, delay=self.delay)
+
+
+def by_rounds(defence: Defence, what: str) -> Scheme:
+    """Return the defence if it is a scheme; raise `ParameterError` that ``what`` needs one if not.
+
+    Examples
+    --------
+    >>> from seqgc.schemes import Deal
+    >>> by_rounds(Deal(n=2), "an audit")
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `scheme` must have rounds for an audit; got 'deal' (take \
+gc-rep or another one that `seqgc scheme` explains)
+    """
+    if isinstance(defence, Scheme):
+        return defence
+    remedy = "take gc-rep or another one that `seqgc scheme` explains"
+    raise ParameterError("scheme", f"must have rounds for {what}", defence.spec, remedy)
+
+
+def require_late(late: str, *, name: str) -> None:
+    """Raise `ParameterError` if ``late`` is neither ``take`` nor ``drop``."""
+    if late not in ("take", "drop"):
+        raise ParameterError("late", f"must be take or drop ({name})", late)
