@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from experiments.results import Table, arguments
-from seqgc.codes import _cyclic_design as cyclic_design
+from seqgc.codes import cyclic as cyclic_design
 from seqgc.codes._decoders import Solutions
 from seqgc.codes._survivors import contiguous_sets, random_sets, worst_of
 

@@ -2,10 +2,10 @@
 
 from seqgc.codes._decoders import Decoder as Decoder
 from seqgc.codes._decoders import Solved as Solved
-from seqgc.codes._exact import Layout as Layout
 from seqgc.codes._gradient_code import ApproximateGradient as ApproximateGradient
 from seqgc.codes._gradient_code import Approximation as Approximation
 from seqgc.codes._gradient_code import GradientCode as GradientCode
+from seqgc.codes._gradient_code import Layout as Layout
 from seqgc.codes._make import CodeComparison as CodeComparison
 from seqgc.codes._make import ComparedCode as ComparedCode
 from seqgc.codes._make import code_class as code_class

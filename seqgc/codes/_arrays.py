@@ -1,6 +1,6 @@
-"""Arrays: what codes ask of them, sums with weights at the speed of memory, distance from a span.
+"""Helpers for arrays: checks of arguments, fast weighted sums, and the distance from a span.
 
-Each check raises `ParameterError`.
+The checks raise `ParameterError`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from seqgc.ports import BoolArray, FloatArray
 
 _Array = TypeVar("_Array", bound=np.ndarray)
 
-# What is left of a row of length 1 or so after projection, below which it adds no direction.
+# If a projected row is shorter than this fraction of the row, it adds no direction.
 _NEGLIGIBLE = 1e-9
 
 _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 
 def check_tolerance(n: int, s: int) -> tuple[int, int]:
-    """Return workers and the stragglers that they tolerate as ints; ``0 <= s < n``."""
+    """Check that ``0 <= s < n``; return the numbers of workers and stragglers as ints."""
     n, s = require_int("n", n, least=1), require_int("s", s)
     if not 0 <= s < n:
         raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", s)
@@ -29,7 +29,7 @@ def check_tolerance(n: int, s: int) -> tuple[int, int]:
 
 
 def check_mask(responded: BoolArray, n: int) -> BoolArray:
-    """Return the mask; it must be an array (n,) of bool."""
+    """Check that the mask is a bool array (n,), and return it."""
     if not isinstance(responded, np.ndarray) or responded.dtype != np.bool_:
         dtype = getattr(responded, "dtype", type(responded).__name__)
         raise ParameterError("responded", "must be a numpy array of bool", str(dtype))
@@ -39,7 +39,7 @@ def check_mask(responded: BoolArray, n: int) -> BoolArray:
 
 
 def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
-    """Ask for a matrix of floats with so many rows; ``shape`` is its name in the message."""
+    """Check that the array is a float matrix with ``rows`` rows; ``shape`` is for the message."""
     if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.floating):
         dtype = getattr(array, "dtype", type(array).__name__)
         raise ParameterError(argument, "must be a numpy array of floats", str(dtype))
@@ -48,26 +48,26 @@ def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
 
 
 def read_only(array: _Array) -> _Array:
-    """Return the array itself; from now on nobody writes to it."""
+    """Make the array read-only, and return it."""
     array.setflags(write=False)
     return array
 
 
 def batches(count: int, numbers: int) -> list[slice]:
-    """Return slices of ``count`` matrices of so many numbers each; a slice fits into memory."""
+    """Return slices of ``count`` matrices of ``numbers`` each that fit into memory."""
     step = max(1, _BLOCK // max(1, numbers))
     return [slice(low, low + step) for low in range(0, count, step)]
 
 
 def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
-    """Return ``weights`` (m,) ``@ vectors`` (m, p); rows of weight 0 may hold anything, NaN too.
+    """Return ``weights`` (m,) ``@ vectors`` (m, p); rows of weight 0 may hold anything, even NaN.
 
-    In the vectors' dtype, sums of float16 in float32; rows that follow one another are read in one
-    pass, without a copy. `ParameterError`: finite vectors add up to more than their dtype holds.
+    The result has the vectors' dtype; float16 is summed in float32. Consecutive rows are read in
+    one pass, without a copy. Raises `ParameterError` if the sum of finite vectors overflows.
     """
     dtype = np.promote_types(vectors.dtype, np.float32)
     total = np.zeros(vectors.shape[1], dtype=dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
         used = np.flatnonzero(weights)
         for rows in np.split(used, np.flatnonzero(np.diff(used) > 1) + 1) if used.size else ():
             run = slice(rows[0], rows[-1] + 1)
@@ -82,10 +82,10 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
 
 
 class Span:
-    """The distance of ``target`` (k,) from the span of some of the ``rows`` (n, k).
+    """The distance of ``target`` (k,) from the span of a set of the ``rows`` (n, k).
 
-    Keeps an orthonormal basis of the latest set's span (Gram-Schmidt, twice), so that a row more
-    costs ``O(k n)``; a set that lacks one of them starts again.
+    It keeps an orthonormal basis of the span of the latest set (Gram-Schmidt, applied twice), so
+    that one more row costs ``O(k n)``. A set without one of these rows starts again.
     """
 
     def __init__(self, rows: FloatArray, target: FloatArray) -> None:
@@ -94,7 +94,7 @@ class Span:
 
     def _clear(self) -> None:
         self._basis = np.zeros((0, self._target.size))
-        self._left = self._target
+        self._remainder = self._target
         self._included = np.zeros(len(self._rows), dtype=np.bool_)
 
     def distance(self, included: BoolArray) -> float:
@@ -104,7 +104,7 @@ class Span:
         for row in self._rows[included & ~self._included]:
             self._add(row)
         self._included = included.copy()
-        return float(np.linalg.norm(self._left))
+        return float(np.linalg.norm(self._remainder))
 
     def _add(self, row: FloatArray) -> None:
         length = np.linalg.norm(row)
@@ -114,4 +114,4 @@ class Span:
         if remaining > _NEGLIGIBLE * length:
             direction = row / remaining
             self._basis = np.vstack([self._basis, direction])
-            self._left = self._left - (self._left @ direction) * direction
+            self._remainder = self._remainder - (self._remainder @ direction) * direction

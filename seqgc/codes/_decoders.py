@@ -1,31 +1,30 @@
-"""How decoding vectors are found: whole covers, ``s`` equations, or least squares.
+"""Three ways to find a decoding vector: whole covers, ``s`` equations, or least squares.
 
 Theory of operation
 -------------------
-Which of three ways finds ``a`` with ``a @ E == 1`` is a matter of the code, not of the answers.
+Each code uses one of three ways to find ``a`` with ``a @ E == 1``.
 
-*Covers* (`CoverDecoder`). Where coefficients are ones, some workers' results add up to the
-gradient. A *cover* says which, and who stands in for whom: an array (candidates, places) of
-workers, where those of a column return equal results, and one of each column adds up. To find ``a``
-is to look for a cover with an answer in every column: no equations, no rounding but a sum's, and
-the fewest results to read.
+*Covers* (`CoverDecoder`), if the coefficients are ones, and the gradient is the sum of some
+workers' results. A *cover* is an array (candidates, places) of workers: the workers of a column
+return equal results, and one result of each column adds up to the gradient. To find ``a`` is to
+find a cover with an answer in every column. This solves no equations, has only the rounding errors
+of a sum, and reads the fewest results.
 
-*Equations* (`Solutions`). With nobody missing, the vectors ``a`` (n,) with ``a @ E == 1`` are
-``shortest - z @ N``: the rows of ``N`` (d, n) are an orthonormal basis of the vectors that ``E``,
-of rank ``n - d``, maps to 0; ``shortest`` is orthogonal to them. Missing workers ask that their
-part vanishes, ``z @ N[:, missing] == shortest[missing]``: as many equations as workers are missing,
-not as have answered, and 15 are few beside 241. Because ``||a||^2 = ||shortest||^2 + ||z||^2``, the
-shortest ``z`` gives the shortest ``a``, the one that amplifies rounding errors least. It is long
-where the missing columns ``C`` of ``N`` are nearly dependent. (Codes that lose any ``s`` workers
-have ``d >= s``.)
+*Equations* (`Solutions`). If no worker is missing, the vectors ``a`` (n,) with ``a @ E == 1`` are
+``shortest - z @ N``. The rows of ``N`` (d, n) are an orthonormal basis of the vectors that ``E``,
+of rank ``n - d``, maps to 0; ``shortest`` is orthogonal to them. The coefficients of missing
+workers must be 0: ``z @ N[:, missing] == shortest[missing]``. There are as many equations as
+missing workers, and 15 are few compared with 241 answers. Because ``||a||^2 = ||shortest||^2 +
+||z||^2``, the shortest ``z`` gives the shortest ``a``, which amplifies rounding errors least. It is
+long if the missing columns ``C`` of ``N`` are nearly dependent. (Codes that tolerate any ``s``
+stragglers have ``d >= s``.)
 
-Of a code of rank ``n - s`` (`NullSpaceDecoder`), ``s`` missing workers give as many equations as
-unknowns. If fewer are missing, the shortest ``z`` is a combination of their columns:
-``z = C y``, ``C^T C y = b``. That is fastest, and inexact if the square of C's condition is beyond
-float64; where the residual shows it, ``z`` is found again by a QR
-factorisation of ``C``.
+For a code of rank ``n - s`` (`NullSpaceDecoder`), ``s`` missing workers give as many equations as
+unknowns. If fewer are missing, the shortest ``z`` is a combination of their columns: ``z = C y``,
+``C^T C y = b``. This is fastest, but inexact if the square of C's condition number exceeds the
+precision of float64. If the residual shows this, ``z`` is computed by a QR factorisation of ``C``.
 
-*Least squares* (`SpanDecoder`), for any other matrix: nothing is known, so nothing is saved.
+*Least squares* (`SpanDecoder`), for any other matrix.
 
 Every vector comes with a bound on the norm of ``a @ E - 1``, by which `ExactCode` judges it.
 """
@@ -43,19 +42,20 @@ import numpy as np
 from seqgc.codes._arrays import Span, batches
 from seqgc.ports import BoolArray, FloatArray, IntArray
 
-# A vector with a larger residual is found again, by the method that takes longer.
+# A vector with a larger residual is computed again, by the slower method.
 _CLEAN_RESIDUAL = 1e-12
 
-# How far from the span of some rows the ones may be, per chunk, that count as spanned.
+# The ones count as spanned by some rows if their distance from the span, per chunk, is at most
+# this.
 _SPANNED = 1e-9
 
 
 class Decoder(Protocol):
-    """Decides which answers (n,) suffice, and turns them into a decoding vector."""
+    """A way to decide which answers (n,) suffice, and to find a decoding vector for them."""
 
     def suffices(self, responded: BoolArray) -> bool: ...
     def solve(self, responded: BoolArray) -> Solved | None:
-        """Return ``a``; None if answers do not suffice; LinAlgError: the equations are singular."""
+        """Return ``a``, or None if the answers do not suffice; LinAlgError if it is singular."""
 
 
 class Solved(NamedTuple):
@@ -66,26 +66,27 @@ class Solved(NamedTuple):
 
 
 class CoverDecoder:
-    """For codes whose gradient is a plain sum of some of the results.
+    """The decoder of codes whose gradient is a plain sum of some of the results.
 
-    ``covers``: see `GradientCode.covers`. The earlier cover and the higher row come first.
+    ``covers`` is `GradientCode.covers`. The first complete cover is used, and of each
+    column the topmost worker that answered.
     """
 
     def __init__(self, n: int, covers: tuple[IntArray, ...]) -> None:
         self._n = n
-        # Covers of one shape are looked at together: an all-ones cyclic code has s + 1 of them.
+        # Covers of the same shape are stacked: a cyclic code of ones has s + 1 of them.
         shapes = dict.fromkeys(cover.shape for cover in covers)
         self._stacks = [np.stack([c for c in covers if c.shape == shape]) for shape in shapes]
 
     def suffices(self, responded: BoolArray) -> bool:
-        return any(_whole(responded[stack]).any() for stack in self._stacks)
+        return any(_complete(responded[stack]).any() for stack in self._stacks)
 
     def solve(self, responded: BoolArray) -> Solved | None:
         for stack in self._stacks:
             answered = responded[stack]  # (covers, candidates, places)
-            whole = _whole(answered)
-            first = whole.argmax()
-            if whole[first]:
+            complete = _complete(answered)
+            first = complete.argmax()
+            if complete[first]:
                 rows = answered[first].argmax(axis=0)
                 vector = np.zeros(self._n)
                 vector[stack[first][rows, np.arange(rows.size)]] = 1.0
@@ -93,17 +94,17 @@ class CoverDecoder:
         return None
 
 
-def _whole(answered: BoolArray) -> BoolArray:
-    """Return whether (covers, candidates, places) has an answer in every place: (covers,)."""
-    whole: BoolArray = np.logical_and.reduce(np.logical_or.reduce(answered, axis=1), axis=1)
-    return whole
+def _complete(answered: BoolArray) -> BoolArray:
+    """Return the covers (m,) that have an answer in every place: ``answered`` is (m, …, places)."""
+    complete: BoolArray = np.logical_and.reduce(np.logical_or.reduce(answered, axis=1), axis=1)
+    return complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solutions:
     """All solutions ``shortest - z @ null_space`` of ``a @ E == 1``, real or complex.
 
-    ``shortest`` (n,) is the shortest of them; the rows of ``null_space`` (d, n) are orthonormal.
+    ``shortest`` (n,) is the shortest solution; the rows of ``null_space`` (d, n) are orthonormal.
     """
 
     shortest: FloatArray
@@ -111,18 +112,18 @@ class Solutions:
 
     @classmethod
     def of(cls, matrix: FloatArray, most: int) -> Solutions:
-        """Return those of an encoding matrix (n, k), whose rank is at most this."""
+        """Return the solutions for an encoding matrix (n, k), whose rank is at most ``most``."""
         left, singular, right = np.linalg.svd(matrix)
         negligible = singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
         rank = min(most, int(np.count_nonzero(singular > negligible)))
         weights = right[:rank].conj().sum(axis=1) / singular[:rank]
-        spanned, left_over = left[:, :rank].conj(), left[:, rank:].conj()
-        return cls(shortest=spanned @ weights, null_space=left_over.T.copy())
+        spanned, rest = left[:, :rank].conj(), left[:, rank:].conj()
+        return cls(shortest=spanned @ weights, null_space=rest.T.copy())
 
     def lengths(self, sets: IntArray) -> FloatArray:
-        """Return ``||a||`` of the shortest solution without each of these stragglers.
+        """Return ``||a||`` of the shortest solution without the stragglers of each set.
 
-        (m, s) to (m,), for ``s <= d``; infinite where there is no solution.
+        ``sets`` is (m, s) with ``s <= d``, the result (m,); it is infinite if there is no solution.
         """
         rows = batches(len(sets), sets.shape[1] * len(self.null_space))
         parts = [self._corrections(sets[batch]) for batch in rows]
@@ -130,7 +131,7 @@ class Solutions:
         return np.sqrt(square)
 
     def _corrections(self, sets: IntArray) -> FloatArray:
-        """Return ``||z||^2`` of the shortest ``z`` with ``z @ null_space == shortest`` there."""
+        """Return ``||z||^2`` of the shortest ``z`` for which ``a`` vanishes at each set: (m,)."""
         equations, values = self.null_space.T[sets], self.shortest[sets][:, :, None]
         try:
             if sets.shape[1] == len(self.null_space):
@@ -138,21 +139,24 @@ class Solutions:
             # ||z|| is that of its coordinates in the equations' span.
             _, triangle = np.linalg.qr(equations.conj().mT)
             return _squares(np.linalg.solve(triangle.conj().mT, values)[:, :, 0], axis=1)
-        except np.linalg.LinAlgError:  # one of them is singular; find which
+        except np.linalg.LinAlgError:  # one of the sets is singular; bisect to find it
             if len(sets) == 1:
                 return np.array([math.inf])
             halves = np.array_split(sets, 2)
             return np.concatenate([self._corrections(half) for half in halves])
 
     def best_swaps(self, sets: IntArray) -> tuple[IntArray, FloatArray]:
-        """Return each set (m, s) after the one swap that makes ``||a||`` longest, and by how much.
+        """Return each set (m, s) after the one swap that makes ``||a||`` longest.
+
+        The second result (m,) is the factor by which ``||z||`` grows.
 
         ``a = shortest - z @ null_space``, where ``z`` is the shortest solution of one equation
-        ``N_v z = b_v`` per straggler. Without straggler ``j``'s it is ``z - p (p* z)``, with ``p``
-        the unit vector along column ``j`` of the equations' pseudo-inverse; worker ``v``'s adds
-        what its residual asks for, along ``N_v``'s part outside the other equations: ``N_v p``, and
-        what is outside all of them. So one factorisation prices all ``s (n - s)`` swaps. The second
-        result (m,) is the factor by which ``||z||`` grows.
+        ``N_v z = b_v`` for each straggler ``v``. Without the equation of straggler ``j``, the
+        solution is ``z - p (p* z)``, where ``p`` is the unit vector along column ``j`` of the
+        equations' pseudo-inverse. The equation of a new straggler ``v`` adds a step along the part
+        of ``N_v`` that the remaining equations do not span: ``N_v p``, and the part outside all
+        equations. The residual gives the length of the step. Therefore a single factorisation
+        gives the effect of all ``s (n - s)`` swaps.
         """
         everyone = self.null_space.T
         basis, triangle = np.linalg.qr(everyone[sets].conj().mT)
@@ -165,30 +169,30 @@ class Solutions:
         if sets.shape[1] < len(self.null_space):
             beyond = _squares(everyone, axis=1) - _squares(everyone @ basis, axis=2)
             reach += np.maximum(beyond, 0.0)[:, :, None]
-        now = _squares(z[:, :, 0], axis=1)
+        square = _squares(z[:, :, 0], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            after = _squares(residual) / reach - _squares(along[:, None, :, 0])
+            gain = _squares(residual) / reach - _squares(along[:, None, :, 0])
         chains = np.arange(len(sets))
-        after[chains[:, None], sets] = -math.inf  # they straggle already
-        after = np.nan_to_num(after, nan=-math.inf, posinf=math.inf).reshape(len(sets), -1)
-        chosen = after.argmax(axis=1)
+        gain[chains[:, None], sets] = -math.inf  # these workers are stragglers already
+        gain = np.nan_to_num(gain, nan=-math.inf, posinf=math.inf).reshape(len(sets), -1)
+        best = gain.argmax(axis=1)
         swapped = sets.copy()
-        swapped[chains, chosen % sets.shape[1]] = chosen // sets.shape[1]
-        grown = np.maximum(now + after[chains, chosen], 0.0)
-        return swapped, np.sqrt(grown / np.maximum(now, np.finfo(np.float64).tiny))
+        swapped[chains, best % sets.shape[1]] = best // sets.shape[1]
+        new_square = np.maximum(square + gain[chains, best], 0.0)
+        return swapped, np.sqrt(new_square / np.maximum(square, np.finfo(np.float64).tiny))
 
 
 def _squares(values: FloatArray, *, axis: int | None = None) -> FloatArray:
-    """Return the numbers' squares, summed along an axis if one is given."""
+    """Return the squared absolute values, summed along an axis if one is given."""
     squares: FloatArray = np.square(values.real) + np.square(values.imag)
     return squares if axis is None else squares.sum(axis=axis)
 
 
 class NullSpaceDecoder:
-    """For codes any ``n - s`` of whose results decode, and no fewer.
+    """The decoder of codes for which any ``n - s`` results suffice, and no fewer.
 
-    ``equations`` are made when a vector is first asked for: which answers suffice is known without.
-    So is the ``matrix`` E (n, k), by which vectors are judged.
+    The functions ``equations`` and ``matrix`` (E, (n, k), which judges vectors) are called when a
+    vector is first needed. To decide which answers suffice takes neither.
     """
 
     def __init__(
@@ -224,15 +228,16 @@ class NullSpaceDecoder:
         vector: FloatArray = self._equations.shortest - z @ self._equations.null_space
         unsolved = vector[missing]
         vector[missing] = 0.0
-        # a @ E - 1 is what `shortest` leaves, less z times null_space @ E, which is 0 but for
-        # rounding, less the missing workers' own part: bounded without a product of size n.
-        of_shortest, of_null_space, of_rows = self._flaws
+        # a @ E - 1 has three parts, which are bounded here without a product of size n: the
+        # residual of `shortest`, z times null_space @ E (0 up to rounding), and the coefficients of
+        # missing workers that were just set to 0.
+        of_shortest, of_null_space, of_rows = self._norms
         residual = of_shortest + math.sqrt(z @ z) * of_null_space
         return Solved(vector, residual + math.sqrt(unsolved @ unsolved) * of_rows)
 
     @cached_property
-    def _flaws(self) -> tuple[float, float, float]:
-        """Return norms: of ``shortest @ E - 1``, of ``null_space @ E``, and of E."""
+    def _norms(self) -> tuple[float, float, float]:
+        """The norms of ``shortest @ E - 1``, of ``null_space @ E``, and of E."""
         matrix = self._matrix()
         return (
             float(np.linalg.norm(self._equations.shortest @ matrix - 1.0)),
@@ -242,7 +247,7 @@ class NullSpaceDecoder:
 
 
 class SpanDecoder:
-    """For any code of ``s`` stragglers; ``matrix`` makes its encoding matrix E (n, k)."""
+    """The decoder of any code for ``s`` stragglers; ``matrix`` returns its E (n, k)."""
 
     def __init__(self, s: int, matrix: Callable[[], FloatArray]) -> None:
         self._s, self._matrix = s, matrix

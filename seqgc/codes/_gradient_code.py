@@ -1,32 +1,302 @@
-"""`GradientCode`: a code, decoded exactly or to within an error bound."""
+"""`GradientCode`: a code, decoded exactly or within an error bound, and the guard of its results.
+
+Theory of operation
+-------------------
+A batch is cut into ``k`` chunks, and the gradient is the sum of their partial gradients ``g_k``.
+Worker ``i`` holds the chunks of its *support* and returns one vector, ``l_i = sum_k E[i, k] g_k``.
+Row ``i`` of the *encoding matrix* ``E`` (n, k) contains its coefficients, and zeros elsewhere. If
+the vector of ones is a combination of the rows of the workers that answered, ``a @ E == 1``, then
+``sum_i a_i l_i`` is the gradient for any partial gradients (Tandon et al. 2017, section 2; their
+``B`` is ``E`` here). An (n, s) code has such an ``a`` whichever ``s`` workers are missing.
+Therefore every chunk has at least ``s + 1`` holders, and some worker has at least a load of
+``(s + 1)/n`` (their theorem 1).
+
+A code answers three questions. Each answer is computed when it is first needed, and kept:
+
+1. Do these answers suffice (`ExactCode.can_decode`)? Asked at every arrival; decided by counting.
+2. Which worker holds which chunks (`Layout`)? Asked when tasks are created; integers only.
+3. Which coefficients does a worker use, and which ``a`` decodes? Asked once a job, and never in a
+   replay; floating point, and a cyclic code may take a second to design.
+
+A vector that solves its equations can still be useless: results arrive rounded, and ``a``
+multiplies their errors. The amplification ``||a|| ||E||`` decides, which the residual ``a @ E - 1``
+does not show. The guard checks both, and raises an error instead of returning a useless gradient.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from seqgc.codes._arrays import Span, check_rows, combine, read_only
-from seqgc.codes._decoders import Decoder, SpanDecoder
-from seqgc.codes._exact import ExactCode
-from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError
-from seqgc.ports import BoolArray, FloatArray, Payload, payload_format
+from seqgc.codes._arrays import Span, check_mask, check_rows, check_tolerance, combine, read_only
+from seqgc.codes._decoders import CoverDecoder, Decoder, SpanDecoder
+from seqgc.errors import IllConditionedError, NotDecodableError, ParameterError, require_int
+from seqgc.ports import BoolArray, FloatArray, IntArray, Payload, payload_format
 
-# Least squares leaves out directions whose singular value is less than this part of the largest:
-# they amplify rounding errors by its inverse, and add little.
+# Largest relative error of a decoding vector in float64: far above rounding errors, and far below
+# the accuracy that any user needs.
+_RESIDUAL_TOLERANCE = 1e-9
+
+_CACHED_VECTORS = 1024
+
+# Least squares omits directions whose singular value is below this fraction of the largest: they
+# amplify rounding errors by its inverse, and add little.
 _LEAST_SINGULAR = 1e-6
 
-# What two ways to compute one error bound may differ by, relatively.
+# Largest relative difference between two ways to compute the same error bound.
 _ERROR_SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Approximation:
-    """A decoding ``vector`` (n,), read-only, and the ``error`` bound of what it leaves out.
+class Layout:
+    """The chunks of each worker, and their sizes.
 
-    `GradientCode.approximation` says what the error is relative to; 0: the gradient itself.
+    ``supports`` are n arrays of distinct integers ``0 <= chunk < k``: the chunks of each worker, in
+    the order of its coefficients. ``sizes`` (k,) are the sizes of the chunks in any unit; integers
+    keep loads exact.
+    """
+
+    supports: tuple[IntArray, ...]
+    sizes: FloatArray | IntArray
+
+    def __post_init__(self) -> None:
+        for array in (*self.supports, self.sizes):
+            read_only(array)
+
+
+@dataclass(frozen=True)
+class ExactCode(ABC):
+    """The part of a `GradientCode` that decodes exactly."""
+
+    n: int
+    s: int
+
+    def __post_init__(self) -> None:
+        n, s = check_tolerance(self.n, self.s)
+        object.__setattr__(self, "n", n)
+        object.__setattr__(self, "s", s)
+        self._check_parameters()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # no cached values
+
+    @property
+    def load(self) -> float:
+        """The largest fraction of the batch that a worker touches."""
+        return self._largest_load()
+
+    def _largest_load(self) -> float:
+        """Return `load`; a family can override this to avoid creating its layout."""
+        return float(self.worker_loads.max())
+
+    @cached_property
+    def worker_loads(self) -> FloatArray:
+        """Fraction of the batch that each worker touches: (n,) float64, read-only."""
+        supports, sizes = self._layout.supports, self._layout.sizes
+        workers = np.repeat(np.arange(self.n), [len(chunks) for chunks in supports])
+        held = np.bincount(workers, weights=sizes[np.concatenate(supports)], minlength=self.n)
+        return read_only(held / sizes.sum())
+
+    @cached_property
+    def chunk_fractions(self) -> FloatArray:
+        """Each chunk's share of the batch, (k,) float64, read-only; sums to 1."""
+        return read_only(self._layout.sizes / self._layout.sizes.sum())
+
+    @cached_property
+    def encoding_matrix(self) -> FloatArray:
+        """Row ``i`` holds worker ``i``'s coefficients on all chunks: (n, k) float64, read-only."""
+        matrix = np.zeros((self.n, self.chunk_fractions.size))
+        for worker, row in enumerate(matrix):
+            row[self.support(worker)] = self.coefficients(worker)
+        return read_only(matrix)
+
+    def support(self, worker: int) -> IntArray:
+        """Return the chunks that ``worker`` holds, in the order of `coefficients` and `encode`."""
+        return self._layout.supports[require_int("worker", worker, least=0, most=self.n - 1)]
+
+    def coefficients(self, worker: int) -> FloatArray:
+        """Return ``worker``'s coefficients (|support|,) in the order of `support`, read-only."""
+        return self._rows[require_int("worker", worker, least=0, most=self.n - 1)]
+
+    def encode(self, worker: int, partials: FloatArray) -> FloatArray:
+        """Return the result (p,) of ``worker``, ``0 <= worker < n``.
+
+        ``partials`` (|support|, p) are the partial gradients of its chunks, in the order of
+        `support`. Sums are taken in their dtype, or in float32 for float16.
+        """
+        values = self.coefficients(worker)
+        check_rows("partials", partials, len(values), "(|support|, p)")
+        return combine(values, partials)
+
+    @cached_property
+    def covers(self) -> tuple[IntArray, ...]:
+        """Arrays (candidates, places) of workers, if the gradient is a plain sum of results.
+
+        The workers of one place (column) return equal results, and one result of each place of a
+        cover adds up to the gradient. It can be decoded when some cover has an answer in every
+        place. A code that solves equations has no covers.
+        """
+        return tuple(read_only(cover) for cover in self._make_covers())
+
+    def place_of(self, worker: int) -> tuple[int, int] | None:
+        """Return the cover and the place of ``worker``; None if there are no covers."""
+        return self._places.get(require_int("worker", worker, least=0, most=self.n - 1))
+
+    def can_decode(self, responded: BoolArray) -> bool:
+        """Return whether these answers (n,) determine the gradient."""
+        return self._decoder.suffices(check_mask(responded, self.n))
+
+    def decoding_vector(self, responded: BoolArray) -> FloatArray:
+        """Return ``a`` (n,), read-only: ``a @ encoding_matrix == 1``, 0 where not ``responded``.
+
+        Raises
+        ------
+        NotDecodableError
+            If the answers do not determine the gradient (see `can_decode`).
+        IllConditionedError
+            If ``a`` solves its equations too inexactly, or amplifies the rounding errors of float64
+            results too much.
+        """
+        key = check_mask(responded, self.n).tobytes()
+        if key in self._vectors:
+            return self._vectors[key]
+        try:
+            solved = self._decoder.solve(responded)
+        except np.linalg.LinAlgError:
+            raise self._ill_conditioned("the equations are singular", math.inf) from None
+        if solved is None:
+            raise self._not_decodable(responded)
+        vector, residual = solved
+        # Divided by the norm of the ones, this is the relative error for iid partial gradients.
+        error = residual / math.sqrt(self.chunk_fractions.size)
+        if not error <= _RESIDUAL_TOLERANCE:
+            what = f"the decoding vector's residual is {error:.1e}"
+            raise self._ill_conditioned(what, self.amplification(vector))
+        self.check_error(vector, "float64")
+        if len(self._vectors) >= _CACHED_VECTORS:
+            self._vectors.clear()
+        self._vectors[key] = read_only(vector)
+        return vector
+
+    def amplification(self, vector: FloatArray) -> float:
+        """Return the factor by which decoding with ``vector`` (n,) amplifies rounding errors.
+
+        It is ``sqrt(sum_i a_i^2 ||E_i||^2 / k)``, which is ``||a|| ||E||_F / sqrt(n k)`` for rows
+        of equal norm. If the partial gradients are iid, ``l_i`` has variance ``||E_i||^2`` and the
+        gradient has variance ``k``; so this is the relative error of the gradient, divided by that
+        of the results (root mean squares). It is 1 for the plain sum of all chunks.
+        """
+        variance = float(np.square(vector) @ self._row_squares)
+        return math.sqrt(variance / self.chunk_fractions.size)
+
+    def predicted_error(self, vector: FloatArray, payload: Payload) -> float:
+        """Return the expected relative error of a gradient decoded with ``vector`` (n,).
+
+        This is `amplification` times the relative error of rounding a result to the payload format
+        (`PayloadFormat.rounding`). It models partial gradients as iid normal deviates. If partial
+        gradients cancel, so that the gradient is much smaller, the relative error is larger, as it
+        is for their plain sum.
+        """
+        return self.amplification(vector) * payload_format(payload).rounding
+
+    def check_error(
+        self, vector: FloatArray, payload: Payload, *, tolerance: float | None = None
+    ) -> None:
+        """Raise `IllConditionedError` if `predicted_error` exceeds ``tolerance``.
+
+        None means the tolerance of the format: 1e-2 for 16 bit, 1e-4 for float32 and float64.
+        """
+        bound = payload_format(payload).tolerance if tolerance is None else tolerance
+        if not bound > 0:
+            raise ParameterError("tolerance", "must be positive", tolerance)
+        error = self.predicted_error(vector, payload)
+        if not error <= bound:
+            what = f"{payload} results would give a relative error of {error:.1e}, over {bound:.0e}"
+            raise self._ill_conditioned(what, self.amplification(vector))
+
+    # ---- methods of a family: a layout, and overrides of the general methods ---------------------
+
+    @abstractmethod
+    def _make_layout(self) -> Layout:
+        """Return the chunks of each worker; must be cheap."""
+
+    def _check_parameters(self) -> None:  # noqa: B027 (most families take any)
+        """Raise `ParameterError` if the family does not support ``n`` and ``s``."""
+
+    def _coefficients(self, worker: int) -> FloatArray:
+        """Return a worker's coefficients, in the order of its support; ones by default."""
+        return np.ones(self.support(worker).size)
+
+    def _make_covers(self) -> tuple[IntArray, ...]:
+        """Return the `covers`, the preferred one first; by default none, and equations are solved.
+
+        One answer of each place must add up to the gradient, no incomplete cover may determine it,
+        and any ``n - s`` workers must contain a complete cover.
+        """
+        return ()
+
+    def _make_decoder(self) -> Decoder:
+        """Return the decoder of this code."""
+        if self.covers:
+            return CoverDecoder(self.n, self.covers)
+        return SpanDecoder(self.s, lambda: self.encoding_matrix)
+
+    # ---- cached values ---------------------------------------------------------------------------
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return self._make_layout()
+
+    @cached_property
+    def _rows(self) -> tuple[FloatArray, ...]:
+        return tuple(read_only(self._coefficients(worker)) for worker in range(self.n))
+
+    @cached_property
+    def _vectors(self) -> dict[bytes, FloatArray]:
+        return {}  # by set of survivors: rounds, and the groups of a job, repeat them
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return self._make_decoder()
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        return {
+            int(worker): (number, place)
+            for number, cover in enumerate(self.covers)
+            for place, candidates in enumerate(cover.T)
+            for worker in candidates
+        }
+
+    @cached_property
+    def _row_squares(self) -> FloatArray:
+        squares: FloatArray = np.square(self.encoding_matrix).sum(axis=1)
+        return squares
+
+    def _not_decodable(self, responded: BoolArray, within: str = "") -> NotDecodableError:
+        return NotDecodableError(
+            f"{self!r}: the {np.count_nonzero(responded)} workers that answered do not determine"
+            f" the gradient{within}; wait for more answers"
+        )
+
+    def _ill_conditioned(self, what: str, amplification: float) -> IllConditionedError:
+        return IllConditionedError(
+            f"{self!r}: {what} (amplification {amplification:.1e}); wait for one more answer,"
+            " send wider results, or use a repetition or binary code",
+            amplification=amplification,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Approximation:
+    """A decoding ``vector`` (n,), read-only, and the bound on its ``error``; 0 if it is exact.
+
+    `GradientCode.approximation` defines the error.
     """
 
     vector: FloatArray
@@ -34,7 +304,7 @@ class Approximation:
 
 
 class ApproximateGradient(NamedTuple):
-    """A ``gradient`` (p,) and the ``error`` bound of what it leaves out: see `Approximation`."""
+    """A ``gradient`` (p,) and the bound on its ``error``; see `Approximation`."""
 
     gradient: FloatArray
     error: float
@@ -44,17 +314,17 @@ class ApproximateGradient(NamedTuple):
 class GradientCode(ExactCode):
     """An (n, s) gradient code: ``n`` workers, any ``s`` of which may be missing, ``0 <= s < n``.
 
-    Worker ``i`` returns ``l_i = sum_k encoding_matrix[i, k] * g_k``; from the workers that
-    answered, the decoding vector ``a`` satisfies ``a @ encoding_matrix == 1``, so ``a @ l`` is the
-    gradient ``sum_k g_k`` (Tandon et al. 2017, section 2; a row of their ``B`` is a worker's).
-    Immutable, picklable, equal and hashable by content. `ParameterError`: the family has no code
-    for these ``n`` and ``s``.
+    Worker ``i`` returns ``l_i = sum_k encoding_matrix[i, k] * g_k``. The decoding vector ``a`` of
+    the workers that answered satisfies ``a @ encoding_matrix == 1``, so that ``a @ l`` is the
+    gradient ``sum_k g_k`` (Tandon et al. 2017, section 2; a row of their ``B`` belongs to a
+    worker). A code is immutable, picklable, and equal and hashable by content. Creating it raises
+    `ParameterError` if the family has no code for these ``n`` and ``s``.
 
-    A family of codes is a frozen dataclass that derives from this (`register_code` has an example).
-    It must say who holds what, ``_make_layout``; it may say with which coefficients,
-    ``_coefficients``, what ``n`` and ``s`` it takes, ``_check_parameters``, which results add up,
-    ``_make_covers``, or how to decode, ``_make_decoder``. A family of approximate codes declares a
-    ``worst_error`` above 0. `seqgc.testing.check_code` checks all of it.
+    A family of codes is a frozen dataclass that derives from this class (`register_code` has an
+    example). It must define the chunks of each worker, ``_make_layout``. It may define the
+    coefficients, ``_coefficients``; check ``n`` and ``s``, ``_check_parameters``; declare that
+    results add up, ``_make_covers``; or decode in its own way, ``_make_decoder``. A family of
+    approximate codes declares a ``worst_error`` above 0. `seqgc.testing.check_code` tests all this.
 
     Examples
     --------
@@ -70,7 +340,7 @@ class GradientCode(ExactCode):
     def worst_error(self) -> float:
         """The largest error bound of any ``n - s`` answers (see `approximation`), below 1.
 
-        0: they determine the gradient. A family of approximate codes overrides this.
+        It is 0 if they determine the gradient. A family of approximate codes overrides this.
         """
         return 0.0
 
@@ -82,7 +352,7 @@ class GradientCode(ExactCode):
         payload: Payload | None = None,
         tolerance: float | None = None,
     ) -> FloatArray:
-        """Return the gradient: `decode_within` an error bound of 0."""
+        """Return the exact gradient; see `decode_within`."""
         return self.decode_within(
             results, responded, allow_error=0.0, payload=payload, tolerance=tolerance
         ).gradient
@@ -98,22 +368,27 @@ class GradientCode(ExactCode):
     ) -> ApproximateGradient:
         """Return the gradient (p,), or an approximation within ``allow_error``, and its error.
 
-        Row ``i`` of ``results`` (n, p) is what worker ``i`` returned; where not ``responded`` (n,)
-        it may hold anything. The gradient has their dtype, in which sums are taken (those of
-        float16 in float32). Answers that do not suffice are decoded by least squares if its error
-        bound (see `approximation`) is at most ``allow_error``, ``0 <= allow_error < 1``.
-        ``payload`` is the format in which results travelled, if not the array's dtype;
-        ``tolerance`` the largest predicted relative error from rounding that is let pass (see
+        Row ``i`` of ``results`` (n, p) is the result of worker ``i``; if the worker has not
+        ``responded`` (n,), the row may hold anything. The gradient has the dtype of the results, in
+        which sums are taken (float16 is summed in float32). Answers that do not suffice are decoded
+        by least squares if the error bound (see `approximation`) is at most ``allow_error``,
+        ``0 <= allow_error < 1``. ``payload`` is the format in which results travelled, if it is not
+        the array's dtype. ``tolerance`` is the largest acceptable relative error from rounding (see
         `check_error`).
 
-        `NotDecodableError`: not `can_decode`, and no approximation as good as ``allow_error``;
-        `IllConditionedError`: the survivors' rounding errors would be amplified beyond
-        ``tolerance``; `ParameterError`: finite results add up to more than their dtype holds.
+        Raises
+        ------
+        NotDecodableError
+            If the answers do not determine the gradient to within ``allow_error``.
+        IllConditionedError
+            If rounding errors would be amplified beyond ``tolerance``.
+        ParameterError
+            If the sum of finite results overflows their dtype.
         """
         check_rows("results", results, self.n, "(n, p)")
         formats: dict[int, Payload] = {2: "float16", 4: "float32"}
         precision = formats.get(results.dtype.itemsize, "float64")
-        # Rounded to the payload format on their way, and to the array's here.
+        # Results were rounded to the payload format on their way, and to the array's dtype here.
         coarsest = max(payload or "float64", precision, key=lambda p: payload_format(p).rounding)
         used = self.usable_vector(responded, coarsest, tolerance=tolerance, allow_error=allow_error)
         return ApproximateGradient(combine(used.vector, results), used.error)
@@ -126,10 +401,10 @@ class GradientCode(ExactCode):
         tolerance: float | None = None,
         allow_error: float = 0.0,
     ) -> Approximation:
-        """Return what `decode_within` decodes with; raises what that raises.
+        """Return the vector that `decode_within` uses; raises the same exceptions.
 
-        Answers that determine the gradient, but only with amplified rounding errors, are used like
-        answers that do not: by least squares without the directions that amplify.
+        If answers determine the gradient, but would amplify rounding errors too much, they are
+        decoded by least squares without the directions that amplify errors.
         """
         if not 0 <= allow_error < 1:
             raise ParameterError("allow_error", "must satisfy 0 <= allow_error < 1", allow_error)
@@ -151,12 +426,14 @@ class GradientCode(ExactCode):
     def approximation(self, responded: BoolArray) -> Approximation:
         """Return the least-squares decoding vector of any answers, and its error bound.
 
-        Minimises ``sum_k f_k (a @ E - 1)_k^2`` over ``a`` that vanish where not ``responded``, with
-        ``f_k`` the chunks' shares of the batch (for equal chunks: Charles, Papailiopoulos,
-        Ellenberg 2017, "Approximate gradient coding via sparse random graphs", section 2). Its
-        square root is the error bound: writing ``g_k = f_k h_k``, Cauchy-Schwarz gives
-        ``||sum_k (a @ E - 1)_k g_k|| <= error * sqrt(sum_k f_k ||h_k||^2)``, the error times the
-        root mean square of the chunks' own mean gradients. Nobody answered: the error is 1.
+        It minimises ``sum_k f_k (a @ E - 1)_k^2`` over all ``a`` that vanish where not
+        ``responded``; ``f_k`` are the chunks' shares of the batch (for equal chunks: Charles,
+        Papailiopoulos, Ellenberg 2017, "Approximate gradient coding via sparse random graphs",
+        section 2). The error bound is the square root of the minimum: with ``g_k = f_k h_k``,
+        Cauchy-Schwarz gives
+        ``||sum_k (a @ E - 1)_k g_k|| <= error * sqrt(sum_k f_k ||h_k||^2)``, which is the error
+        times the root mean square of the chunks' mean gradients ``h_k``. Without any answer the
+        error is 1.
 
         Examples
         --------
@@ -170,19 +447,19 @@ class GradientCode(ExactCode):
             return self._least_squares(responded)
 
     def approximation_error(self, responded: BoolArray) -> float:
-        """Return the least error bound of these answers; cheap as they come in one by one.
+        """Return the least error bound of these answers; cheap if answers are added one by one.
 
-        That of `approximation`, but for nearly dependent rows.
+        It is the bound of `approximation`, except if rows are nearly dependent.
         """
         return 0.0 if self.can_decode(responded) else self._span.distance(responded)
 
     def is_within(
         self, responded: BoolArray, allow_error: float, payload: Payload | None = None
     ) -> bool:
-        """Return whether these answers (n,) give the gradient to within an error bound.
+        """Return whether these answers (n,) determine the gradient to within an error bound.
 
-        With a ``payload``, the format in which results travel, this is whether `usable_vector` has
-        a vector for them: they may be decoded, but amplify rounding errors too much.
+        If a ``payload`` is given, the format in which results travel, the answers must also be
+        decodable without amplifying rounding errors too much (see `usable_vector`).
         """
         is_exact = self.can_decode(responded)
         if not is_exact and (not allow_error or not self._is_near(responded, allow_error)):
@@ -211,9 +488,9 @@ class GradientCode(ExactCode):
     def _least_squares(self, responded: BoolArray) -> Approximation:
         scale = np.sqrt(self.chunk_fractions)
         rows = self.encoding_matrix[responded] * scale
-        chosen, at = np.unique(rows, axis=0, return_index=True)  # of equal results one is enough
-        solved = np.linalg.lstsq(chosen.T, scale, rcond=_LEAST_SINGULAR)[0]
+        distinct, at = np.unique(rows, axis=0, return_index=True)
+        weights = np.linalg.lstsq(distinct.T, scale, rcond=_LEAST_SINGULAR)[0]
         vector = np.zeros(self.n)
-        vector[np.flatnonzero(responded)[at]] = solved
+        vector[np.flatnonzero(responded)[at]] = weights
         residual = (vector @ self.encoding_matrix - 1.0) * scale
         return Approximation(vector=read_only(vector), error=float(np.linalg.norm(residual)))

@@ -1,4 +1,7 @@
-"""The kinds of codes by name (a class registers itself, nothing else lists it), and which suits."""
+"""The registry of kinds of codes, and the choice of a code for ``n`` workers and ``s`` stragglers.
+
+The class of a code registers itself; there is no other list of codes.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from seqgc.ports import Payload, payload_format
 
 _Code = TypeVar("_Code", bound=type[GradientCode])
 
-# What the worst survivors found may cost in relative error: a few units in the last places of what
-# is sent, so that codes do not add to what the payload format costs anyway.
+# Largest relative error for the worst survivors found: a few units in the last place of results, so
+# that a code adds little to the error of the payload format.
 _WORST_ERROR: Mapping[Payload, float] = {
     "float64": 1e-11,
     "float32": 1e-6,
@@ -30,20 +33,23 @@ _codes: dict[str, tuple[int, type[GradientCode]]] = {}  # preference and class, 
 
 
 def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Code]:
-    """Make a class of codes known to `make_code`, and as the scheme ``gc-KIND`` to every verb.
+    """Register a class of codes for `make_code`, and as the scheme ``gc-KIND`` for every verb.
 
-    ``kind`` is its name: lower-case letters, digits and hyphens. Of exact codes of equal load,
-    ``make_code("auto", ...)`` takes the one of least ``preference``: repetition has 1, cyclic 2,
-    binary 3; where that is equal, the first registered.
+    The name ``kind`` consists of lower-case letters, digits and hyphens. Of exact codes with equal
+    load, ``make_code("auto", ...)`` takes the one with the least ``preference`` (repetition has 1,
+    cyclic 2, binary 3), and of equal ones the first registered. A class that is defined again, for
+    example in a notebook, replaces itself.
 
-    `ParameterError`: the name is malformed or another class has it (a class defined again, as when
-    a notebook's cell is run twice, takes its own place); or it is no frozen dataclass that derives
-    from `GradientCode` and says who holds what.
+    Raises
+    ------
+    ParameterError
+        If the name is malformed or another class has it, or if the class is not a frozen dataclass
+        that derives from `GradientCode` and defines its layout.
 
     Examples
     --------
-    A layout is all that a class must say; `GradientCode` lists what else it may. Here ``s + 1``
-    workers or more hold each chunk, and neighbours hold different ones:
+    A class only needs a layout; `GradientCode` lists the optional methods. Here at least ``s + 1``
+    workers hold each chunk, and neighbours hold different chunks:
 
     >>> from dataclasses import dataclass
     >>> import numpy as np
@@ -68,13 +74,13 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
         where = f"{cls.__module__}.{cls.__qualname__}"
         holder = _codes[kind][1] if kind in _codes else cls
         if (taken_by := f"{holder.__module__}.{holder.__qualname__}") != where:
-            raise ParameterError("kind", f"is taken by {taken_by}: choose another", kind)
+            raise ParameterError("kind", f"is taken by {taken_by}", kind, "choose another name")
         parameters = vars(cls).get("__dataclass_params__")
         if not issubclass(cls, GradientCode) or parameters is None or not parameters.frozen:
             rule = f"must be a frozen dataclass derived from GradientCode ({kind})"
             raise ParameterError("class", rule, where, "put @dataclass(frozen=True) below")
-        if lacking := ", ".join(sorted(cls.__abstractmethods__)):
-            raise ParameterError("class", f"must define {lacking} ({kind})", where)
+        if missing := ", ".join(sorted(cls.__abstractmethods__)):
+            raise ParameterError("class", f"must define {missing} ({kind})", where)
         _codes[kind] = preference, cls
         return cls
 
@@ -82,7 +88,7 @@ def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Co
 
 
 def forget_code(kind: str) -> None:
-    """Make a registered kind unknown again, as a test or a notebook may want to."""
+    """Remove a registered kind, for example in a test or a notebook."""
     code_class(kind)
     del _codes[kind]
 
@@ -99,20 +105,20 @@ def code_kinds() -> tuple[str, ...]:
 
 
 def code_class(kind: str) -> type[GradientCode]:
-    """Return the class registered as this kind; `ParameterError` if there is none."""
+    """Return the class registered as this kind; raise `ParameterError` for an unknown kind."""
     if kind not in _codes:
-        known = ("auto", *code_kinds())
-        remedy = did_you_mean(str(kind), known)
-        raise ParameterError("kind", f"must be one of {', '.join(known)}", kind, remedy)
+        kinds = ("auto", *code_kinds())
+        remedy = did_you_mean(str(kind), kinds)
+        raise ParameterError("kind", f"must be one of {', '.join(kinds)}", kind, remedy)
     return _codes[kind][1]
 
 
 def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> GradientCode:
     """Return the code of a kind for ``n`` workers, any ``s`` of which may be missing.
 
-    ``kind`` is one of `code_kinds`; or ``auto``, the one of least load that decodes exactly enough,
-    in the ``payload`` format in which results travel, whoever is missing (see `compare_codes`).
-    `ParameterError`: the kind is unknown, or ``n`` and ``s`` do not suit it.
+    ``kind`` is one of `code_kinds`, or ``auto``: the kind of least load that decodes results in the
+    ``payload`` format exactly enough for any set of missing workers (see `compare_codes`). Raises
+    `ParameterError` if the kind is unknown, or has no code for ``n`` and ``s``.
 
     Examples
     --------
@@ -128,12 +134,12 @@ def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> Gra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCode:
-    """One row of a `CodeComparison`: what a ``kind`` costs, and whether it is ``chosen``.
+    """One row of a `CodeComparison`: the costs of a ``kind``, and whether it is ``chosen``.
 
-    ``amplification`` and ``predicted_error`` are those of the worst survivors found (see
-    `GradientCode`); infinite if the code is approximate and, like ``load``, if the kind has none
-    for these ``n`` and ``s``.
-    ``why_not`` says why it cannot be taken; empty if it can.
+    ``amplification`` and ``predicted_error`` are for the worst survivors found (see
+    `GradientCode`). They are infinite for an approximate code. They and ``load`` are infinite if
+    the kind has no code for these ``n`` and ``s``. ``why_not`` is the reason why the kind cannot be
+    chosen, or empty.
     """
 
     kind: str
@@ -157,7 +163,7 @@ class ComparedCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeComparison:
-    """The kinds compared, in order of preference, and the ``code`` to take; `str` is a table."""
+    """The compared kinds, in order of preference, and the best ``code``; `str` gives a table."""
 
     n: int
     s: int
@@ -175,10 +181,10 @@ class CodeComparison:
 def compare_codes(n: int, s: int, *, payload: Payload = "float32") -> CodeComparison:
     """Compare all registered kinds for ``n`` workers, any ``s`` of which may be missing.
 
-    Among those whose predicted relative error stays low whoever is missing, as far as a bounded
-    search for the worst survivors can tell (`worst_survivors`), the one of least load is chosen;
-    of equal loads, the one of least preference. `ParameterError`: ``n``, ``s`` or ``payload`` is
-    out of range.
+    A kind is eligible if its predicted relative error stays low for any set of missing workers, as
+    far as a bounded search for the worst survivors can tell (`worst_survivors`). Of the eligible
+    kinds, the one with the least load is chosen, and of equal loads the one with the least
+    preference. Raises `ParameterError` if ``n``, ``s`` or ``payload`` is out of range.
 
     Examples
     --------
@@ -199,7 +205,7 @@ def _compared(
     for kind, family in classes:
         try:
             code = codes[kind] = family(n, s)
-        except ParameterError as error:  # this kind has no code for these n and s
+        except ParameterError as error:  # no code for these n and s
             rows.append(ComparedCode(kind=kind, why_not=f"`{error.argument}` {error.rule}"))
             continue
         if code.worst_error > 0:
@@ -216,7 +222,7 @@ def _compared(
             why_not="" if predicted <= allowed else f"more than {allowed:.0e}",
         )
         rows.append(row)
-    # There always is one: the binary code takes any n and s, and amplifies nothing.
+    # The binary code is always eligible: it supports any n and s, and amplifies nothing.
     best = min((row for row in rows if not row.why_not), key=lambda row: row.load)
     marked = tuple(replace(row, chosen=row is best) for row in rows)
     return CodeComparison(n=n, s=s, payload=payload, rows=marked, code=codes[best.kind])

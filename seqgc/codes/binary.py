@@ -1,4 +1,4 @@
-"""`BinaryCode`: 0/1 coefficients for any ``n`` and ``s``."""
+"""`BinaryCode`: coefficients 0 and 1 for any ``n`` and ``s``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import final
 
 import numpy as np
 
-from seqgc.codes._exact import Layout
-from seqgc.codes._gradient_code import GradientCode
+from seqgc.codes._gradient_code import GradientCode, Layout
 from seqgc.codes._make import register_code
 from seqgc.ports import IntArray
-
-__all__ = ["BinaryCode"]
 
 
 @register_code("binary", preference=3)
@@ -22,16 +19,16 @@ class BinaryCode(GradientCode):
     """Binary gradient code for any ``n`` and ``s``: repetition whose groups need not be equal.
 
     There are ``G = floor(n/(s+1))`` chunks of equal size, and worker ``i`` returns the partial
-    gradient of chunk ``i mod G``. So every chunk has ``s + 1`` holders or more, and any ``n - s``
-    answers are enough; decodable when every chunk has an answer. The fewest stragglers that lose a
-    gradient are the ``floor(n/G)`` holders of one chunk: ``s + 1`` where ``s + 1`` divides ``n``,
-    and elsewhere sometimes more, all three of ``n=3, s=1``. (Charalambides, Mahdavifar and
-    Hero 2020 take ``s + 1`` sub-collections that each cover the batch, some with a worker more. The
-    load of the busiest is the same, ``1/G``, but a worker of the larger sub-collections is of no
-    use unless its whole sub-collection answers.)
+    gradient of chunk ``i mod G``. Every chunk therefore has at least ``s + 1`` holders, and any
+    ``n - s`` answers are enough: the gradient can be decoded when every chunk has an answer. It is
+    lost if the ``floor(n/G)`` or more holders of one chunk straggle. These are ``s + 1`` workers if
+    ``s + 1`` divides ``n``, and sometimes more otherwise, such as all three for ``n=3, s=1``.
+    (Charalambides, Mahdavifar and Hero 2020 use ``s + 1`` sub-collections that each cover the
+    batch, some of them with one worker more. The largest load is the same, ``1/G``, but an answer
+    from a larger sub-collection is useless unless the whole sub-collection answers.)
 
-    The decoding vector is 0/1 and takes the lowest answering worker of each chunk. Where chunks
-    have unequal numbers of holders, the last row of `covers` repeats some of the row before.
+    The decoding vector is 0/1 and uses the lowest worker that answered for each chunk. If chunks
+    have different numbers of holders, the last row of `covers` repeats part of the row before.
 
     Examples
     --------

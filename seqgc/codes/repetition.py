@@ -1,4 +1,4 @@
-"""`FractionalRepetitionCode`: groups of workers that hold the same chunks."""
+"""`FractionalRepetitionCode`: all workers of a group hold the same chunks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import final
 
 import numpy as np
 
-from seqgc.codes._exact import Layout
-from seqgc.codes._gradient_code import GradientCode
+from seqgc.codes._gradient_code import GradientCode, Layout
 from seqgc.codes._make import register_code
 from seqgc.errors import ParameterError
 from seqgc.ports import IntArray
-
-__all__ = ["FractionalRepetitionCode"]
 
 
 @register_code("rep", preference=1)
@@ -22,14 +19,13 @@ __all__ = ["FractionalRepetitionCode"]
 class FractionalRepetitionCode(GradientCode):
     """Fractional repetition (Tandon et al. 2017, section 4): ``s + 1`` must divide ``n``.
 
-    Worker ``i`` is in group ``i mod n/(s+1)``. So neighbours are in different groups: they share a
-    machine, or the thread that sends to them, and are late together. Each worker of group ``j``
-    returns the plain sum of its ``s + 1`` chunks ``j(s+1) ... j(s+1)+s``. Decodable when every
-    group has an answer.
+    Worker ``i`` is in group ``i mod n/(s+1)``. Neighbours are therefore in different groups,
+    because they often share a machine or the thread that sends to them, and are late together. Each
+    worker of group ``j`` returns the plain sum of its ``s + 1`` chunks ``j(s+1) ... j(s+1)+s``. The
+    gradient can be decoded when every group has an answer.
 
-    The decoding vector takes one answer of each group, that of its lowest worker: the members'
-    answers are equal to the last bit, so averaging them would read ``s + 1`` times the data to
-    gain nothing.
+    The decoding vector uses one answer of each group, that of its lowest worker. The answers of a
+    group are equal to the last bit; averaging them would read more data and gain nothing.
 
     Examples
     --------

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from seqgc.codes import CyclicCode, GradientCode, make_code
-from seqgc.codes import _cyclic_design as cyclic_design
 from seqgc.codes import cyclic as cyclic_module
 from seqgc.errors import IllConditionedError
 from seqgc.ports import BoolArray, FloatArray, payload_format
@@ -27,7 +26,7 @@ N, COLUMNS, SEED = 256, 64, 20170
 DIVIDING, OTHERS = (1, 7, 15, 31), (2, 6, 14, 20, 30)  # does s + 1 divide N?
 
 
-def lengths(chosen: cyclic_design.CyclicDesign, sets: Iterator[BoolArray]) -> FloatArray:
+def lengths(chosen: cyclic_module.CyclicDesign, sets: Iterator[BoolArray]) -> FloatArray:
     """Return the shortest decoding vectors' lengths over sqrt(n): the amplifications."""
     stragglers = np.array([np.flatnonzero(~responded) for responded in sets])
     found: FloatArray = chosen.solutions.lengths(stragglers)
@@ -100,8 +99,8 @@ def test_cyclic_takes_any_parity(n: int, s: int) -> None:
 
 @pytest.mark.parametrize("s", OTHERS)
 def test_cyclic_amplifies_as_little_as_its_design_says(s: int) -> None:
-    # The figures in the docstring of `_cyclic_design`; Gaussian coefficients have 200 and more.
-    chosen = cyclic_design.design(N, s)
+    # The figures in the docstring of `seqgc.codes.cyclic`; Gaussian coefficients have 200 and more.
+    chosen = cyclic_module.design(N, s)
     drawn = lengths(chosen, random_sets(N, s, 2000, seed=SEED))
     assert np.median(drawn) <= 2.0
     assert np.quantile(drawn, 0.99) <= 150
@@ -110,7 +109,7 @@ def test_cyclic_amplifies_as_little_as_its_design_says(s: int) -> None:
 
 @pytest.mark.parametrize(("n", "s"), [(3, 1), (7, 3), (8, 6), (9, 5), (13, 6), (64, 40), (256, 30)])
 def test_rows_are_unit_null_vectors_of_a_parity_matrix(n: int, s: int) -> None:
-    chosen = cyclic_design.design(n, s)
+    chosen = cyclic_module.design(n, s)
     matrix = CyclicCode(n, s).encoding_matrix
     parity = np.linalg.svd(matrix)[2][n - s :]
     assert np.abs(parity.sum(axis=1)).max() <= 1e-12
@@ -122,7 +121,7 @@ def test_rows_are_unit_null_vectors_of_a_parity_matrix(n: int, s: int) -> None:
 @pytest.mark.parametrize("s", [2, 1000])
 def test_cyclic_takes_a_thousand_workers(s: int) -> None:
     n = 1024
-    chosen = cyclic_design.design(n, s)
+    chosen = cyclic_module.design(n, s)
     drawn = list(random_sets(n, s, 10, seed=SEED))
     assert np.median(lengths(chosen, iter(drawn))) <= 5
     code = CyclicCode(n, s)
@@ -132,7 +131,7 @@ def test_cyclic_takes_a_thousand_workers(s: int) -> None:
 
 
 def test_a_design_is_the_same_in_every_process() -> None:
-    once, again = cyclic_design.design(37, 5), cyclic_design.design.__wrapped__(37, 5)
+    once, again = cyclic_module.design(37, 5), cyclic_module.design.__wrapped__(37, 5)
     assert once is not again
     assert (once.coefficients == again.coefficients).all()
 
@@ -195,22 +194,26 @@ def test_the_guard_lets_half_precision_pass_where_no_code_does_better() -> None:
     assert 1e-5 < relative_error(decoded, partials.sum(axis=0)) < 1e-3
 
 
-def spoiled(null_space: FloatArray) -> cyclic_design.CyclicDesign:
-    chosen = cyclic_design.design(13, 3)
-    solutions = dataclasses.replace(chosen.solutions, null_space=null_space)
-    return chosen._replace(solutions=solutions)
+_DESIGN = cyclic_module.design(13, 3)
+
+
+def spoiled(null_space: FloatArray) -> cyclic_module.CyclicDesign:
+    solutions = dataclasses.replace(_DESIGN.solutions, null_space=null_space)
+    return _DESIGN._replace(solutions=solutions)
 
 
 def test_the_guard_refuses_a_vector_that_does_not_solve(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, right = CyclicCode(13, 3), cyclic_design.design(13, 3)
-    wrong = right.solutions.null_space + 1e-6 * np.random.default_rng(SEED).standard_normal((3, 13))
+    code = CyclicCode(13, 3)
+    wrong = _DESIGN.solutions.null_space + 1e-6 * np.random.default_rng(SEED).standard_normal(
+        (3, 13)
+    )
     monkeypatch.setattr(cyclic_module, "design", lambda _n, _s: spoiled(wrong))
     with pytest.raises(IllConditionedError, match=r"CyclicCode\(n=13, s=3\).* residual is"):
         code.decoding_vector(without(13, [1, 5, 6]))
 
 
 def test_the_guard_refuses_singular_equations(monkeypatch: pytest.MonkeyPatch) -> None:
-    singular = cyclic_design.design(13, 3).solutions.null_space.copy()
+    singular = _DESIGN.solutions.null_space.copy()
     singular[:, 5] = 0.0
     monkeypatch.setattr(cyclic_module, "design", lambda _n, _s: spoiled(singular))
     with pytest.raises(IllConditionedError, match="singular") as caught:
