@@ -1,11 +1,11 @@
-"""Straggler models and the load that they cost at least; stragglers of recorded profiles."""
+"""Straggler models with load bounds, statistics of profiles, and lower bounds on run time."""
 
-from seqgc.stragglers._busy import busy_seconds as busy_seconds
-from seqgc.stragglers._busy import never_idle_seconds as never_idle_seconds
-from seqgc.stragglers._busy import over_bound as over_bound
+from seqgc.stragglers._bounds import busy_seconds as busy_seconds
+from seqgc.stragglers._bounds import clairvoyant_bound as clairvoyant_bound
+from seqgc.stragglers._bounds import never_idle_seconds as never_idle_seconds
+from seqgc.stragglers._bounds import over_bound as over_bound
 from seqgc.stragglers._statistics import SmallestLam as SmallestLam
 from seqgc.stragglers._statistics import StragglerStats as StragglerStats
-from seqgc.stragglers._statistics import clairvoyant_bound as clairvoyant_bound
 from seqgc.stragglers._statistics import count_bursts as count_bursts
 from seqgc.stragglers._statistics import straggler_pattern as straggler_pattern
 from seqgc.stragglers._statistics import straggler_stats as straggler_stats

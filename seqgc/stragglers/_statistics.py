@@ -1,4 +1,4 @@
-"""Who straggles in a profile, in bursts how long, within which models; the clairvoyant bound."""
+"""The stragglers of a recorded profile: their rate, their bursts, and the models that they fit."""
 
 from __future__ import annotations
 
@@ -7,26 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from seqgc.errors import require_int, require_number
-from seqgc.ports import BoolArray, FloatArray, IntArray
+from seqgc.ports import BoolArray, IntArray
 from seqgc.profiles import DelayProfile
 from seqgc.stragglers._straggler_models import Arbitrary, Bursty
-
-__all__ = [
-    "SmallestLam",
-    "StragglerStats",
-    "clairvoyant_bound",
-    "count_bursts",
-    "straggler_pattern",
-    "straggler_stats",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallestLam:
-    """The smallest λ with which a pattern conforms to each model at ``B`` and ``W``.
+    """The smallest λ for which a pattern conforms to each model with ``B`` and ``W``.
 
-    ``bursty`` is that of the (B, W, λ)-bursty model, and ``arbitrary`` that of the (N=B, W, λ)-
-    arbitrary model; None where no λ will do, because some worker straggles for too long.
+    ``bursty`` is for the (B, W, λ)-bursty model, ``arbitrary`` for the (N=B, W, λ)-arbitrary model.
+    None means that the pattern conforms for no λ, because some worker straggles for too long.
     """
 
     B: int
@@ -37,14 +28,14 @@ class SmallestLam:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StragglerStats:
-    """What a profile's stragglers are like, at one tolerance.
+    """Statistics of a profile's stragglers for one tolerance.
 
-    ``rate`` is P(S), the part of all (round, worker) pairs that straggles; the other two are
-    P(S | S) and P(S | not S), of a worker's next round, None where there was no such round.
-    ``bursts[k - 1]``, read-only, is how many bursts lasted ``k`` rounds: a worker's straggling
-    rounds in succession, cut at the first and the last round. ``smallest_s`` is the smallest ``s``
-    with which the pattern conforms to s-per-round; ``smallest_lam`` is for every ``1 <= B < W``,
-    the windows in ascending order.
+    ``rate`` is P(S), the fraction of all (round, worker) pairs that straggle. The other two rates
+    are P(S | S) and P(S | not S) for a worker's next round; None without such a round.
+    ``bursts[k - 1]`` is the number of bursts of ``k`` rounds, read-only. A burst is a maximal run
+    of rounds in which a worker straggles, cut at the first and last round. ``smallest_s`` is the
+    smallest ``s`` for which the pattern has at most s stragglers a round. ``smallest_lam`` has an
+    entry for every ``1 <= B < W``, with windows in ascending order.
     """
 
     mu: float
@@ -57,7 +48,7 @@ class StragglerStats:
 
 
 def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
-    """Return who straggles, (rounds, n): who has not answered by ``(1 + mu) * kappa``.
+    """Return the stragglers (rounds, n): workers without an answer by ``(1 + mu) * kappa``.
 
     ``kappa`` is the time of the round's first answer (docs/mathematics.md, section 6); ``mu`` >= 0.
 
@@ -76,7 +67,7 @@ def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
 def straggler_stats(profile: DelayProfile, *, mu: float, max_window: int = 5) -> StragglerStats:
     """Return the statistics of a profile's stragglers at tolerance ``mu``.
 
-    ``max_window`` bounds the windows W of `StragglerStats.smallest_lam`.
+    ``max_window`` is the largest window W of `StragglerStats.smallest_lam`.
 
     Raises
     ------
@@ -94,12 +85,12 @@ def straggler_stats(profile: DelayProfile, *, mu: float, max_window: int = 5) ->
     """
     max_window = require_int("max_window", max_window, least=1)
     pattern = straggler_pattern(profile, mu=mu)
-    before, after = pattern[:-1], pattern[1:]
+    current, following = pattern[:-1], pattern[1:]
     return StragglerStats(
         mu=mu,
         rate=float(pattern.mean()),
-        rate_after_straggling=_mean(after[before]),
-        rate_after_answering=_mean(after[~before]),
+        rate_after_straggling=_mean(following[current]),
+        rate_after_answering=_mean(following[~current]),
         bursts=count_bursts(*np.nonzero(~pattern), shape=pattern.shape),
         smallest_s=int(pattern.sum(axis=1).max()),
         smallest_lam=tuple(
@@ -113,11 +104,11 @@ def _mean(values: BoolArray) -> float | None:
 
 
 def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...]) -> IntArray:
-    """Return how many bursts lasted 1, 2, ... rounds, up to the longest; read-only.
+    """Return the number of bursts of 1, 2, ... rounds, up to the longest; read-only.
 
-    Given is who did *not* straggle: pairs of a round and a worker, each once, of ``shape``
-    (rounds, n). A burst is what lies between two such rounds of a worker, or before its first or
-    after its last.
+    ``rounds`` and ``workers`` are the pairs that did *not* straggle, each once, in an array of
+    ``shape`` (rounds, n). A burst is the gap between two such rounds of a worker, before its first
+    or after its last.
 
     Examples
     --------
@@ -130,14 +121,14 @@ def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...])
     round = np.concatenate([np.full(n, -1), rounds, ends])
     order = np.lexsort((round, worker))
     lengths = np.diff(round[order]) - 1
-    lengths = lengths[lengths > 0]  # the next worker begins at -1, below this one's end
+    lengths = lengths[lengths > 0]  # negative between workers, since each begins at -1
     counts: IntArray = np.bincount(lengths, minlength=1)[1:].astype(np.intp)
     counts.flags.writeable = False
     return counts
 
 
 def _smallest_lam(pattern: BoolArray, *, B: int, W: int) -> SmallestLam:
-    """Return the smallest λ: the most stragglers in a window, unless one of them lasts too long."""
+    """Return the smallest λ: the most distinct stragglers in a window, if none lasts too long."""
     n = pattern.shape[1]
     starts = range(max(1, len(pattern) - W + 1))
     most = max(int(pattern[t : t + W].any(axis=0).sum()) for t in starts)
@@ -147,32 +138,3 @@ def _smallest_lam(pattern: BoolArray, *, B: int, W: int) -> SmallestLam:
         bursty=most if Bursty(B=B, W=W, lam=n).conforms(pattern) else None,
         arbitrary=most if Arbitrary(N=B, W=W, lam=n).conforms(pattern) else None,
     )
-
-
-def clairvoyant_bound(
-    zero_load_times: FloatArray, *, alpha: float, jobs_per_round: int = 1
-) -> FloatArray:
-    """Return a lower bound on the seconds of each round (rounds,), for every scheme with delay 0.
-
-    With full knowledge, perfect balance and no redundancy: the smallest R for which the workers can
-    share out k = ``jobs_per_round`` jobs, ``sum_i max(0, (R - c_i) / alpha) >= k``. The m fastest
-    workers alone would need ``(k alpha + c_1 + ... + c_m) / m``, and the best m attains R.
-    ``zero_load_times`` (rounds, n) are the seconds ``c_i`` that an answer takes without any data
-    points; some may be below 0, where a line through mean times says so.
-
-    Raises
-    ------
-    ParameterError
-        If ``alpha``, seconds per unit of normalized load, is below 0, or there is no job.
-
-    Examples
-    --------
-    >>> clairvoyant_bound(np.array([[1.0, 2.0, 9.0]]), alpha=3.0)
-    array([3.])
-    """
-    require_number("alpha", alpha, least=0)
-    jobs_per_round = require_int("jobs_per_round", jobs_per_round, least=1, most=10**9)
-    fastest_first = np.sort(zero_load_times, axis=1)
-    totals = np.cumsum(fastest_first, axis=1) + jobs_per_round * alpha
-    bound: FloatArray = (totals / np.arange(1, totals.shape[1] + 1)).min(axis=1)
-    return np.maximum(bound, 0.0)

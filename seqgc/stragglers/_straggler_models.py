@@ -1,7 +1,7 @@
-"""Straggler models: which patterns a design promises to tolerate (paper, section 2.1).
+"""Straggler models: the patterns that a design promises to tolerate (paper, section 2.1).
 
-A pattern is a boolean array (rounds, n): ``pattern[t, i]`` is true when worker ``i`` straggles in
-round ``t``. Every model judges windows of consecutive rounds, cut at the first and last round.
+A pattern is a boolean array (rounds, n): ``pattern[t, i]`` is true if worker ``i`` straggles in
+round ``t``. Each model judges windows of consecutive rounds, cut at the first and last round.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import numpy as np
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import BoolArray
 
-__all__ = ["AnyOf", "Arbitrary", "Bursty", "EveryGroup", "PerRound", "StragglerModel"]
-
 
 class StragglerModel(ABC):
     """A promise about every window of ``window`` consecutive rounds."""
@@ -25,37 +23,37 @@ class StragglerModel(ABC):
     @property
     @abstractmethod
     def window(self) -> int:
-        """Rounds in a window."""
+        """The number of rounds in a window."""
 
     @abstractmethod
     def admits(self, window: BoolArray) -> bool:
-        """Whether one window (at most `window` rounds, n), on its own, fits the model."""
+        """Return whether a single window (at most `window` rounds, n) fits the model."""
 
     @abstractmethod
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Lower bound on the load of any exact scheme of ``n`` workers that keeps the promise.
+        """Return a lower bound on the load of any exact scheme of ``n`` workers with this promise.
 
-        ``delay`` is how many rounds late a job may be decoded. Infinite: no load suffices. The load
-        is the largest of any worker in any round. With a delay the bound is for runs of any number
-        of jobs: a run of only a few jobs may need less (docs/mathematics.md, section 4).
+        The load is the largest of any worker in any round; it is infinite if no load suffices. Jobs
+        are decoded at most ``delay`` rounds late. If there is a delay, the bound is for runs of any
+        length: a run of a few jobs may need less (docs/mathematics.md, section 4).
 
         Raises
         ------
         ParameterError
-            If the model cannot be of ``n`` workers.
+            If the model does not fit ``n`` workers.
         """
 
     @abstractmethod
     def describe(self) -> str:
-        """Say the promise in a few words."""
+        """Return the promise in a few words."""
 
     def conforms(self, pattern: BoolArray) -> bool:
-        """Whether every window of a pattern (rounds, n) fits the model.
+        """Return whether every window of a pattern (rounds, n) fits the model.
 
         Raises
         ------
         ParameterError
-            If `pattern` is not a boolean matrix, or has no rounds.
+            If ``pattern`` is not a boolean matrix, or has no rounds.
         """
         if not isinstance(pattern, np.ndarray) or pattern.ndim != 2 or pattern.dtype != np.bool_:
             value = (getattr(pattern, "dtype", type(pattern).__name__), np.shape(pattern))
@@ -65,7 +63,7 @@ class StragglerModel(ABC):
         return self._admits_each(pattern)
 
     def _admits_each(self, pattern: BoolArray) -> bool:
-        """`conforms`, of what is known to be a pattern."""
+        """Return `conforms` without a check of the pattern."""
         last = len(pattern) - self.window
         if last <= 0:
             return self.admits(pattern)
@@ -92,9 +90,9 @@ class PerRound(StragglerModel):
         return bool((window.sum(axis=1) <= self.s).all())
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """``(s+1)/n`` without a delay (Tandon et al. 2017, Theorem 1), else ``1/(n-s)``.
+        """Return ``(s+1)/n`` without a delay (Tandon et al. 2017, Theorem 1), else ``1/(n-s)``.
 
-        With a delay the same s workers may straggle in every round: the others do all the work.
+        With a delay, the same s workers may straggle in every round, and the rest do all the work.
         """
         if self.s >= n:
             raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", self.s)
@@ -106,9 +104,9 @@ class PerRound(StragglerModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryGroup(StragglerModel):
-    """In each round somebody answers in every group of ``size`` workers.
+    """At least one answer in every group of ``size`` workers in each round.
 
-    Of ``n`` workers those with the same number modulo ``n / size`` are a group.
+    Workers whose numbers are equal modulo ``n / size`` form a group.
 
     Examples
     --------
@@ -127,9 +125,9 @@ class EveryGroup(StragglerModel):
         return not bool(groups.all(axis=1).any())
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
-        """``size / n``: one worker of each group may be all that ever answers."""
+        """Return ``size / n``: possibly only one worker of each group ever answers."""
         if n < self.size or n % self.size:
-            raise ParameterError("size", f"must divide the n={n} workers", self.size)
+            raise ParameterError("size", f"must divide n={n}, the number of workers", self.size)
         return self.size / n
 
     def describe(self) -> str:
@@ -140,8 +138,8 @@ class EveryGroup(StragglerModel):
 class Bursty(StragglerModel):
     """The (B, W, lam)-bursty model (paper, section 2.1).
 
-    In every window of W rounds at most lam distinct stragglers, and each worker's first and last
-    straggling round at most B - 1 apart.
+    In every window of W rounds there are at most lam distinct stragglers, and the first and last
+    straggling round of each worker are at most B - 1 apart.
 
     Examples
     --------
@@ -173,7 +171,7 @@ class Bursty(StragglerModel):
         return int((first + from_last).min()) >= len(window) - self.B
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1): M-SGC's arbitrary model's."""
+        """Return ``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1), as for M-SGC's model."""
         arbitrary = Arbitrary(N=self.B, W=self.W - 1 + self.B, lam=self.lam)
         return arbitrary.load_lower_bound(n, delay=delay)
 
@@ -186,7 +184,7 @@ class Bursty(StragglerModel):
 class Arbitrary(StragglerModel):
     """The (N, W, lam)-arbitrary model (paper, section 2.1).
 
-    In every window of W rounds at most lam distinct stragglers, each in at most N of them.
+    In every window of W rounds there are at most lam distinct stragglers, each in at most N rounds.
 
     Examples
     --------
@@ -215,7 +213,7 @@ class Arbitrary(StragglerModel):
         return int(window[:, straggled].sum(axis=0).max()) <= self.N
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
-        """``W / (n (W-N) + N (n-lam))`` (paper, Theorem F.2)."""
+        """Return ``W / (n (W-N) + N (n-lam))`` (paper, Theorem F.2)."""
         if self.lam > n:
             raise ParameterError("lam", f"must satisfy 0 <= lam <= n, n={n}", self.lam)
         workable = n * (self.W - self.N) + self.N * (n - self.lam)
@@ -228,7 +226,7 @@ class Arbitrary(StragglerModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnyOf(StragglerModel):
-    """Every window of ``span`` rounds, on its own, conforms to one of the ``models``.
+    """A model in which each window of ``span`` rounds conforms to at least one of the ``models``.
 
     Examples
     --------
@@ -243,9 +241,9 @@ class AnyOf(StragglerModel):
     def __post_init__(self) -> None:
         _keep_integers(self, ("span", 1))
         if not self.models:
-            raise ParameterError("models", "must name at least one model", self.models)
+            raise ParameterError("models", "must contain at least one model", self.models)
         if self.span < max(model.window for model in self.models):
-            rule = "must be at least the widest window of its models"
+            rule = "must be at least as long as the window of each model"
             raise ParameterError("span", rule, self.span)
 
     @property
@@ -256,7 +254,7 @@ class AnyOf(StragglerModel):
         return any(model._admits_each(window) for model in self.models)
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Return the largest of its models': patterns of each alone are among those promised."""
+        """Return the largest bound of the models, since the patterns of each are admitted."""
         return max(model.load_lower_bound(n, delay=delay) for model in self.models)
 
     def describe(self) -> str:
@@ -265,6 +263,6 @@ class AnyOf(StragglerModel):
 
 
 def _keep_integers(model: StragglerModel, *least: tuple[str, int]) -> None:
-    """Make the named fields of a model ints; each has a least value."""
+    """Convert the named fields of a model to ints, and check the least value of each."""
     for name, bound in least:
         object.__setattr__(model, name, require_int(name, getattr(model, name), least=bound))

@@ -249,7 +249,7 @@ def test_a_mixture_promises_what_each_of_its_models_does() -> None:
     ("model", "n", "message"),
     [
         (PerRound(s=4), 4, "`s` must satisfy 0 <= s < n, n=4; got 4"),
-        (EveryGroup(size=3), 4, "`size` must divide the n=4 workers; got 3"),
+        (EveryGroup(size=3), 4, "`size` must divide n=4, the number of workers; got 3"),
         (Bursty(B=1, W=2, lam=5), 4, "`lam` must satisfy 0 <= lam <= n, n=4; got 5"),
         (Arbitrary(N=1, W=2, lam=5), 4, "`lam` must satisfy 0 <= lam <= n, n=4; got 5"),
     ],
