@@ -1,11 +1,9 @@
 """Stores of weights and results: immutable versions, each with its digest."""
 
-from seqgc.stores._choice import INLINE_OUTSIDE_BYTES as INLINE_OUTSIDE_BYTES
-from seqgc.stores._choice import INLINE_ROUND_BYTES as INLINE_ROUND_BYTES
-from seqgc.stores._choice import StoreChoice as StoreChoice
-from seqgc.stores._choice import choose_store as choose_store
-from seqgc.stores._npy import is_number as is_number
-from seqgc.stores._npy import read_head as read_head
+from seqgc.stores._open import INLINE_OUTSIDE_BYTES as INLINE_OUTSIDE_BYTES
+from seqgc.stores._open import INLINE_ROUND_BYTES as INLINE_ROUND_BYTES
+from seqgc.stores._open import StoreChoice as StoreChoice
+from seqgc.stores._open import choose_store as choose_store
 from seqgc.stores._open import open_store as open_store
 from seqgc.stores._open import unique_name as unique_name
 from seqgc.stores.data_sets import DATA_FILE as DATA_FILE
@@ -13,6 +11,8 @@ from seqgc.stores.data_sets import StoredArray as StoredArray
 from seqgc.stores.data_sets import StoredData as StoredData
 from seqgc.stores.data_sets import data_places as data_places
 from seqgc.stores.data_sets import find_data as find_data
+from seqgc.stores.data_sets import is_number as is_number
+from seqgc.stores.data_sets import read_head as read_head
 from seqgc.stores.data_sets import require_data_name as require_data_name
 from seqgc.stores.directory import DirectoryStore as DirectoryStore
 from seqgc.stores.memory import InlineStore as InlineStore

@@ -1,46 +1,41 @@
-"""Named objects in a folder or a bucket, of which weights are never replaced.
+"""Stores of named objects in a folder or a bucket, and checks that all stores share.
 
-A network file system, or another machine's cache, may show half of an object for a moment. NFS (and
-so EFS) promises that a file opened after its writer closed it is seen whole; attributes and pages
-that a client has cached may be older, and a file replaced under an open handle is stale (ESTALE).
-All of that passes within a second; damage does not. So what is not (yet) what it has to be is read
-a few times more, for about half a second, before it is an error.
+A network file system, or the cache of another machine, may show an incomplete object for a moment.
+NFS (and therefore EFS) guarantees that a file opened after its writer closed it is complete, but a
+client's cached attributes and pages may be older, and a file replaced under an open handle is stale
+(ESTALE). All of this passes within a second; damage does not. Therefore an object that is not as
+expected is read a few times more, for about half a second, before it is an error.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
-from seqgc.errors import StoreError, one_line
-from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import (
-    check_address,
-    check_blob,
-    check_key,
-    refer,
-    refuse_other_content,
-)
+import numpy as np
 
-__all__ = ["ObjectStore", "Pause"]
+from seqgc.errors import ParameterError, StoreError, one_line, require_int, require_name
+from seqgc.ports import FloatArray, WeightRef
 
 Pause: TypeAlias = Callable[[float], None]
 _Content = TypeVar("_Content")
 
 _PAUSES_S: Final = (0.02, 0.1, 0.5)  # before each further reading
+_DTYPES = ("float16", "float32", "float64")
 
 
 class ObjectStore(ABC):
-    """Immutable versions of weights, and blobs, as objects of which each appears as a whole.
+    """Immutable versions of weights, and blobs, as objects that appear complete or not at all.
 
-    There is one writer of weights, the master, and any number of readers, in other processes or on
-    other machines. Should two writers race for one version, the digest in the reference tells
-    readers.
+    There is one writer of weights, the master, and any number of readers in other processes or on
+    other machines. If two writers race for a version, readers notice by the digest in their
+    reference.
 
-    A subclass says how objects are written, read, deleted and called: the ending of the names of
-    weights, and what helps where others see an object and this side does not.
+    A subclass defines how objects are written, read, deleted and named. ``_suffix`` ends the names
+    of weights; ``_reach`` is the advice for a reader that cannot see an object.
     """
 
     _suffix: ClassVar[str]
@@ -52,13 +47,13 @@ class ObjectStore(ABC):
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
         """Write ``params`` (size,) for all to read; publishing the same again changes nothing.
 
-        They are whole for whoever is told of them, in any process and on any machine that has the
-        store. Whether they outlive a power cut is for the store to say: a run does not need it.
+        After this returns, every process and machine that has the store sees them complete. They
+        need not survive a power cut, since a run does not depend on it.
 
         Raises
         ------
         ParameterError
-            If this version has other content already, or an argument cannot be stored.
+            If this version exists with other content, or an argument cannot be stored.
         StoreError
             If it cannot be written.
         """
@@ -72,12 +67,12 @@ class ObjectStore(ABC):
         return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,) that ``ref`` stands for, read-only.
+        """Return the weights (size,) of a reference, read-only.
 
         Raises
         ------
         StoreError
-            If the object is missing, damaged, or not the one that ``ref`` was given for.
+            If the object is missing, damaged, or differs from the reference.
         """
         name = self._name(ref)
         params = self._reread(
@@ -91,15 +86,15 @@ class ObjectStore(ABC):
         return native
 
     def discard(self, ref: WeightRef) -> None:
-        """Remove a version; one that is not there is removed already."""
+        """Remove a version, if it exists."""
         self._delete(self._name(ref))
 
     def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` for all to read; `StoreError`: it cannot be written."""
+        """Write ``data`` for all to read; raise `StoreError` if it cannot be written."""
         self._replace(_blob(key), data)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return what was put; `StoreError`: the object is missing, cut short, or another."""
+        """Return a blob; raise `StoreError` if it is missing, incomplete or a different one."""
         name = _blob(key)
 
         def read() -> bytes:
@@ -107,11 +102,11 @@ class ObjectStore(ABC):
             check_blob(data, digest=digest, size_bytes=size_bytes)
             return data
 
-        missing = "it was removed, never put, or may not be read here"
+        missing = "it was removed or never put, or this side may not read it"
         return self._reread(name, read, missing=missing, remedy="ask the worker again")
 
     def remove(self, key: str) -> None:
-        """Remove a blob; one that is not there is removed already."""
+        """Remove a blob, if it exists."""
         self._delete(_blob(key))
 
     def _name(self, ref: WeightRef) -> str:
@@ -121,14 +116,14 @@ class ObjectStore(ABC):
     def _reread(
         self, name: str, read: Callable[[], _Content], *, missing: str, remedy: str
     ) -> _Content:
-        """Return what ``read`` returns, which is called again, after a pause, while it raises."""
+        """Return the result of ``read``; if it raises, call it again after a pause, three times."""
         pauses = iter(_PAUSES_S)
         while True:
             try:
                 return read()
-            except FileNotFoundError:  # it was complete before anybody could know its name
+            except FileNotFoundError:  # no pause: an object exists before its name is given away
                 raise StoreError(f"{self._shown(name)} is missing: {missing}") from None
-            except Exception as error:  # damage makes numpy's parser raise nearly anything
+            except Exception as error:  # on damaged data NumPy's parser may raise anything
                 if (seconds := next(pauses, None)) is None:
                     reason = f"{one_line(error)} ({remedy})"
                     raise StoreError(f"{self._shown(name)} cannot be used: {reason}") from error
@@ -136,29 +131,81 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _create(self, name: str, params: FloatArray) -> bool:
-        """Write weights, little-endian; False, and nothing done, if the name is taken."""
+        """Write weights, little-endian; if the name is taken, change nothing and return False."""
 
     @abstractmethod
     def _replace(self, name: str, data: bytes) -> None:
-        """Write an object, in the place of any other of the name."""
+        """Write an object, which replaces any object of that name."""
 
     @abstractmethod
     def _read(self, name: str, size_bytes: int) -> bytes:
-        """Return an object's bytes, at most one more than that; `FileNotFoundError`: absent."""
+        """Return at most ``size_bytes + 1`` bytes of an object, or raise `FileNotFoundError`."""
 
     @abstractmethod
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
-        """Return the weights of an object, little-endian, compared with the reference."""
+        """Return the weights of an object, little-endian; check them against the reference."""
 
     @abstractmethod
     def _delete(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
 
     @abstractmethod
     def _shown(self, name: str) -> str:
-        """Return what people call the object."""
+        """Return the name of the object in messages."""
 
 
 def _blob(key: str) -> str:
     check_key(key)
     return f"blobs/{key}"
+
+
+def check_address(model: str, version: int) -> None:
+    """Raise `ParameterError` if a name could leave the store's folder, or a version is no count."""
+    require_name("model", model, most=100)
+    require_int("version", version, least=0)
+
+
+def check_key(key: str) -> None:
+    """Raise `ParameterError` if a blob's key could leave the store's folder."""
+    require_name("key", key, most=200)
+
+
+def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> None:
+    """Raise `ValueError` if bytes have another length or SHA-256."""
+    if len(data) != size_bytes:
+        raise ValueError(f"has {len(data)} bytes instead of {size_bytes}")
+    if (actual := hashlib.sha256(data).hexdigest()) != digest:
+        raise ValueError(f"has digest {actual[:12]}… instead of {digest[:12]}…")
+
+
+def refer(model: str, version: int, params: FloatArray) -> tuple[WeightRef, FloatArray]:
+    """Return the reference to ``params`` (size,), and a read-only little-endian copy of them.
+
+    Raises
+    ------
+    ParameterError
+        If an argument cannot be stored.
+    """
+    check_address(model, version)
+    array = np.asarray(params)
+    if array.ndim != 1 or array.dtype.name not in _DTYPES:
+        got = f"shape {array.shape}, {array.dtype}"
+        raise ParameterError("params", f"must be a vector of {', '.join(_DTYPES)}", got)
+    copy = array.astype(array.dtype.newbyteorder("<"), copy=True)
+    copy.flags.writeable = False
+    ref = WeightRef(
+        model=model,
+        version=int(version),
+        digest=hashlib.sha256(copy.data).hexdigest(),
+        dtype=copy.dtype.name,
+        size=copy.size,
+    )
+    return ref, copy
+
+
+def refuse_other_content(ref: WeightRef, *, stays: str = "") -> ParameterError:
+    """Return the error for a version that is published again with other content."""
+    rule = f"must be new, or published with the same content (model {ref.model!r})"
+    remedy = "versions are immutable: publish under the next number"
+    remedy += stays and f"; {stays} is unchanged"
+    return ParameterError("version", rule, ref.version, remedy)

@@ -1,16 +1,20 @@
-"""Data sets: arrays that are kept once under a name, and read where workers are, as they need them.
+"""Data sets: arrays that are stored once under a name, and read on workers as needed.
 
-A place, a folder or an ``s3://bucket/prefix``, has a folder of each data set's name. In it is
-``data.json``, which says what the arrays are, and a file of each, ``x-<digest>.npy``, of which
-nothing is ever unpickled. The file of a digest never changes: what replaces a data set has other
-files, and ``data.json``, which is written last, says which are meant.
+A place is a folder or an ``s3://bucket/prefix``. It has a folder for each data set, with a file
+``data.json``, which describes the arrays, and a file ``x-<digest>.npy`` for each array. Nothing is
+ever unpickled. The file of a digest never changes: a new version of a data set has other files, and
+``data.json``, which is written last, names them.
 
-Under ``data-<digest>.json`` the same is said for good. What has been replaced stays there, with its
-arrays, until it is replaced once more: a run goes on with the contents that it began with, which it
-asks for by their digest.
+A copy of ``data.json`` is kept permanently as ``data-<digest>.json``. A version that was replaced
+remains, with its arrays, until the next replacement. A run continues with the contents that it
+began with, which it requests by their digest.
 
-From a folder arrays are mapped into memory: what is not read costs none. From a bucket an array is
-fetched as a whole, and compared with its digest.
+Arrays in a folder are mapped into memory, so that parts that are not read take none. An array in a
+bucket is fetched completely, and compared with its digest.
+
+Array files may come from other people. A header may promise more data than the file has, or
+objects, which are addresses in the memory of this process. Therefore the whole header is compared
+with the file before memory is allocated.
 """
 
 from __future__ import annotations
@@ -22,26 +26,17 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, Literal, cast
 
 import msgspec
 import numpy as np
 
 from seqgc._bounded import open_bounded, read_bounded
 from seqgc.errors import ParameterError, StoreError, one_line
-from seqgc.stores._npy import NUMBERS, NpyHead, read_head
 from seqgc.stores.s3 import S3Client, is_absent, open_s3, split_s3
-
-__all__ = [
-    "DATA_FILE",
-    "StoredArray",
-    "StoredData",
-    "data_places",
-    "find_data",
-    "require_data_name",
-]
 
 DATA_FILE: Final = "data.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -49,10 +44,17 @@ _FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _HEAD_BYTES: Final = 4096  # an .npy header of few dimensions is 128 bytes long
 _MOST_BYTES: Final = 1 << 20  # of a data.json
 _CHUNK: Final = 1 << 20
+NUMBERS: Final = frozenset(("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<f2", "<f4", "<f8"))
+"""The types of numbers in data sets, which PyTorch has too; little-endian."""
+
+_HEADS: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}  # 3.0 is for names of fields
 
 
 class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array of numbers as ``data.json`` describes it; ``digest`` is the SHA-256 of its file."""
+    """The description of an array in ``data.json``; ``digest`` is the SHA-256 of its file."""
 
     file: str
     dtype: str
@@ -62,7 +64,7 @@ class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.dtype not in NUMBERS or not self.shape or min(self.shape) < 0:
             what = f"{self.dtype!r:.40} {list(self.shape)!r:.40}"
-            raise ValueError(f"must be of arrays of numbers, a data point a row; got {what}")
+            raise ValueError(f"must describe arrays of numbers, one data point a row; got {what}")
 
     @property
     def data_bytes(self) -> int:
@@ -73,14 +75,14 @@ class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: int
     arrays: dict[str, StoredArray]
-    before: str = ""  # the digest of what it has replaced
+    before: str = ""  # the digest of the version that this one replaced
 
 
 class StoredData:
-    """A data set in a place: ``x`` and ``y``, and perhaps ``x_test`` and ``y_test``.
+    """A data set in a place: ``x`` and ``y``, and possibly ``x_test`` and ``y_test``.
 
-    ``digest`` says which contents it has: two of the same digest are equal. ``before`` is that of
-    what it has replaced in this place, empty if it is the first.
+    Data sets with the same ``digest`` have equal contents. ``before`` is the digest of the version
+    that this one replaced in this place, empty for the first version.
     """
 
     def __init__(
@@ -102,44 +104,44 @@ class StoredData:
 
     @property
     def mapped(self) -> bool:
-        """True if arrays are mapped from files, and take no memory of their own."""
+        """True if arrays are mapped from files, and take no memory themselves."""
         return not self.place.startswith("s3:")
 
     @property
     def file(self) -> str:
-        """The name of the file that says for good what its arrays are."""
-        return _lasting(self.digest)
+        """The name of the permanent file that describes this version."""
+        return _permanent_file(self.digest)
 
     def data_file(self, *, before: str = "") -> bytes:
-        """Return what ``data.json`` is to say, where it replaces another data set."""
+        """Return the bytes of ``data.json``; ``before`` is the digest of the replaced version."""
         return msgspec.json.encode(_DataFile(schema=1, arrays=self.arrays, before=before))
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """Return an array; what is written to it is nobody else's.
+        """Return an array; changes to it stay in this process.
 
         Raises
         ------
         StoreError
-            If its file is not there, or is not as it was written.
+            If its file is missing or has changed.
         """
         array = self.arrays[key]
-        with self._told(array):
+        with self._errors_named(array):
             return self._mapped(array) if self.mapped else self._fetched(array)
 
     def opened(self, key: str) -> IO[bytes]:
-        """Return an array's file, open for reading, where arrays are `mapped`.
+        """Open the file of an array for reading, if arrays are `mapped`.
 
         Raises
         ------
         StoreError
-            If it is not there, or is longer than it can be.
+            If it is missing, or longer than expected.
         """
         array = self.arrays[key]
-        with self._told(array):
+        with self._errors_named(array):
             return self._file(array)
 
     @contextmanager
-    def _told(self, array: StoredArray) -> Iterator[None]:
+    def _errors_named(self, array: StoredArray) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -159,7 +161,8 @@ class StoredData:
         key = f"{prefix}/{self.name}/{array.file}"
         answer = self._client().get_object(Bucket=bucket, Key=key)
         if (size := answer["ContentLength"]) > array.data_bytes + _HEAD_BYTES:
-            raise ValueError(f"is {size} bytes long")
+            expected = f"at most {array.data_bytes + _HEAD_BYTES}"
+            raise ValueError(f"it has {size} bytes instead of {expected}")
         data, digest, end = bytearray(size), hashlib.sha256(), 0
         with answer["Body"] as body:
             while chunk := body.read(_CHUNK):
@@ -167,42 +170,44 @@ class StoredData:
                 digest.update(chunk)
                 end += len(chunk)
         if digest.hexdigest() != array.digest:
-            raise ValueError("has another digest")
+            raise ValueError("its digest differs from the one in data.json")
         return _head(io.BytesIO(data[:_HEAD_BYTES]), array, len(data)).within(data)
 
 
 def _head(file: IO[bytes], array: StoredArray, file_bytes: int) -> NpyHead:
-    """Return the header of an array's file, if it says what ``data.json`` does."""
+    """Return the header of an array's file, which must agree with ``data.json``."""
     head = read_head(file, file_bytes=file_bytes)
     if (head.dtype.str, head.shape) != (array.dtype, array.shape):
-        raise ValueError(f"holds {head.dtype} {head.shape}, not what it should")
+        expected = f"{array.dtype} {array.shape}"
+        raise ValueError(f"it holds {head.dtype} {head.shape} instead of {expected}")
     return head
 
 
-def _lasting(digest: str) -> str:
+def _permanent_file(digest: str) -> str:
     return f"data-{digest[:16]}.json"
 
 
 def data_places(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return where data sets are looked for: ``SEQGC_DATA``, comma-separated, or a folder of one's
-    own.
+    """Return the places that are searched for data sets.
+
+    These are the comma-separated places in ``SEQGC_DATA``, or else a folder in the user's home.
 
     Examples
     --------
     >>> data_places({"SEQGC_DATA": "/mnt/seqgc/data, s3://bucket/data"})
     ('/mnt/seqgc/data', 's3://bucket/data')
-    """  # noqa: D205
-    given = environment.get("SEQGC_DATA", "").split(",")
-    if places := tuple(each.strip() for each in given if each.strip()):
+    """
+    words = environment.get("SEQGC_DATA", "").split(",")
+    if places := tuple(each.strip() for each in words if each.strip()):
         return places
-    home = environment.get("XDG_DATA_HOME") or os.path.join(  # noqa: PTH118 (it may be absent)
+    home = environment.get("XDG_DATA_HOME") or os.path.join(  # noqa: PTH118 (HOME may be unset)
         environment.get("HOME", "."), ".local", "share"
     )
     return (str(Path(home, "seqgc", "data")),)
 
 
 def require_data_name(name: str) -> str:
-    """Return a data set's name, or raise `ParameterError`: it names folders and objects."""
+    """Return the name of a data set, or raise `ParameterError` if no folder could have it."""
     if not _NAME.fullmatch(name):
         raise ParameterError("name", "must be 1 to 64 letters, digits, '_' and '-'", name)
     return name
@@ -215,34 +220,34 @@ def find_data(
     digest: str = "",
     client: Callable[[], S3Client] = open_s3,
 ) -> StoredData | None:
-    """Return the data set of a name in the first of ``places`` that has it; None: none has it.
+    """Return a data set from the first of ``places`` that has it, or None.
 
-    It is the latest there, or the one of a ``digest``. A place that does not exist, or may not be
-    read, is passed over.
+    It is the latest version there, or the one with this ``digest``. A place that does not exist or
+    may not be read is skipped.
 
     Raises
     ------
     StoreError
-        If its ``data.json`` cannot be read, or is none.
+        If its ``data.json`` cannot be read or is malformed.
     """
     if not _NAME.fullmatch(name):
         return None
-    client = cache(client)  # a new one takes long to make
-    files = (_lasting(digest), DATA_FILE) if digest else (DATA_FILE,)
+    client = cache(client)  # creating a client takes long
+    files = (_permanent_file(digest), DATA_FILE) if digest else (DATA_FILE,)
     for place in data_places() if places is None else places:
         for file in files:
             try:
                 if (text := _text_in(place, name, file, client)) is None:
                     continue
-                found = msgspec.json.decode(text, type=_DataFile)
-                if found.schema != 1 or not {"x", "y"} <= found.arrays.keys():
-                    raise ValueError("is of another version of seqgc")
-                if not all(_FILE.fullmatch(each.file) for each in found.arrays.values()):
-                    raise ValueError("names files that are elsewhere")
+                content = msgspec.json.decode(text, type=_DataFile)
+                if content.schema != 1 or not {"x", "y"} <= content.arrays.keys():
+                    raise ValueError("it is from another version of seqgc")
+                if not all(_FILE.fullmatch(each.file) for each in content.arrays.values()):
+                    raise ValueError("it names files outside its folder")
             except (OSError, ValueError, msgspec.MsgspecError) as error:
                 where = f"{place}/{name}/{file}"
                 raise StoreError(f"{where} cannot be read: {one_line(error)}") from error
-            stored = StoredData(name, place, found.arrays, client, before=found.before)
+            stored = StoredData(name, place, content.arrays, client, before=content.before)
             if digest in ("", stored.digest):
                 return stored
     return None
@@ -263,7 +268,7 @@ def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -
 
 
 def _text_of_file(place: Path, name: str, file: str) -> bytes | None:
-    """Return what a file says; None if it is absent, or its place is, or cannot be looked into."""
+    """Return the bytes of a file; None if it or its place is missing or may not be read."""
     try:
         return read_bounded(place / name / file, most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -272,3 +277,61 @@ def _text_of_file(place: Path, name: str, file: str) -> bytes | None:
         if os.access(place, os.R_OK | os.X_OK, effective_ids=True):
             raise
         return None
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Return whether a type is one of `NUMBERS`, in either byte order."""
+    return dtype.newbyteorder("<").str in NUMBERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyHead:
+    """The header of an .npy file, whose numbers begin at byte ``begin``."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    begin: int
+
+    @property
+    def data_bytes(self) -> int:
+        """The length of the numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def within(self, data: bytearray) -> np.ndarray[Any, Any]:
+        """Return the array in the bytes of a file, without a copy."""
+        return np.ndarray(self.shape, self.dtype, data, self.begin, order=self.order)
+
+    def mapped(self, file: IO[bytes], mode: Literal["r", "c"]) -> np.ndarray[Any, Any]:
+        """Return the array of an open file as a `numpy.memmap`, which may outlive the file."""
+        return np.memmap(file, self.dtype, mode, self.begin, self.shape, self.order)
+
+
+def read_head(file: IO[bytes], *, file_bytes: int) -> NpyHead:
+    """Read the header of a file that is ``file_bytes`` long.
+
+    Raises
+    ------
+    ValueError
+        If it is malformed, describes an array of anything but numbers, or exceeds the file.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.arange(6.0).reshape(2, 3))
+    >>> size = file.tell(); _ = file.seek(0)
+    >>> read_head(file, file_bytes=size).shape
+    (2, 3)
+    """
+    try:
+        read = _HEADS[np.lib.format.read_magic(file)]
+        shape, by_columns, dtype = read(file)
+    except (KeyError, RecursionError, MemoryError) as error:
+        raise ValueError("its header does not describe an array of numbers") from error
+    head = NpyHead(dtype=dtype, shape=shape, order="F" if by_columns else "C", begin=file.tell())
+    if not is_number(dtype):
+        raise ValueError(f"it must be an array of numbers; got {dtype}")
+    if min(shape, default=0) < 0 or head.begin + head.data_bytes > file_bytes:
+        raise ValueError(f"it has {file_bytes} bytes, too few for {dtype} {shape}")
+    return head

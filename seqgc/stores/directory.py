@@ -1,15 +1,15 @@
 """A store in a folder that master and workers share: a local disk, or an EFS mount.
 
-One file per version, ``<root>/<model>@<version>.npy``, and per blob, ``<root>/blobs/<key>``, each
-of which appears as a whole or not at all. ``.npy`` carries its own format version; nothing is ever
-unpickled.
+Each version is a file ``<root>/<model>@<version>.npy``, and each blob ``<root>/blobs/<key>``; files
+appear complete or not at all. ``.npy`` carries its own format version; nothing is ever unpickled.
 
-Nobody waits for the disk. What is stored is in flight: a run that goes on after a power cut has its
-checkpoints, and publishes into a new folder. So two synchronisations a file, for a hundred files a
-round, would hold up every round for nothing. Other processes need none. Other machines, on NFS and
-so EFS, rely on close-to-open consistency: closing a file sends it to the server. So a file is
-closed before it gets its name, and has its name before anybody is told of it. Should damage come
-through all the same, the digest in every reference tells.
+Files are not synchronised to the disk. They are only needed while tasks are in flight: a run that
+is resumed after a power cut has its checkpoints, and publishes into a new folder. Two
+synchronisations for each of a hundred files would hold up every round for nothing. Other processes
+see a file without them. Other machines, on NFS and therefore EFS, rely on close-to-open
+consistency: closing a file sends it to the server. A file is therefore closed before it gets its
+name, and has its name before any worker is told of it. Damage is still noticed by the digest in
+each reference.
 """
 
 from __future__ import annotations
@@ -27,18 +27,15 @@ from seqgc._bounded import open_bounded
 from seqgc._durable import replacing
 from seqgc.errors import StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import check_blob
-from seqgc.stores._objects import ObjectStore, Pause
+from seqgc.stores._objects import ObjectStore, Pause, check_blob
 
-__all__ = ["DirectoryStore"]
-
-_MOST_BYTES: Final = 1 << 62  # of a file: no more is read than is asked for
+_MOST_BYTES: Final = 1 << 62  # no limit: reads are limited by their size
 
 
 class DirectoryStore(ObjectStore):
-    """Immutable versions of weights, and blobs, as files under ``root``, created if need be.
+    """Immutable versions of weights, and blobs, as files under ``root``, which is created.
 
-    ``pause`` waits so many seconds before a further reading.
+    ``pause(seconds)`` waits before an object is read again.
 
     Examples
     --------
@@ -63,9 +60,9 @@ class DirectoryStore(ObjectStore):
         self.root: Final = Path(root)
 
     def sweep(self) -> None:
-        """Remove the folder if nothing is in it; it comes back when something is stored."""
+        """Remove the folder if it is empty; it is created again when something is stored."""
         for folder in (self.root / "blobs", self.root):
-            with suppress(OSError):  # it is not empty, or not there
+            with suppress(OSError):  # it is not empty, or does not exist
                 folder.rmdir()
 
     def _create(self, name: str, params: FloatArray) -> bool:
@@ -73,11 +70,9 @@ class DirectoryStore(ObjectStore):
             if (self.root / name).exists():
                 return False
         with self._written(name) as file:
-            about = np.lib.format.header_data_from_array_1_0(params)
-            np.lib.format.write_array_header_1_0(file, about)
-            file.write(
-                np.ascontiguousarray(params).data
-            )  # numpy's own call hides the disk's errors
+            header = np.lib.format.header_data_from_array_1_0(params)
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(params).data)  # ndarray.tofile hides the disk's errors
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -109,15 +104,15 @@ class DirectoryStore(ObjectStore):
             return file.read(size_bytes + 1)
 
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
-        """Read an array, its shape and dtype compared before its numbers are read."""
+        """Read an array; check its shape and dtype before its numbers are read."""
         with self._opened(name) as file:
             version = np.lib.format.read_magic(file)
             if version != (1, 0):
                 raise ValueError(f".npy version {version}, not (1, 0)")
             shape, _, dtype = np.lib.format.read_array_header_1_0(file)
             if shape != (ref.size,) or dtype != np.dtype(ref.dtype).newbyteorder("<"):
-                due = f"{ref.dtype} of ({ref.size},)"
-                raise ValueError(f"holds {dtype} of shape {shape}, not {due}")
+                expected = f"{ref.dtype} of shape ({ref.size},)"
+                raise ValueError(f"holds {dtype} of shape {shape} instead of {expected}")
             size_bytes = dtype.itemsize * ref.size
             data = file.read(size_bytes + 1)
         check_blob(data, digest=ref.digest, size_bytes=size_bytes)

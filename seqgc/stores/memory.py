@@ -1,7 +1,7 @@
-"""Stores in the master's own memory.
+"""Stores in the master's memory.
 
-`MemoryStore` is for tests, and for backends that compute in the master; with an `InlineStore`
-weights travel in each request and answers in the reply, so that nothing is stored anywhere else.
+`MemoryStore` is for tests, and for backends that compute in the master. With an `InlineStore`,
+weights travel in each request and answers in the reply, so that nothing else is stored.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from typing import Final, NoReturn
 
 from seqgc.errors import ParameterError, StoreError
 from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import check_blob, check_key, refer, refuse_other_content
+from seqgc.stores._objects import check_blob, check_key, refer, refuse_other_content
 from seqgc.wire import MESSAGE_LIMIT_BYTES
 
-__all__ = ["InlineStore", "MemoryStore"]
-
-_ENVELOPE_BYTES = 4096  # of a request: the task, addresses, JSON around the frame
+_ENVELOPE_BYTES = 4096  # of a request besides its frame: the task, addresses and JSON
 _REMEDY = "use a directory (EFS) or an S3 store, or a narrower `payload`"
 
 
 class MemoryStore:
-    """Weights in a dictionary; other processes see nothing of it.
+    """Weights in a dictionary, which other processes cannot see.
 
     Examples
     --------
@@ -36,22 +34,23 @@ class MemoryStore:
         self._blobs: dict[str, bytes] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Keep a copy of ``params`` (size,); `ParameterError`: there is other content already."""
+        """Keep a copy of ``params`` (size,); raise `ParameterError` if the version differs."""
         ref, copy = refer(model, version, params)
-        there, _ = self._stored.setdefault((model, ref.version), (ref, copy))
-        if there != ref:
+        stored, _ = self._stored.setdefault((model, ref.version), (ref, copy))
+        if stored != ref:
             raise refuse_other_content(ref)
         return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,), read-only; `StoreError`: absent, or another run's."""
-        there, params = self._stored.get((ref.model, ref.version), (None, None))
-        if there is None or params is None:
-            raise StoreError(f"no weights of {ref.model!r}, version {ref.version}: publish first")
-        if there != ref:
+        """Return the weights (size,), read-only; raise `StoreError` if the version differs."""
+        stored, params = self._stored.get((ref.model, ref.version), (None, None))
+        name = f"weights of {ref.model!r}, version {ref.version},"
+        if stored is None or params is None:
+            raise StoreError(f"{name} are missing: publish them first")
+        if stored != ref:
             raise StoreError(
-                f"weights of {ref.model!r}, version {ref.version} are {there.digest[:12]}…, not "
-                f"{ref.digest[:12]}… as referred to: the reference is another run's"
+                f"{name} have digest {stored.digest[:12]}… instead of {ref.digest[:12]}…: the "
+                "reference may be from another run"
             )
         return params
 
@@ -69,7 +68,7 @@ class MemoryStore:
         try:
             check_blob(data, digest=digest, size_bytes=size_bytes)
         except ValueError as error:
-            raise StoreError(f"what is stored under {key!r} {error}: ask for it again") from error
+            raise StoreError(f"blob {key!r} {error}: ask the worker again") from error
         return data
 
     def remove(self, key: str) -> None:
@@ -78,9 +77,10 @@ class MemoryStore:
 
 
 class InlineStore:
-    """Weights kept in the master, which sends them along with each task.
+    """Weights in the master's memory, which are sent along with each task.
 
-    ``limit_bytes`` is that of a request or reply as JSON, where base64 takes four bytes for three.
+    ``limit_bytes`` is the size limit of a request or reply as JSON, in which base64 takes four
+    bytes for three.
 
     Examples
     --------
@@ -102,11 +102,11 @@ class InlineStore:
 
     @property
     def most_bytes(self) -> int:
-        """The room that a request has beside its task."""
+        """The most bytes of weights that fit into a request."""
         return (self._limit_bytes - _ENVELOPE_BYTES) // 4 * 3
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Keep a copy of ``params`` (size,); `ParameterError`: it is too large to travel."""
+        """Keep a copy of ``params`` (size,); raise `ParameterError` if it is too large to send."""
         ref = self._memory.publish(model, version, params)
         if (size := self._memory.fetch(ref).nbytes) > self.most_bytes:
             self._memory.discard(ref)
@@ -121,18 +121,18 @@ class InlineStore:
         self._memory.discard(ref)
 
     def put(self, key: str, data: bytes) -> NoReturn:
-        """Refuse: there is no place for an answer that no reply takes."""
+        """Raise `StoreError`, since an inline store keeps no answers."""
         raise StoreError(
-            f"an answer of {len(data)} bytes ({key}) is too large for a reply, and there is no "
-            f"store to put it into: {_REMEDY}"
+            f"the answer {key!r} of {len(data)} bytes is too large for a reply, and an inline "
+            f"store keeps no answers: {_REMEDY}"
         )
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> NoReturn:
-        """Refuse: nothing can have been put."""
+        """Raise `StoreError`, since an inline store keeps no answers."""
         raise StoreError(
-            f"no answer of {size_bytes} bytes, digest {digest[:12]}…, is under {key!r}: an inline "
-            "store keeps no answers"
+            f"the answer {key!r} of {size_bytes} bytes, digest {digest[:12]}…, cannot be read: an "
+            "inline store keeps no answers"
         )
 
     def remove(self, key: str) -> None:
-        """Nothing is there to be removed."""
+        """Do nothing, since an inline store keeps no answers."""

@@ -1,7 +1,7 @@
-"""Late deletion of stored things: a late invocation may still read them.
+"""Delayed deletion from a store, because a late invocation may still read discarded weights.
 
-An invocation on a cloud cannot be called back. A straggler whose round has long ended may fetch its
-weights minutes later, and if the store no longer had them, that would be reported as a failure.
+An invocation in a cloud cannot be cancelled. A straggler may fetch its weights minutes after its
+round has ended; if the store had deleted them, this would be reported as a failure.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ from typing import Final
 from seqgc.errors import ParameterError, StoreError, require_int
 from seqgc.ports import BlobStore, FloatArray, WeightRef
 
-__all__ = ["RetiringStore"]
-
 
 class RetiringStore:
-    """A store that deletes late: what is discarded or removed stays readable for a while.
+    """A store that deletes late: discarded weights and removed blobs stay readable for a while.
 
-    What cannot be deleted then ends no run: it is tried again, and at last left behind.
-
-    What is stored again meanwhile is wanted again, and stays until it is let go once more.
-    Nothing happens by itself: call `advance` when a round begins, and `close` at the end.
+    A failed deletion does not end a run: it is tried again, and given up at the end. An item that
+    is stored again stays until it is discarded or removed again. Call `advance` when a round
+    begins, and `close` at the end of the run.
 
     Parameters
     ----------
     store
-        Where things are.
+        The store that keeps the items.
     rounds, grace_s
-        For so many rounds and seconds, both, a thing stays.
+        An item stays for at least this number of rounds and of seconds.
     now
-        Seconds of a clock that does not go back.
+        A clock in seconds that never goes back.
 
     Examples
     --------
@@ -62,7 +59,7 @@ class RetiringStore:
         self._grace_s: Final = grace_s
         self._now: Final = now
         self._round = 0
-        # In which round, and from when on, each may go; in the order in which they were let go.
+        # The round and the time from which on each item may be deleted, in order of discarding.
         self._retired: Final[dict[WeightRef | str, tuple[int, float]]] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
@@ -74,7 +71,7 @@ class RetiringStore:
         return self._store.fetch(ref)
 
     def discard(self, ref: WeightRef) -> None:
-        """Let a version go when its time has come."""
+        """Mark a version for deletion."""
         self._retire(ref)
 
     def put(self, key: str, data: bytes) -> None:
@@ -85,21 +82,23 @@ class RetiringStore:
         return self._store.get(key, digest=digest, size_bytes=size_bytes)
 
     def remove(self, key: str) -> None:
-        """Let a blob go when its time has come."""
+        """Mark a blob for deletion."""
         self._retire(key)
 
     def advance(self, round: int) -> int:
-        """Delete what may go now that ``round`` begins; return how much that was."""
+        """Delete the items whose time has passed when ``round`` begins; return their number."""
         self._round = round = max(self._round, round)
         now = self._now()
-        due = [item for item, (first, at) in self._retired.items() if first <= round and at <= now]
-        for number, item in enumerate(due):
+        items = [
+            item for item, (first, at) in self._retired.items() if first <= round and at <= now
+        ]
+        for number, item in enumerate(items):
             if not self._forget(item):
-                return number  # the others are due next time as well
-        return len(due)
+                return number  # try the remaining items again in the next round
+        return len(items)
 
     def close(self) -> None:
-        """Delete all that was discarded or removed: nobody reads any more."""
+        """Delete all items that are marked for deletion."""
         for item in tuple(self._retired):
             self._forget(item)
 
@@ -107,14 +106,14 @@ class RetiringStore:
         self._retired.setdefault(item, (self._round + self._rounds, self._now() + self._grace_s))
 
     def _forget(self, item: WeightRef | str) -> bool:
-        """Delete an item; if that cannot be it is the last one to be tried again."""
-        due = self._retired.pop(item)
+        """Delete an item; if this fails, move it to the end and return False."""
+        times = self._retired.pop(item)
         try:
             if isinstance(item, WeightRef):
                 self._store.discard(item)
             else:
                 self._store.remove(item)
         except StoreError:
-            self._retired[item] = due
+            self._retired[item] = times
             return False
         return True

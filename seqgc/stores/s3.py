@@ -1,4 +1,4 @@
-"""A store in a bucket: whatever number of workers, no mount, and a price per request."""
+"""A store in a bucket, for any number of workers without a mount, at a price per request."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 from seqgc._aws import open_client, open_session
 from seqgc.errors import ParameterError, StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
-from seqgc.stores._content import check_blob
-from seqgc.stores._objects import ObjectStore, Pause
+from seqgc.stores._objects import ObjectStore, Pause, check_blob
 
 if TYPE_CHECKING:
     from boto3.session import Session
 
-__all__ = ["S3Client", "S3Store", "is_absent", "open_s3", "split_s3"]
 
 _LOCATION = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_][A-Za-z0-9._=-]*)*)/?"
 )
-# Who may not list the bucket, as no worker may, is denied an object that is not there.
+# Workers may not list the bucket; S3 then answers 403 for an object that does not exist.
 _ABSENT = ("404", "NoSuchKey", "NotFound", "403", "AccessDenied")
 _PRESENT = ("409", "412", "PreconditionFailed", "ConditionalRequestConflict")
-_MAKING = threading.Lock()  # of all stores: a session of boto3's, which they share, takes no two
+_MAKING = (
+    threading.Lock()
+)  # stores share a boto3 session, which must not create clients in parallel
 
 
 class S3Client(Protocol):
@@ -39,7 +39,7 @@ class S3Client(Protocol):
 
 
 def split_s3(location: str) -> tuple[str, str]:
-    """Return bucket and prefix (no slash at either end) of ``s3://bucket/prefix``."""
+    """Return the bucket and the prefix (no slash at either end) of ``s3://bucket/prefix``."""
     if (match := _LOCATION.fullmatch(location)) is None:
         rule = "must be s3://bucket/prefix, of letters, digits, '_', '-', '=' and '.'"
         raise ParameterError("location", rule, location)
@@ -49,23 +49,23 @@ def split_s3(location: str) -> tuple[str, str]:
 class S3Store(ObjectStore):
     """Immutable versions of weights, and blobs, as objects under ``s3://bucket/prefix``.
 
-    Objects are ``<prefix>/<model>@<version>.bin``, the raw little-endian numbers, and
-    ``<prefix>/blobs/<key>``. S3 shows an object as a whole as soon as it is written. Several
-    threads may use a store. Pickled, it leaves its client behind and makes another.
+    Objects are ``<prefix>/<model>@<version>.bin``, raw little-endian numbers, and
+    ``<prefix>/blobs/<key>``. S3 shows an object completely as soon as it is written. Several
+    threads may use a store. A store that was unpickled creates a new client.
 
     Parameters
     ----------
     location
-        The bucket exists.
+        ``s3://bucket/prefix``, in a bucket that exists.
     client
-        Makes the client, when it is first needed; `open_s3` unless given.
+        A function that creates the client when it is first needed; None means `open_s3`.
     pause
-        Waits so many seconds before a further reading.
+        A function that waits a number of seconds before an object is read again.
 
     Raises
     ------
     ParameterError
-        If the location is not of that form.
+        If the location has another form.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class S3Store(ObjectStore):
         self._client: S3Client | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the client, which holds sockets and locks, and how a given one was made."""
+        """Return the state without the client, which holds sockets and locks."""
         return self.__dict__ | {"_client": None, "_make_client": open_s3}
 
     @property
@@ -98,7 +98,7 @@ class S3Store(ObjectStore):
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _create(self, name: str, params: FloatArray) -> bool:
-        # "Only if it is new": of two writers, one wins, and the other compares.
+        # The condition is that the object is new: of two writers one wins, and the other compares.
         return self._put(name, params.tobytes(), IfNoneMatch="*")
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -153,16 +153,16 @@ class S3Store(ObjectStore):
 
 
 def is_absent(error: Exception) -> bool:
-    """Check if S3 says that an object is absent, or may not be read."""
+    """Return whether S3 reports that an object does not exist, or may not be read."""
     return _code(error) in _ABSENT
 
 
 def _code(error: Exception) -> str:
-    """Return the code of S3's own error; empty for any other exception."""
+    """Return the code of an error from S3, or "" for any other exception."""
     response = getattr(error, "response", None)
     return str(response["Error"].get("Code", "")) if response and "Error" in response else ""
 
 
 def open_s3(session: Session | None = None) -> S3Client:
-    """Return a client of ``session`` (None: a new one)."""
+    """Return an S3 client of ``session``, or of a new session."""
     return cast("S3Client", open_client(session or open_session(), "s3"))

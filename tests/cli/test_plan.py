@@ -234,7 +234,7 @@ def test_a_master_outside_sends_less_of_weights() -> None:
 
 
 def test_large_weights_are_where_a_round_costs_less() -> None:
-    assert store_of(**LARGE).reason.startswith("the one store in reach")
+    assert store_of(**LARGE).reason.startswith("the only store available")
     run = prepared(workers=4, **LARGE, function=MOUNTED)
     plan = as_if(run, deployed=True)
     assert plan.store.kind == "s3"
@@ -272,7 +272,7 @@ def test_where_prices_are_not_known_it_is_the_quicker_one() -> None:
     moon = {"region": "moon-1"}
     assert store_of(**LARGE, function=moon).kind == "s3"  # there is no other
     choice = store_of(**LARGE, function=moon | MOUNTED)
-    assert (choice.kind, choice.reason[:15]) == ("directory", "the quicker one")
+    assert (choice.kind, choice.reason[:14]) == ("directory", "the faster one")
     assert store_of(scheme="uncoded", function=moon | MOUNTED).kind == "inline"
 
 
@@ -299,7 +299,7 @@ def test_functions_without_a_way_to_s3_are_not_sent_there(
     ("settings", "told"),
     [
         ({"scheme": "uncoded", "function": {"store": "s3"}}, "have no way to S3"),
-        (LARGE, "`store` must be there for a request or reply of more than"),
+        (LARGE, "`store` must exist for a request or reply of more than"),
         (
             {"scheme": "uncoded", "alpha": 1.0, "retune": 2},
             "must be there where sizes are not known",

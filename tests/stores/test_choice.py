@@ -48,7 +48,7 @@ def test_what_does_not_fit_goes_where_it_is_cheaper(sizes: tuple[int, int]) -> N
     )
     dearer = chosen(*sizes, directory=0.25, s3=0.5)
     assert (dearer.kind, dearer.reason[:7]) == ("directory", "$0.2500")
-    assert chosen(*sizes, directory=0.25, s3=0.25).kind == "directory"  # the quicker one
+    assert chosen(*sizes, directory=0.25, s3=0.25).kind == "directory"  # the faster one
 
 
 def test_a_master_sends_no_more_than_it_can_in_passing() -> None:
@@ -75,17 +75,15 @@ def test_a_master_outside_has_a_slower_way(workers: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["directory", "s3"])
 def test_the_one_store_in_reach_is_taken_whatever_it_costs(kind: str) -> None:
     choice = chosen(LIMIT + 1, 1, **{kind: 9.0})
-    assert str(choice) == f"{kind} (the one store in reach; more than the 6.29 MB of a message)"
+    assert str(choice) == f"{kind} (the only store available; more than the 6.29 MB of a message)"
 
 
 def test_without_prices_it_is_the_quicker_one() -> None:
     choice = chosen(LIMIT + 1, 1, directory=None, s3=None)
     assert choice.kind == "directory"
-    assert choice.reason.startswith("the quicker one; what they cost here is not known")
+    assert choice.reason.startswith("the faster one; ")
 
 
 def test_without_a_store_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ParameterError, match=r"^`store` must be there .*22000000 .*deploy with EFS"
-    ):
+    with pytest.raises(ParameterError, match=r"^`store` must exist .*22000000 .*deploy with EFS"):
         chosen(22 * MB, 22 * MB)

@@ -79,7 +79,7 @@ def test_what_is_said_to_be_no_array_of_numbers_is_refused_at_once(
     dtype: str, shape: tuple[int, ...]
 ) -> None:
     described = data_json(npy(), dtype=dtype, shape=shape)
-    with pytest.raises(StoreError, match=r"data\.json cannot be read: must be of arrays of num"):
+    with pytest.raises(StoreError, match=r"data\.json cannot be read: must describe arrays of num"):
         find_data(
             "evil", ["s3://b-1/data"], client=lambda: cast("S3Client", Bucket(b"", described))
         )
@@ -88,7 +88,7 @@ def test_what_is_said_to_be_no_array_of_numbers_is_refused_at_once(
 @pytest.mark.parametrize("file", ["..", ".", "", "a/b", "/etc/hostname", "a\0b", "a\nb", ".hidden"])
 def test_no_array_is_in_a_file_that_could_be_elsewhere(file: str) -> None:
     described = data_json(npy()).replace(b'"a.npy"', json.dumps(file).encode())
-    with pytest.raises(StoreError, match=r"data\.json cannot be read: names files that are else"):
+    with pytest.raises(StoreError, match=r"data\.json cannot be read: it names files"):
         read_from(Bucket(npy(), described))
 
 
@@ -100,7 +100,7 @@ def test_no_array_is_in_a_file_that_could_be_elsewhere(file: str) -> None:
         (npy(shape=(2, 2)), r"holds float64 \(2, 2\)"),
         (npy(shape=(5,)), "too few for float64"),
         (npy(shape=(-4,)), "too few for float64"),
-        (b"\x93NUMPY\3\0", "not of an array of numbers"),
+        (b"\x93NUMPY\3\0", "does not describe an array of numbers"),
         (b"{" * 200, "magic string"),
     ],
 )
@@ -123,7 +123,7 @@ def read_from_folder(place: Path, data: bytes) -> np.ndarray[Any, Any]:
 
 def test_no_memory_is_taken_for_a_file_that_is_longer_than_it_should_be() -> None:
     bucket = Bucket(npy(), data_json(npy()), length=1 << 62)
-    with pytest.raises(StoreError, match=rf"is {1 << 62} bytes long"):
+    with pytest.raises(StoreError, match=str(1 << 62)):
         read_from(bucket)
 
 

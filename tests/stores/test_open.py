@@ -32,7 +32,7 @@ def test_a_reference_does_not_lead_out_of_the_mount(tmp_path: Path, location: st
 
 
 def test_without_a_mount_there_is_no_directory() -> None:
-    with pytest.raises(ParameterError, match="this side has no shared file system mounted"):
+    with pytest.raises(ParameterError, match=r"`location` .*mounted here; got 'a'"):
         open_store(StoreRef(kind="directory", location="a"))
 
 

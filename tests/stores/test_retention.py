@@ -25,7 +25,7 @@ def test_a_straggler_finds_its_weights_until_rounds_and_seconds_have_passed() ->
     assert store.advance(12) == 0  # long ago, but two rounds only
     np.testing.assert_array_equal(store.fetch(ref), np.ones(2))
     assert store.advance(13) == 1
-    with pytest.raises(StoreError, match="publish first"):
+    with pytest.raises(StoreError, match="publish"):
         kept.fetch(ref)
 
 

@@ -132,7 +132,7 @@ def test_gradients_of_megabytes_go_through_a_folder_both_ways(tmp_path: Path) ->
 
 def test_without_a_store_what_does_not_fit_is_a_failure_with_the_remedy() -> None:
     reason = failure(ask(worker_of(Scales()), invocation(WEIGHTS, limit_bytes=100)))
-    assert "StoreError: an answer of" in reason
+    assert "StoreError: the answer '" in reason
     assert "use a directory (EFS) or an S3 store" in reason
 
 
@@ -152,7 +152,7 @@ def test_a_result_that_is_not_finite_names_its_model() -> None:
 def test_weights_that_are_nowhere_are_a_failure() -> None:
     worker = worker_of(Scales(), MemoryStore())
     reason = failure(ask(worker, invocation(WEIGHTS, bring=False)))
-    assert reason.startswith("StoreError: no weights of 'cnn', version 0: publish first")
+    assert reason.startswith("StoreError: weights of 'cnn', version 0, are missing")
 
 
 @pytest.mark.parametrize("name", ["os:system", "os.system", "seqgc.worker._invocations", "scales"])
@@ -222,7 +222,7 @@ def test_weights_that_came_along_are_kept_but_not_for_another_run() -> None:
     worker = worker_of(Scales(), MemoryStore())
     ask(worker, invocation(WEIGHTS), run_id="a")
     assert results(ask(worker, invocation(WEIGHTS, bring=False), run_id="a"))
-    assert "no weights of 'cnn'" in failure(
+    assert "weights of 'cnn', version 0, are missing" in failure(
         ask(worker, invocation(WEIGHTS, bring=False), run_id="b")
     )
 
