@@ -57,10 +57,10 @@ from typing import Final
 
 from seqgc import ports
 from seqgc.clocks._barrier import Barrier, Slack
-from seqgc.clocks._errands import Errand, Errands
 from seqgc.clocks._global_clock import GlobalClock
 from seqgc.clocks._parts import Parts
 from seqgc.clocks._state import ClockState, read_state
+from seqgc.clocks._tasks import ClockTask, ClockTasks
 from seqgc.errors import ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
 from seqgc.rounds import TIME_LIMITS, ClosingRule, Doubts, Records, Retries, TaskPolicy
@@ -117,7 +117,7 @@ class ClockPolicy(TaskPolicy):
         self._jobs = require_int("num_jobs", num_jobs, least=0)
         self._clocks = GlobalClock([0] * n)
         self._latest = -1  # clock that anybody has begun
-        self._errands, self._doubts = Errands(self._parts), Doubts()
+        self._errands, self._doubts = ClockTasks(self._parts), Doubts()
         self._failing: dict[int, str] = {}  # by worker, why its newest task with parts failed
         # Workers without parts that are well, and whether their own may return: not before another
         # has tried it, if they were in doubt
@@ -228,7 +228,7 @@ class ClockPolicy(TaskPolicy):
             else:
                 self._take(errand, actions)
 
-    def _take(self, errand: Errand, actions: list[Action]) -> None:
+    def _take(self, errand: ClockTask, actions: list[Action]) -> None:
         worker, clock, jobs = errand.worker, errand.clock, self._jobs_of(errand.clock)
         self._errands.end(errand)
         home = self._bring_home(actions, tried=errand.parts)
@@ -246,7 +246,7 @@ class ClockPolicy(TaskPolicy):
         actions += self._begin([*home, worker] if for_all else range(self._n))
 
     def _fail(
-        self, errand: Errand, why: str, actions: list[Action], *, in_doubt: bool = False
+        self, errand: ClockTask, why: str, actions: list[Action], *, in_doubt: bool = False
     ) -> None:
         """Have a task sent again, or its parts be another's; or greet a worker again."""
         worker, errand.is_out = errand.worker, False
@@ -275,7 +275,7 @@ class ClockPolicy(TaskPolicy):
         else:
             self._greet_after(worker, wait_s)
 
-    def _rest_s(self, errand: Errand) -> float:
+    def _rest_s(self, errand: ClockTask) -> float:
         """Return the seconds for which to leave a worker alone that has failed too often."""
         if not errand.parts:
             return _REST_S
@@ -296,11 +296,11 @@ class ClockPolicy(TaskPolicy):
         if all_fail and not self._errands.at_work:
             raise self._hopeless(worker, "every worker fails again and again")
 
-    def _call_off(self, errand: Errand, actions: list[Action]) -> None:
+    def _call_off(self, errand: ClockTask, actions: list[Action]) -> None:
         self._errands.end(errand)
         actions.append(ports.Cancel(round=errand.clock, workers=(errand.worker,)))
 
-    def _send_again(self, errand: Errand, actions: list[Action]) -> None:
+    def _send_again(self, errand: ClockTask, actions: list[Action]) -> None:
         if errand.parts:
             self._errands.again(errand)
             actions += self._errands.dispatches([errand], self._jobs_of)
@@ -366,7 +366,7 @@ class ClockPolicy(TaskPolicy):
 
     def _begin(self, workers: Iterable[int]) -> list[Dispatch]:
         """Have those of these workers begin their next clock that may."""
-        begun: list[Errand] = []
+        begun: list[ClockTask] = []
         admits = self._barrier.admits
         for worker in workers:
             if worker in self._errands or not (parts := self._parts.of(worker)):

@@ -27,7 +27,7 @@ from seqgc.backends.lambda_ import _switchboard as switchboard
 from seqgc.backends.lambda_._calls import Calls, Throttle
 from seqgc.backends.lambda_._threads import Ended
 from seqgc.backends.lambda_._transport import connection_error, reply_of
-from seqgc.clocks._errands import Errands
+from seqgc.clocks._tasks import ClockTasks
 from seqgc.master import _gathering as gathering
 from seqgc.master._replicas import Replicas
 from seqgc.models import factories, provenance
@@ -62,7 +62,7 @@ from tests.kit import system_calls
 from tests.simulation.world import Clock
 
 __all__ = [
-    "Calls", "DataQueue", "Ended", "Errands", "History", "Learner", "Lease", "ModelsWorkload",
+    "Calls", "ClockTasks", "DataQueue", "Ended", "History", "Learner", "Lease", "ModelsWorkload",
     "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "TorchWorkload",
     "WorkloadState", "checkpoints_at_once", "codec", "connection_error", "durable", "frames",
     "gathering", "invocations", "lambda_backend", "line", "messages", "objects", "opening",

@@ -1,4 +1,4 @@
-"""`Errands`: which task every worker has."""
+"""`ClockTasks`: which task every worker has."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from seqgc.clocks._parts import Parts
 from seqgc.ports import Dispatch
 from seqgc.rounds import require_worker
 
-__all__ = ["Errand", "Errands"]
+__all__ = ["ClockTask", "ClockTasks"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Errand:
+class ClockTask:
     """A worker's task: some of its parts, at one clock; or none, which greets it."""
 
     worker: int
@@ -24,12 +24,12 @@ class Errand:
     is_out: bool = True  # else it has failed, and waits to be sent again
 
 
-class Errands:
+class ClockTasks:
     """At most one task a worker; the tasks that one is sent in a clock are numbered from 0 on."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._open: dict[int, Errand] = {}  # by worker
+        self._open: dict[int, ClockTask] = {}  # by worker
         self._sent: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by clock and worker
 
     def __contains__(self, worker: int) -> bool:
@@ -49,11 +49,11 @@ class Errands:
         """Whether a task that asks for parts is out."""
         return any(errand.is_out and errand.parts for errand in self._open.values())
 
-    def of(self, worker: int) -> Errand | None:
+    def of(self, worker: int) -> ClockTask | None:
         """Return what a worker has to do, if anything."""
         return self._open.get(worker)
 
-    def awaited(self, clock: int, worker: int, attempt: int) -> Errand | None:
+    def awaited(self, clock: int, worker: int, attempt: int) -> ClockTask | None:
         """Return the errand of which this is the newest attempt, if it is and that is out.
 
         `WireError`: there is no such worker.
@@ -64,18 +64,18 @@ class Errands:
             return None
         return errand if (errand.clock, errand.attempt) == (clock, attempt) else None
 
-    def begin(self, worker: int, clock: int, parts: Iterable[int]) -> Errand:
+    def begin(self, worker: int, clock: int, parts: Iterable[int]) -> ClockTask:
         """Let a worker that has no task have these parts of a clock."""
         attempt = self._next_attempt(clock, worker)
-        errand = Errand(worker=worker, clock=clock, parts=tuple(parts), attempt=attempt)
+        errand = ClockTask(worker=worker, clock=clock, parts=tuple(parts), attempt=attempt)
         self._open[worker] = errand
         return errand
 
-    def again(self, errand: Errand) -> None:
+    def again(self, errand: ClockTask) -> None:
         """Let what has failed be out again."""
         errand.attempt, errand.is_out = self._next_attempt(errand.clock, errand.worker), True
 
-    def end(self, errand: Errand) -> None:
+    def end(self, errand: ClockTask) -> None:
         """Let a worker have no task."""
         del self._open[errand.worker]
 
@@ -88,7 +88,7 @@ class Errands:
         return self._sent[clock][worker] - 1
 
     def dispatches(
-        self, errands: Iterable[Errand], jobs_of: Callable[[int], range]
+        self, errands: Iterable[ClockTask], jobs_of: Callable[[int], range]
     ) -> list[Dispatch]:
         """Return what sends errands; those of one clock and attempt leave together."""
         groups: defaultdict[tuple[int, int], dict[int, tuple[int, ...]]] = defaultdict(dict)
