@@ -28,12 +28,12 @@ from seqgc.models.factories import (
     workload_of,
 )
 from seqgc.models.problems import digits
+from seqgc.models.provenance import _data as data_line
 from seqgc.models.stored_points import StoredPoints
 from seqgc.stores import find_data
 from seqgc.workers import FunctionSettings, functions, lambda_local
 from tests.deploy.kit import REGION
 from tests.kit import system_calls
-from tests.training.inside import data_line
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8)

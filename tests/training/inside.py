@@ -3,8 +3,6 @@
 Users have none of these, so they may change at any time; tests take them from here.
 """
 
-from seqgc.models.model import form_of
-from seqgc.models.provenance import _data as data_line
 from seqgc.runs.folder import EventLog
 from seqgc.runs.metrics import MetricsLog
 from seqgc.training.checkpointer import Checkpointer, RunState
@@ -18,7 +16,5 @@ __all__ = [
     "RunState",
     "Session",
     "changes",
-    "data_line",
     "fingerprint",
-    "form_of",
 ]

@@ -28,12 +28,12 @@ from seqgc.models.factories import (
     workload_of,
 )
 from seqgc.models.losses import LOSSES
+from seqgc.models.model import form_of
 from seqgc.models.problems import MODULES
 from seqgc.ports import WeightedPoints, WeightRef
 from seqgc.stores import DirectoryStore
 from seqgc.training import Model, Recipe, TorchComputeFactory
 from seqgc.worker import FACTORIES
-from tests.training.inside import form_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,9 @@ from seqgc.training import (
     resume,
     train,
 )
+from tests.models.test_factories import Spec, model_of
+from tests.models.test_factories import registered_names_do_not_stay as registered  # noqa: F401
 from tests.training.reference import Chunks, blobs, flat, make_model
-from tests.training.test_factories import Spec, model_of
-from tests.training.test_factories import registered_names_do_not_stay as registered  # noqa: F401
 from tests.training.test_resume import CopyAt, crew, outcome
 from tests.training.test_resume import whole_checkpoints as whole_checkpoints
 

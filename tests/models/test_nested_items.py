@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from seqgc.models.provenance import _data as data_line
 from seqgc.training import TrainingPlan, Validation, train
-from tests.training.exactness import CASES, NESTED, STEPS, Exact, Pair, nested
-from tests.training.inside import data_line
+from tests.models.exactness import CASES, NESTED, STEPS, Exact, Pair, nested
 from tests.training.reference import flat
 from tests.training.test_diverged import crew
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.exactness import CASES
+from tests.models.exactness import CASES
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 

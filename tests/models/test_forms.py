@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from seqgc.errors import ParameterError
+from seqgc.models.model import form_of
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchComputeFactory, TorchWorkload, make_module
-from tests.training.inside import form_of
+from tests.models.test_compute import part
 from tests.training.reference import Chunks, blobs, make_model
-from tests.training.test_compute import part
 
 
 class Net(nn.Module):

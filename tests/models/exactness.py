@@ -2,7 +2,7 @@
 
 A case that is `Exact` is trained by coded results of workers and by plain PyTorch, on the same
 batches; one that is `Refused` or `Warned` says so before a run. To add a row to the table, add its
-case to `CASES`: `tests/training/test_exactness.py` walks the rows.
+case to `CASES`: `tests/models/test_exactness.py` walks the rows.
 """
 
 from __future__ import annotations
