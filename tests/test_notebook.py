@@ -45,7 +45,7 @@ def test_classes_of_cells_train_on_workers_and_are_plotted(
     NotebookClient(notebook, timeout=150, startup_timeout=150, resources=place).execute()
     *_, plot, last = (cell.outputs for cell in notebook.cells if cell.cell_type == "code")
     assert "image/png" in plot[-1].data
-    assert "move the script's or notebook's own into a module" in last[-1].text
+    assert "move the code of the script or notebook into a module" in last[-1].text
     (log,) = tmp_path.glob("runs/*/metrics.csv")
     with log.open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -23,9 +23,9 @@ from seqgc.workers import FunctionSettings, InjectedDelays, WorkerSet
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from seqgc.models.datasets import PointDataset
     from seqgc.models.evaluation import Metric
     from seqgc.models.model import OptimizerFactory, SchedulerFactory
-    from seqgc.models.points import PointDataset
     from seqgc.training import Model, TrainingPlan, Updates, Validation
 
 _OPEN_BUNDLES: Final = 4

@@ -1,11 +1,13 @@
 """Models that users bring, their data and losses, and the checks that these are sound."""
 
-from seqgc.models.augmentation import AugmentedDataset as AugmentedDataset
 from seqgc.models.compute import TorchCompute as TorchCompute
 from seqgc.models.compute import TorchComputeFactory as TorchComputeFactory
+from seqgc.models.datasets import AugmentedDataset as AugmentedDataset
 from seqgc.models.dropout import Dropout as Dropout
 from seqgc.models.dropout import dropout_masks as dropout_masks
+from seqgc.models.evaluation import Best as Best
 from seqgc.models.evaluation import Evaluation as Evaluation
+from seqgc.models.evaluation import Validation as Validation
 from seqgc.models.evaluation import evaluate as evaluate
 from seqgc.models.factories import grid as grid
 from seqgc.models.factories import make_module as make_module
@@ -18,5 +20,3 @@ from seqgc.models.problems import MODULES as MODULES
 from seqgc.models.problems import Split as Split
 from seqgc.models.problems import digits as digits
 from seqgc.models.results import ResultLayout as ResultLayout
-from seqgc.models.validation import Best as Best
-from seqgc.models.validation import Validation as Validation

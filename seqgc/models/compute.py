@@ -1,4 +1,10 @@
-"""The worker's side: coefficient-weighted losses, one backward pass each."""
+"""Computation of mini-tasks by PyTorch: one forward and one backward pass for each part of a task.
+
+`TorchCompute` is a worker's compute function. `TorchComputeFactory` carries it to another process
+as a pickle. A module with `torch.nn.utils.parametrize` gets a class that torch makes at run time,
+and that no pickle can name. So `picklable` gives such a module its plain class, and `restore` makes
+the special class again on the worker.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +23,10 @@ from torch.nn.utils.parametrize import is_parametrized
 from seqgc._by_value import PicklingError, dumps, loads
 from seqgc._fault import fault_of, is_own_interrupt
 from seqgc.errors import ParameterError, reraise_stop
-from seqgc.models.dropout import dropout_layers, items_of, masks_of
+from seqgc.models.datasets import collate, items_of
+from seqgc.models.dropout import dropout_layers, masks_of
 from seqgc.models.losses import loss_in, point_losses
 from seqgc.models.model import Model, Objective, ParameterVector, with_shared_modules
-from seqgc.models.points import collate
 from seqgc.models.precision import Precision, autocasting, require_autocast, torch_dtype
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.worker import PROGRESS
@@ -39,23 +45,23 @@ DEFAULT_CACHED_WEIGHTS = 8
 
 
 class FetchingStore(Protocol):
-    """What a worker needs of a store."""
+    """The part of a store that a worker uses."""
 
     def fetch(self, ref: WeightRef, /) -> FloatArray: ...
 
 
 class TorchCompute:
-    """Computes results of mini-tasks from weights that it fetches.
+    """A worker's compute function: it fetches weights, and returns the result of a mini-task.
 
     For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` over
     the trainable parameters (P,), then ``sum_p coefficients[p] * loss(points[p])``, and a few more
-    numbers (`seqgc.training.ResultLayout`). The loss is as linear in the chunks as the gradient, so
-    the decoded result has the batch's loss as well.
+    numbers (`seqgc.training.ResultLayout`). The loss is a sum over points like the gradient, so the
+    decoded result also has the loss of the batch.
 
-    The modules of ``objectives``, which parts may name, are copied; one that several have is copied
-    once, as its own weights are never used. ``precision`` is that of the weights, the
-    floating-point inputs, the computation and the results. ``cached_weights`` versions are kept at
-    hand: 0 where the store keeps them itself.
+    ``objectives`` are the models that a part may name. Their modules are copied, and a module that
+    several objectives share is copied once. ``precision`` is the format of the weights, the
+    floating-point inputs, the computation and the results. ``cached_weights`` is the number of
+    weight versions to cache; it may be 0 if the store has a cache.
 
     Examples
     --------
@@ -91,14 +97,20 @@ class TorchCompute:
         dtype = torch_dtype(precision)
         local = cache(lambda module: LocalModule(module, dtype))  # by identity
         self._local: Final = {o.name: LocalObjective(o, local(o.module)) for o in objectives}
-        # A reference names immutable weights, and is hashable: the cache is never stale.
+        # A reference always names the same weights, so the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
 
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         """Return the results of the parts, one after the other, as a new array.
 
-        ParameterError if a part names an unknown model, or weights of another size; StoreError if
-        the store no longer has the weights; `FlawedResult` where a model's own code raises.
+        Raises
+        ------
+        ParameterError
+            If a part names an unknown model, or weights of another size.
+        StoreError
+            If the store no longer has the weights.
+        FlawedResult
+            If a model's code raises. The results of the other models are complete.
         """
         for part in parts:
             if part.model not in self._local:
@@ -119,7 +131,7 @@ class TorchCompute:
             try:
                 with objective.masks(part):
                     objective.compute(part, out=out)
-            except BaseException as error:  # of one model's own code: other parts are none of it
+            except BaseException as error:  # from one model's code; other parts are not affected
                 if not is_own_interrupt(error):
                     reraise_stop(error)
                 out[:] = 0
@@ -130,7 +142,7 @@ class TorchCompute:
 
 
 class LocalModule:
-    """A worker's copy of a module, and the version of the weights that is in it."""
+    """A worker's copy of a module, with one version of the weights at a time."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self.dtype: Final = dtype
@@ -140,18 +152,18 @@ class LocalModule:
         self._loaded: WeightRef | None = None
 
     def load(self, ref: WeightRef, fetch: Callable[[WeightRef], FloatArray]) -> None:
-        """Have the module use these weights."""
+        """Load the weights of this version into the module, unless they are there already."""
         if ref != self._loaded:
-            self._loaded = None  # half-written weights must not pass for any version
+            self._loaded = None  # weights may stay half-written if this raises
             self.parameters.write(fetch(ref))
             self._loaded = ref
 
 
 class LocalObjective:
-    """An objective on a worker, and the module of its form."""
+    """An objective on a worker, with a module that other objectives may share."""
 
     def __init__(self, objective: Objective, module: LocalModule) -> None:
-        require_autocast(objective.autocast)  # what this machine can do
+        require_autocast(objective.autocast)  # the master's machine may support more
         self._objective, self.module = objective, module
         self._loss: Final = loss_in(objective.loss, module.dtype)
         self.parameters: Final = module.parameters
@@ -165,7 +177,7 @@ class LocalObjective:
         """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
         module, dtype = self.module, self.module.dtype
         dataset = self._objective.dataset
-        # With layers that drop out, points tell the epoch as well.
+        # If there are dropout layers, the points count on from epoch to epoch.
         items = items_of(dataset, part.points) if module.dropouts else part.points
         x, y = collate(dataset, items, dtype=dtype)
         with autocasting(self._objective.autocast):
@@ -174,8 +186,8 @@ class LocalObjective:
         coefficients = torch.from_numpy(part.coefficients.copy()).to(dtype)
         values = losses.values.to(dtype)
         self.parameters.clear_gradient()
-        if values.requires_grad:  # not if the output uses no trainable parameter
-            torch.autograd.backward(values, coefficients)  # of their weighted sum
+        if values.requires_grad:  # False if the output uses no trainable parameter
+            torch.autograd.backward(values, coefficients)  # the gradient of their weighted sum
         points = float(np.add.reduce(part.coefficients))
         received = self.parameters.read_gradient(out[: self.parameters.size])
         self.parameters.layout.write(
@@ -188,11 +200,12 @@ class LocalObjective:
 
 
 class TorchComputeFactory:
-    """Makes a `TorchCompute` in another process; what it carries is pickled once, by value.
+    """A factory that makes a `TorchCompute` in another process; its content is pickled once.
 
-    Left to multiprocessing, torch would move every tensor to memory shared with the master, whose
-    optimizer changes weights in place, at the price of one file descriptor a tensor and process.
-    ``store`` is where workers fetch weights; it must mean the same in another process.
+    The content is pickled here, because torch's own pickling for multiprocessing would move every
+    tensor to shared memory. The master's optimizer would then change the workers' weights, and each
+    tensor would cost one file descriptor in each process. Workers fetch weights from ``store``,
+    which must reach the same weights in another process.
 
     Raises
     ------
@@ -221,8 +234,7 @@ class TorchComputeFactory:
 
     def __call__(self) -> TorchCompute:
         """Return the worker's compute function; this process then uses one torch thread."""
-        # More threads than cores, which many workers on one machine would be, are far slower.
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # more threads than cores are far slower
         content = cast(
             "tuple[Sequence[Objective], WeightStore, Precision, int]", loads(self._payload)
         )
@@ -233,22 +245,22 @@ class TorchComputeFactory:
 
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
-    """Return the error that names what does not pickle."""
+    """Return the error that names the value that cannot be pickled."""
     rule = "must pickle, to be sent to the workers"
     named = [("models", objective.name, objective) for objective in objectives]
     for argument, name, value in (*named, ("store", type(store).__name__, store)):
         try:
             dumps(value)
         except PicklingError as error:
-            remedy = "let its code open files, connections and locks where it first uses them"
+            remedy = "open files, connections and locks at their first use, not before"
             return ParameterError(argument, f"{rule} ({error})", name, remedy)
     return ParameterError("models", rule, [name for _, name, _ in named])
 
 
 def picklable(module: nn.Module) -> nn.Module:
-    """Return the module, or a copy of it that can be pickled if any part is parametrized.
+    """Return the module, or, if any part is parametrized, a copy of it that can be pickled.
 
-    Until `restore` was called with the copy, it computes nothing.
+    The copy cannot compute before `restore` is called with it.
 
     Examples
     --------
@@ -270,7 +282,7 @@ def picklable(module: nn.Module) -> nn.Module:
 
 
 def restore(module: nn.Module) -> None:
-    """Make a module of `picklable` that was pickled, or the copy itself, compute as before."""
+    """Make a copy that `picklable` returned compute again, before or after it was pickled."""
     for part in filter(is_parametrized, module.modules()):
         base, names = type(part), list(part.parametrizations)  # type: ignore[arg-type]
         properties = {name: property(_computed(name)) for name in names}

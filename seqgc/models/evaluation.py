@@ -1,4 +1,10 @@
-"""Evaluation of a model: its loss and accuracy on a dataset."""
+"""Measures of a model: its loss, accuracy and metrics on a dataset, after a run and during it.
+
+`evaluate` measures a module. A `Validation` says how often a model is measured while it is trained,
+which weights are kept as the best, and when training stops early. The master validates a model
+after a fixed number of the model's own steps; no worker takes part. So the results depend on the
+model's steps alone. They are in checkpoints, so that a resumed run takes the same decisions.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +13,59 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from seqgc.errors import ParameterError, refusing
+from seqgc._fault import fault_of
+from seqgc.errors import (
+    ParameterError,
+    did_you_mean,
+    refusing,
+    require_int,
+    require_number,
+    reraise_stop,
+)
+from seqgc.models.datasets import PointDataset, collate, leaves_of, map_tensors, require_points
 from seqgc.models.losses import Loss, loss_in, per_point_loss, point_losses
-from seqgc.models.points import PointDataset, collate, leaves_of, map_tensors
 from seqgc.models.precision import Autocast, autocasting
 
-__all__ = ["Evaluation", "Metric", "evaluate"]
+if TYPE_CHECKING:
+    from seqgc.models.model import Model
 
+__all__ = [
+    "Best",
+    "Evaluation",
+    "Metric",
+    "Validation",
+    "ValidationState",
+    "Validator",
+    "evaluate",
+    "require_valid",
+]
+
+Mode: TypeAlias = Literal["min", "max"]
 _EVALUATION_BATCH = 1024
 
 Metric: TypeAlias = Callable[[Any, Any], float]
-"""``(output, target) -> float``, of all points of a data set at once."""
+"""``(output, target) -> float``, called once with all points of a dataset."""
 
 _NONE: Final[Mapping[str, Metric]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Mean loss over a dataset, and the fraction of targets classified right (None: no classes).
+    """The mean loss over a dataset, and the accuracy: the fraction of targets classified right.
 
-    Neither counts the targets that the loss ignores. The mean is weighted as the loss says.
+    Targets that the loss ignores do not count. The mean is weighted by the weights of the loss.
+    ``accuracy`` is None if the points have no classes. ``metrics`` are the user's own.
     """
 
     loss: float
     accuracy: float | None
-    metrics: dict[str, float] = field(default_factory=dict)  # of one's own
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def evaluate(
@@ -48,19 +76,19 @@ def evaluate(
     metrics: Mapping[str, Metric] = _NONE,
     autocast: Autocast = "off",
 ) -> Evaluation:
-    """Evaluate ``module`` in eval mode on every point of ``dataset``; its modes are put back.
+    """Evaluate ``module`` in eval mode on every point of ``dataset``, then restore its modes.
 
-    Points have classes if targets are integers and outputs have one more axis: then the class is
-    the argmax over axis 1. Targets whose weight in the loss is 0 do not count. ``metrics``
-    are given the outputs and targets of all points, each stacked along its first axis. ``autocast``
-    is that of a `Model`; metrics are given outputs in the weights' dtype all the same. No graph is
-    recorded, unless the module takes gradients in its own forward pass.
+    Points have classes if targets are integers and outputs have one axis more. The predicted class
+    is the argmax over axis 1. Targets whose weight in the loss is 0 do not count. ``metrics`` are
+    called with the outputs and targets of all points, stacked along the first axis. ``autocast``
+    is the autocast of a `Model`; metrics see outputs in the dtype of the weights nevertheless. No
+    graph is recorded, unless the module computes gradients in its forward pass.
 
     Raises
     ------
     ParameterError
-        If the dataset is empty, the loss cannot be taken point by point, or a metric raises or
-        returns no number.
+        If the dataset is empty, the loss has no value for each point, or a metric raises or does
+        not return a number.
 
     Examples
     --------
@@ -81,7 +109,7 @@ def evaluate(
     outputs: list[object] = []
     targets: list[object] = []
     with ExitStack() as modes, torch.no_grad():
-        for part in module.modules():  # a module in training may hold parts frozen in eval mode
+        for part in module.modules():  # some parts may be frozen in eval mode
             modes.callback(setattr, part, "training", part.training)
         module.eval()
         for start in range(0, size, _EVALUATION_BATCH):
@@ -90,23 +118,22 @@ def evaluate(
             with autocasting(autocast):
                 output = _output(module, x)
                 losses = point_losses(loss, output, y, count=len(points))
-            of_batch = [*losses.sums, *_hits(output, y, losses.of_targets)]
-            total, weight, hits, counted = np.add([total, weight, hits, counted], of_batch)
+            batch_sums = [*losses.sums, *_hits(output, y, losses.of_targets)]
+            total, weight, hits, counted = np.add([total, weight, hits, counted], batch_sums)
             if metrics:
                 outputs.append(_in_dtype(output, dtype) if autocast != "off" else output)
                 targets.append(y)
-        own = {name: _measured(name, metrics[name], outputs, targets) for name in metrics}
+        values = {name: _measure(name, metrics[name], outputs, targets) for name in metrics}
     mean = float(total / weight) if weight else math.nan
     accuracy = float(hits / counted) if counted else math.nan
-    return Evaluation(loss=mean, accuracy=None if math.isnan(hits) else accuracy, metrics=own)
+    return Evaluation(loss=mean, accuracy=None if math.isnan(hits) else accuracy, metrics=values)
 
 
 def _output(module: nn.Module, x: object) -> Any:
-    """Return the module's output, without a graph."""
     try:
         return module(x)
     except RuntimeError:
-        # A module that takes gradients in its own forward pass cannot do so under no_grad.
+        # A module that computes gradients in its forward pass cannot do so under no_grad.
         with torch.enable_grad():
             return map_tensors(module(x), Tensor.detach)
 
@@ -115,34 +142,206 @@ def _in_dtype(output: object, dtype: torch.dtype) -> object:
     return map_tensors(output, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
 
 
-def _joined(values: Sequence[object]) -> Any:
-    """Return the values of several batches as those of one, each tensor along its first axis."""
+def _concatenate(values: Sequence[object]) -> Any:
+    """Concatenate the tensors of several batches along their first axis."""
     columns = iter([torch.cat(column) for column in zip(*map(leaves_of, values), strict=True)])
     return map_tensors(values[0], lambda _: next(columns))
 
 
-def _measured(name: str, metric: Metric, outputs: list[object], targets: list[object]) -> float:
-    """Return a metric of all points, a float."""
+def _measure(name: str, metric: Metric, outputs: list[object], targets: list[object]) -> float:
     with refusing("metrics", "must return a number of (output, target) ({})", name):
-        value: object = metric(_joined(outputs), _joined(targets))
-        if isinstance(value, str):  # which float would read
+        value: object = metric(_concatenate(outputs), _concatenate(targets))
+        if isinstance(value, str):  # float() would accept it
             raise TypeError("it returned text")
         return float(cast("float", value))
 
 
 def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float, float]:
-    """Return how many targets are classified right, and how many count; NaN without classes.
+    """Return the number of targets classified right, and the number that count; NaN: no classes.
 
     A target whose weight is 0 does not count, because the loss ignores it.
     """
-    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
-        return math.nan, math.nan
-    if output.ndim != target.ndim + 1:
-        return math.nan, math.nan
-    if target.is_floating_point():
+    if (
+        not isinstance(output, Tensor)
+        or not isinstance(target, Tensor)
+        or output.ndim != target.ndim + 1
+        or target.is_floating_point()
+    ):
         return math.nan, math.nan
     counts = torch.ones_like(target, dtype=torch.bool)
     if weights is not None and weights.ndim <= target.ndim:
         counts &= (weights != 0).reshape(*weights.shape, *[1] * (target.ndim - weights.ndim))
     right = (output.argmax(1) == target) & counts
     return float(right.sum()), float(counts.sum())
+
+
+# ---- validation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Validation:
+    """The rules by which a model is validated while it is trained.
+
+    After every ``every_n_steps`` steps the model's loss on ``dataset`` is computed, its accuracy if
+    the points have classes, and the ``metrics``: functions ``(output, target) -> float`` by name,
+    each called once with the whole dataset. The default dataset is the model's ``test_dataset``.
+    ``monitor`` names the value to compare, and ``mode`` says whether the smallest (``"min"``) or
+    the largest (``"max"``) is the best. The weights with the best value are kept. If ``patience``
+    is given, the model is stopped early after ``patience`` validations in a row that do not improve
+    the best value by more than ``min_delta``.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> def errors(output, target):
+    ...     return float((output.argmax(1) != target).sum())
+    >>> Validation(every_n_steps=10, metrics={"errors": errors}, monitor="errors", patience=3).mode
+    'min'
+    """
+
+    every_n_steps: int
+    dataset: PointDataset | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    monitor: str = "loss"
+    mode: Mode = "min"
+    patience: int | None = None
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_int("every_n_steps", self.every_n_steps, least=1)
+        if self.patience is not None:
+            require_int("patience", self.patience, least=1)
+        require_number("min_delta", self.min_delta, least=0)
+        if self.mode not in get_args(Mode):
+            raise ParameterError("mode", f"must be one of {', '.join(get_args(Mode))}", self.mode)
+        if self.dataset is not None:
+            require_points("validation.dataset", self.dataset)
+        metrics: Mapping[str, object] = self.metrics
+        if not isinstance(metrics, Mapping):
+            raise ParameterError("metrics", "must be a dict of functions by name", metrics)
+        for name, metric in metrics.items():
+            if not isinstance(name, str) or not name.strip():
+                raise ParameterError("metrics", "must have names that are text and not empty", name)
+            if name in {"loss", "accuracy"}:
+                rule = "must have other names than loss and accuracy, which are always measured"
+                raise ParameterError("metrics", rule, name)
+            if not callable(metric):
+                rule = f"must be functions (output, target) -> float, but {name} cannot be called"
+                raise ParameterError("metrics", rule, metric)
+        object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+
+    def points(self, model: Model) -> PointDataset:
+        """Return the dataset on which a model is validated."""
+        if self.dataset is not None:
+            return self.dataset
+        return model.dataset if model.test_dataset is None else model.test_dataset
+
+    def of(self, module: nn.Module, model: Model) -> dict[str, float]:
+        """Return the loss, the accuracy and the metrics of ``module``, a copy of the model's."""
+        result = evaluate(
+            module,
+            loss=model.loss,
+            dataset=self.points(model),
+            metrics=self.metrics,
+            autocast=model.autocast,
+        )
+        accuracy = {} if result.accuracy is None else {"accuracy": result.accuracy}
+        return {"loss": result.loss, **accuracy, **result.metrics}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best validation of a model: the number of steps before it, and all of its metrics."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationState:
+    """The state of a model's validations in a checkpoint, next to the best weights."""
+
+    best: Best | None = None
+    worse: int = 0  # validations since the best
+
+
+class Validator:
+    """The validations of one model: its best weights, and the decision to stop early."""
+
+    def __init__(self, model: Model, rules: Validation) -> None:
+        self._model, self._rules = model, rules
+        self.state: ValidationState = ValidationState()
+        self.weights: Mapping[str, torch.Tensor] = {}  # the best, and buffers
+
+    def restore(self, state: ValidationState, weights: Mapping[str, torch.Tensor]) -> None:
+        """Continue from the state and the best weights of a checkpoint."""
+        self.state, self.weights = state, weights
+
+    def is_due(self, step: int) -> bool:
+        """Return True if the model must be validated after ``step`` steps."""
+        return step % self._rules.every_n_steps == 0
+
+    def validate(self, module: nn.Module, *, step: int) -> dict[str, float]:
+        """Validate the model after ``step`` steps, and return its metrics."""
+        metrics = self._rules.of(module, self._model)
+        state, value = self.state, metrics[self._rules.monitor]
+        if self._is_better(value):
+            best = Best(step=step, metrics=metrics)
+            self.state = ValidationState(best=best)
+            self.weights = {k: t.clone().contiguous() for k, t in module.state_dict().items()}
+        else:
+            self.state = ValidationState(best=state.best, worse=state.worse + 1)
+        return metrics
+
+    def monitored(self, metrics: Mapping[str, float]) -> float:
+        """Return the value of the metric that the validation monitors."""
+        return metrics[self._rules.monitor]
+
+    @property
+    def verdict(self) -> str:
+        """The reason to stop the model early, in one line; empty if it must not be stopped."""
+        patience, best, worse = self._rules.patience, self.state.best, self.state.worse
+        if patience is None or worse < patience:
+            return ""
+        monitor = self._rules.monitor
+        if best is None:
+            return f"{monitor} was not finite in {worse} validations"
+        value = f"{best.metrics[monitor]:.6g} after {best.step} steps"
+        return f"{monitor} was best, {value}, {worse} validations ago"
+
+    def _is_better(self, value: float) -> bool:
+        if self.state.best is None:
+            return math.isfinite(value)
+        sign = 1 if self._rules.mode == "min" else -1
+        best = self.state.best.metrics[self._rules.monitor]
+        return sign * value < sign * best - self._rules.min_delta
+
+
+def require_valid(models: Sequence[Model]) -> None:
+    """Validate one untrained model for each `Validation`, so that errors appear before the run.
+
+    Raises
+    ------
+    ParameterError
+        If a metric raises or does not return a number, if the monitored metric does not exist, or
+        if the module cannot take the data.
+    """
+    for model in {id(each.validation): each for each in reversed(models)}.values():
+        if (rules := model.validation) is None:
+            continue
+        try:
+            metrics = rules.of(model.module, model)
+        except ParameterError:
+            raise
+        except BaseException as error:  # from the user's module, loss or data
+            reraise_stop(error)
+            rule = "must have a dataset whose points the module and the loss can take"
+            raise ParameterError("validation", rule, model.name, fault_of(error)) from error
+        if rules.monitor not in metrics:
+            rule = f"must be one of {', '.join(metrics)}"
+            remedy = did_you_mean(str(rules.monitor), metrics)
+            raise ParameterError("monitor", rule, rules.monitor, remedy)

@@ -1,19 +1,22 @@
-"""The workload ``models``: PyTorch objectives, rebuilt from names wherever the function runs.
+"""Models that are made from names, here and in a cloud function.
 
-A payload names models and data; it never brings their code. A network, data or a loss of your own
-are functions of a module of yours, named by their paths, ``mine.nets:resnet18``::
+A payload names models and data; it never contains their code. A network, a dataset or a loss of the
+user is a function in the user's module, named by its path, such as ``mine.nets:resnet18``::
 
-    def resnet18(): ...       # -> torch.nn.Module; drawn by the model's seed, also given as `seed`
+    def resnet18(): ...       # -> torch.nn.Module; drawn with the model's seed, argument `seed`
 
     def cifar100(): ...       # -> (training data, test data), the same on every call
 
     def focal(output, target): ...  # -> a value for each point; or a class that makes such a loss
 
-They may have arguments, which a model gives them by name: ``module_args``, ``data_args`` and
-``loss_args``. On this machine functions of any module may be named, in a function on Lambda only
-those of the modules that its image lists (``SEQGC_FACTORIES``; `seqgc deploy --include …
---factories mine.nets`). Or a module registers networks and data under plain names, which are known
-wherever the module is imported: `register_module`, `register_data`.
+Further arguments of these functions are ``module_args``, ``data_args`` and ``loss_args`` of a
+model. On this machine a path may lead into any module. In a function on Lambda it must lead into a
+module that the image lists (``SEQGC_FACTORIES``; `seqgc deploy --include … --factories mine.nets`).
+A module can also register networks and data under plain names, which are known wherever the module
+is imported: `register_module`, `register_data`.
+
+The first part of this file makes models from names (`registered_model`, `grid`). The second part,
+the workload ``models``, describes models to cloud functions and rebuilds them there.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from torch import nn
 from seqgc._grid import MOST_MODELS, grid_points
 from seqgc.errors import ParameterError, refusing, require_int
 from seqgc.models.compute import TorchCompute
+from seqgc.models.datasets import PointDataset, digests, find_points, require_digests, stored_points
+from seqgc.models.evaluation import Validation
 from seqgc.models.losses import Loss, make_loss, name_of
 from seqgc.models.model import (
     Clipping,
@@ -47,12 +52,9 @@ from seqgc.models.model import (
     SchedulerFactory,
     with_shared_modules,
 )
-from seqgc.models.points import PointDataset
 from seqgc.models.precision import Autocast, Precision, torch_dtype
 from seqgc.models.problems import MODULES, digits
-from seqgc.models.provenance import in_script, made_of, require_masters
-from seqgc.models.stored_points import digests, find_points, require_digests, stored_points
-from seqgc.models.validation import Validation
+from seqgc.models.provenance import in_script, objectives_fingerprint, require_masters
 from seqgc.stores import StoredData
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import (
@@ -86,36 +88,36 @@ __all__ = [
 ModuleFactory: TypeAlias = Callable[..., nn.Module]  # (seed, **module_args)
 DataFactory: TypeAlias = Callable[..., tuple[PointDataset, PointDataset]]  # (**data_args)
 _Factory = TypeVar("_Factory", ModuleFactory, DataFactory)
-_Drawer: TypeAlias = Callable[[int, Mapping[str, Json]], nn.Module]  # (seed, module_args)
+_SeededFactory: TypeAlias = Callable[[int, Mapping[str, Json]], nn.Module]  # (seed, module_args)
 
 
-def _seedless(name: str, make: OwnFunction) -> ModuleFactory:
-    def made(_seed: int, **args: Json) -> nn.Module:  # drawn from torch's global state
+def _ignore_seed(name: str, make: OwnFunction) -> ModuleFactory:
+    def factory(_seed: int, **args: Json) -> nn.Module:  # drawn from torch's global state
         return cast("nn.Module", call_own(make, name, argument="module", args=args))
 
-    return made
+    return factory
 
 
-_MODULES: Final = {name: _seedless(name, make) for name, make in MODULES.items()}
+_MODULES: Final = {name: _ignore_seed(name, make) for name, make in MODULES.items()}
 _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
 _loaded = ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None]("loaded", default=None)
 _NONE: Final[Mapping[str, Json]] = MappingProxyType({})
 _FIELDS: Final = ("name", "module", "data", "loss", "autocast", "seed")
 _ARGS: Final = ("module_args", "data_args", "loss_args")
 _TO_A_MODULE: Final = (
-    "move the script's or notebook's own into a module, nets.py say, under @register_module and "
-    "@register_data; list it here, SEQGC_FACTORIES=nets, and in the functions: "
+    "move the code of the script or notebook into a module, e.g. nets.py, under @register_module "
+    "and @register_data; list the module here, SEQGC_FACTORIES=nets, and in the functions: "
     "seqgc deploy --include nets.py --factories nets"
 )
 
 
 def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
-    """Return a decorator that registers a network: ``(seed, **module_args) -> torch.nn.Module``.
+    """Return a decorator that registers a function ``(seed, **module_args) -> torch.nn.Module``.
 
     Raises
     ------
     ParameterError
-        If the name is taken by another, or could be one of a Python object.
+        If another function has the name, or the name is empty or has a ``.`` or ``:``.
 
     Examples
     --------
@@ -129,22 +131,44 @@ def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
 
 
 def register_data(name: str) -> Callable[[DataFactory], DataFactory]:
-    """Return a decorator that registers data: ``(**data_args) -> (train, test)``.
+    """Return a decorator that registers a function ``(**data_args) -> (train, test)``.
 
-    The decorated function must return the same on every call. Names are refused as by
+    The function must return the same data on every call. The rules for names are those of
     `register_module`.
     """
     return _registering(_DATA, name)
 
 
+def _registering(factories: dict[str, _Factory], name: str) -> Callable[[_Factory], _Factory]:
+    if ":" in name or "." in name or not name:
+        raise ParameterError("name", "must be a plain name, without '.' or ':'", name)
+
+    def register_factory(factory: _Factory) -> _Factory:
+        other = factories.setdefault(name, factory)
+        if (other.__module__, other.__qualname__) != (factory.__module__, factory.__qualname__):
+            raise ParameterError("name", "must not be registered for another function", name)
+        return factory
+
+    return register_factory
+
+
 def module_names() -> tuple[str, ...]:
-    """Return the names of all networks that are known here."""
+    """Return the names of all networks that are registered in this process."""
     return tuple(_MODULES)
 
 
 def data_names() -> tuple[str, ...]:
-    """Return the names of all data that are known here."""
+    """Return the names of all data that are registered in this process."""
     return tuple(_DATA)
+
+
+def import_registered(environment: Mapping[str, str] = os.environ) -> None:
+    """Import the modules that ``SEQGC_FACTORIES`` lists, so that their names are registered."""
+    for module in environment.get("SEQGC_FACTORIES", "").split(","):
+        if module.strip():
+            rule = "must list modules that can be imported ({})"
+            with refusing("SEQGC_FACTORIES", rule, module.strip()):
+                importlib.import_module(module.strip())
 
 
 def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn.Module:
@@ -156,7 +180,7 @@ def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn
     Raises
     ------
     ParameterError
-        If there is no network of that name, or its function has no such arguments, or raises.
+        If there is no network of this name, or its function does not take the arguments or raises.
 
     Examples
     --------
@@ -164,38 +188,83 @@ def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn
     >>> sum(p.numel() for p in make_module("paper-cnn", seed=0).parameters())
     269998
     """
-    return _drawer(name)(seed, args)
+    return _seeded_factory(name)(seed, args)
 
 
 def named_data(name: str, args: Mapping[str, Json] = _NONE) -> tuple[PointDataset, PointDataset]:
     """Return the data to train on and to test on.
 
     ``name`` is ``digits``, a registered name, the path ``package.module:function`` of a function,
-    or the name of a data set of `seqgc data put`, whose points are read when they are needed.
+    or the name of a dataset that `seqgc data put` stored, whose points are read when needed.
     ``args`` are the arguments of the function that returns the data, by name.
 
     Raises
     ------
     ParameterError
-        If there are no data of that name, or their function has no such arguments, raises, or does
-        not return a pair.
+        If there are no data of this name, or their function does not take the arguments, raises, or
+        does not return a pair.
     """
     make, loaded = _data_factory(name), _loaded.get()
     if loaded is None:
-        return _made_data(make, name, args)
+        return _make_data(make, name, args)
     if (key := _key(name, args)) not in loaded:
-        loaded[key] = _made_data(make, name, args)
+        loaded[key] = _make_data(make, name, args)
     return loaded[key]
+
+
+def _seeded_factory(name: str, listed: Collection[str] | None = None) -> _SeededFactory:
+    """Return a function that makes a network from a seed; ``listed`` is that of `own_function`."""
+    function = None
+    if own_module(name) is not None:
+        function = own_function(name, argument="module", listed=listed)
+    else:
+        require_known("module", name, _MODULES)
+
+    def draw(seed: int, args: Mapping[str, Json]) -> nn.Module:
+        own = partial(_MODULES[name], seed) if function is None else function
+        with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
+            # Not `torch.manual_seed`, which records a stack trace for every kind of device.
+            torch.default_generator.manual_seed(seed)
+            module = call_own(own, name, argument="module", seed=seed, args=args)
+        return cast("nn.Module", module)
+
+    return draw
+
+
+def _data_factory(
+    name: str, listed: Collection[str] | None = None, versions: Mapping[str, str] | None = None
+) -> DataFactory:
+    """Return a function that makes the data; ``versions`` are the digests of stored ones."""
+    if name in _DATA:
+        return _DATA[name]
+    if own_module(name) is None:
+        if (stored := find_points(name, (versions or {}).get(name, ""))) is None:
+            require_known("data", name, _DATA)
+        return partial(stored_points, cast("StoredData", stored))
+    return cast("DataFactory", own_function(name, argument="data", listed=listed))
+
+
+def _make_data(
+    make: DataFactory, name: str, args: Mapping[str, Json]
+) -> tuple[PointDataset, PointDataset]:
+    pair: object = call_own(make, name, argument="data", args=args)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise ParameterError("data", "must return a pair (train, test) of datasets", name)
+    return pair
+
+
+def _key(name: str, args: Mapping[str, Json]) -> str:
+    return f"{name} {json.dumps(dict(args), sort_keys=True)}"
 
 
 @contextmanager
 def loading_once() -> Iterator[None]:
-    """Load data of one name once, for all models that are made in the block."""
-    before = _loaded.set({})
+    """Make the models in this block share the data of each name, which are loaded once."""
+    token = _loaded.set({})
     try:
         yield
     finally:
-        _loaded.reset(before)
+        _loaded.reset(token)
 
 
 def registered_model(
@@ -217,16 +286,18 @@ def registered_model(
     save_every_n_steps: int | None = None,
     autocast: Autocast = "off",
 ) -> Model:
-    """Return a model of named parts, which all workers can train, functions too.
+    """Return a model that is made from names, so that cloud functions can train it as well.
 
     ``module``, ``data`` and ``loss`` are names, or paths ``package.module:function``. Their
     arguments are ``module_args``, ``data_args`` and ``loss_args``.
 
-    ``loss`` is ``"cross-entropy"`` or ``"mse"``, with the arguments of torch's class, in which a
-    list becomes a tensor; or the path of a class that is called with the arguments and makes the
-    loss; or the path of a function that is the loss, and is given the arguments with every batch.
-    It may also be the object that has such a name or path. With any other loss the model cannot be
-    trained by functions, only by other workers.
+    ``loss`` is one of:
+
+    - ``"cross-entropy"`` or ``"mse"``, with the arguments of torch's class (lists become tensors);
+    - the path of a class, which is called with the arguments and makes the loss;
+    - the path of a function, which is the loss and gets the arguments with every batch;
+    - an object that has such a name or path;
+    - any other loss; then only workers that are not cloud functions can train the model.
 
     ``seed`` draws the model's weights and the order of its data points. The model is evaluated on
     the test data. All other arguments are those of `Model`.
@@ -234,7 +305,7 @@ def registered_model(
     Raises
     ------
     ParameterError
-        If a name is unknown, or does not take the arguments that are given for it.
+        If a name is unknown, or its function does not take the arguments.
 
     Examples
     --------
@@ -243,31 +314,31 @@ def registered_model(
     >>> registered_model("net", module="mlp", optimizer=sgd).recipe
     Recipe(module='mlp', data='digits', loss='cross-entropy')
     """
-    called = name_of(loss)
-    if called is None and loss_args:
-        rule = "must be left out with a loss that has no name of its own"
+    named_loss = name_of(loss)
+    if named_loss is None and loss_args:
+        rule = "must be left out if the loss has no name"
         remedy = "give it the arguments with functools.partial"
         raise ParameterError("loss_args", rule, dict(loss_args), remedy)
-    loss_name, given = called or ("", {})
+    loss_name, own_args = named_loss or ("", {})
     recipe = Recipe(
         module=module,
         data=data,
         loss=loss_name,
         module_args=cast("Mapping[str, Json]", module_args),
         data_args=cast("Mapping[str, Json]", data_args),
-        loss_args=cast("Mapping[str, Json]", {**given, **loss_args}),
+        loss_args=cast("Mapping[str, Json]", {**own_args, **loss_args}),
     )
     train, test = named_data(data, recipe.data_args)
     return Model(
         name=name,
         module=make_module(module, seed=seed, args=recipe.module_args),
-        loss=make_loss(loss_name, recipe.loss_args) if called else loss,
+        loss=make_loss(loss_name, recipe.loss_args) if named_loss else loss,
         dataset=train,
         optimizer=optimizer,
         batch_size=batch_size,
         seed=seed,
         test_dataset=test,
-        recipe=recipe if called else None,
+        recipe=recipe if named_loss else None,
         scheduler=scheduler,
         gradient_clip_val=gradient_clip_val,
         gradient_clip_algorithm=gradient_clip_algorithm,
@@ -277,241 +348,20 @@ def registered_model(
     )
 
 
-def import_registered(environment: Mapping[str, str] = os.environ) -> None:
-    """Import the modules of ``SEQGC_FACTORIES``, so that the master knows the image's names."""
-    for module in environment.get("SEQGC_FACTORIES", "").split(","):
-        if module.strip():
-            rule = "must list modules that can be imported ({})"
-            with refusing("SEQGC_FACTORIES", rule, module.strip()):
-                importlib.import_module(module.strip())
-
-
-def check_recipe(recipe: Recipe) -> None:
-    """Refuse what no function could rebuild, whatever its image lists."""
-    listed = [own_module(path) or "" for path in (recipe.module, recipe.data, recipe.loss)]
-    _drawer(recipe.module, listed)
-    _data_factory(recipe.data, listed)
-    make_loss(recipe.loss, recipe.loss_args, listed=listed)
-
-
-def factories_of(recipe: Recipe) -> tuple[OwnFunction, ...]:
-    """Return the registered or imported functions and classes that a recipe names."""
-    found = (_MODULES.get(recipe.module), _DATA.get(recipe.data))
-    paths = (path.partition(":") for path in (recipe.module, recipe.data, recipe.loss))
-    own = (getattr(sys.modules.get(module), name, None) for module, _, name in paths if name)
-    return tuple(factory for factory in (*found, *own) if factory is not None)
-
-
-def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef:
-    """Return the reference from which functions, which are sent no code, rebuild the objectives.
-
-    Raises
-    ------
-    ParameterError
-        If a model has no recipe, one that no function could follow, or one that leads to what is of
-        a script or a notebook, which functions do not have.
-
-    Examples
-    --------
-    >>> import functools
-    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
-    >>> model = registered_model("net", module="mlp", optimizer=sgd)
-    >>> workload_of([model], precision="float64").settings["models"][0]["module"]
-    'mlp'
-    """
-    torch_dtype(precision)
-    settings, recipes = list[Mapping[str, Json]](), list[Recipe]()
-    for model in models:
-        if model.recipe is None:
-            rule = "must each have a recipe where workers are functions, which are sent no code"
-            maker = "seqgc.training.registered_model"
-            remedy = f"make it with {maker}, and give it its loss as a name or a function"
-            if any(in_script(each) for each in (model.module, model.loss, model.dataset)):
-                remedy = f"{_TO_A_MODULE}, and make it with {maker}"
-            raise ParameterError("models", rule, model.name, remedy)
-        check_recipe(model.recipe)
-        if any(in_script(factory) for factory in factories_of(model.recipe)):
-            rule = "must be made in a module where workers are functions, which are sent no code"
-            raise ParameterError("models", rule, model.name, _TO_A_MODULE)
-        own: dict[str, Json] = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
-        settings.append({**model.recipe.settings, **own})
-        recipes.append(model.recipe)
-    fingerprint = _made_of(with_shared_modules(model.objective for model in models), recipes)
-    told = {"models": settings, "precision": precision, "fingerprint": fingerprint}
-    return WorkloadRef(name="models", settings={**told, "data": digests(m.dataset for m in models)})
-
-
-@register("models")
-def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> TorchCompute:
-    """Make the compute of the models that `workload_of` described; one torch thread from now on.
-
-    It is the one that local workers have: same modules, same data, same arithmetic.
-
-    Raises
-    ------
-    ParameterError
-        If a setting breaks its rule, or this image does not know a name.
-    SkewError
-        If they are made of something else here than where the master is, by its ``fingerprint``.
-    """
-    if set(settings) != {"models", "precision", "fingerprint", "data"}:
-        rule = "must be `models`, `precision`, `fingerprint` and `data`"
-        raise ParameterError("settings", rule, sorted(settings))
-    models, precision = settings["models"], str(settings["precision"])
-    torch_dtype(cast("Precision", precision))
-    if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
-        raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
-    torch.set_num_threads(1)
-    parts = _Parts(tuple(FACTORIES.listed), require_digests(settings["data"]))
-    recipes = [_recipe(model) for model in models]
-    objectives = with_shared_modules(_objective(model, parts) for model in models)
-    require_masters(settings["fingerprint"], _made_of(objectives, recipes))
-    return TorchCompute(
-        objectives,
-        store=SimpleNamespace(fetch=fetch_weights),
-        precision=cast("Precision", precision),
-        cached_weights=0,  # whoever fetches keeps them
-    )
-
-
-class _Parts:
-    """What the models of a run are made of, each made once, but for weights, which travel.
-
-    A network of seqgc's own is one for all seeds, which draw nothing else, as users' own may.
-    """
-
-    def __init__(self, listed: Collection[str], begun: Mapping[str, str]) -> None:
-        self._listed, self._begun = listed, begun
-        self._modules: Final[dict[tuple[str, int], nn.Module]] = {}
-        self._data: Final[dict[str, PointDataset]] = {}
-        self._losses: Final[dict[str, Loss]] = {}
-
-    def module(self, recipe: Recipe, seed: int) -> nn.Module:
-        """Return a network, with whatever weights."""
-        name, args = recipe.module, recipe.module_args
-        key = _key(name, args), 0 if name in MODULES else seed
-        if key not in self._modules:
-            self._modules[key] = _drawer(name, self._listed)(key[1], args)
-        return self._modules[key]
-
-    def dataset(self, recipe: Recipe) -> PointDataset:
-        name, args = recipe.data, recipe.data_args
-        if (key := _key(name, args)) not in self._data:
-            make = _data_factory(name, self._listed, self._begun)
-            self._data[key] = _made_data(make, name, args)[0]
-        return self._data[key]
-
-    def loss(self, recipe: Recipe) -> Loss:
-        name, args = recipe.loss, recipe.loss_args
-        if (key := _key(name, args)) not in self._losses:
-            self._losses[key] = make_loss(name, args, listed=self._listed)
-        return self._losses[key]
-
-
-def _key(name: str, args: Mapping[str, Json]) -> str:
-    """Return a key of a name and its arguments."""
-    return f"{name} {json.dumps(dict(args), sort_keys=True)}"
-
-
-def _objective(model: Mapping[str, Json], parts: _Parts) -> Objective:
-    """Rebuild the objective of a model's settings, which `_recipe` has checked."""
-    recipe = _recipe(model)
-    seed = require_int("seed", cast("int", model["seed"]), least=0)
-    return Objective(
-        name=str(model["name"]),
-        dataset=parts.dataset(recipe),
-        module=parts.module(recipe, seed),
-        loss=parts.loss(recipe),
-        autocast=cast("Autocast", model["autocast"]),
-        seed=seed,
-    )
-
-
-def _recipe(model: Json) -> Recipe:
-    """Return the recipe in a model's settings; refuse anything else."""
-    if not isinstance(model, Mapping) or not set(_FIELDS) <= set(model) <= {*_FIELDS, *_ARGS}:
-        rule = f"must each have {', '.join(_FIELDS)}, and may have {', '.join(_ARGS)}"
-        raise ParameterError("models", rule, model)
-    for field in _FIELDS[:-1]:
-        if not isinstance(model[field], str):
-            raise ParameterError(field, "must be a string", model[field])
-    settings = {name: model[name] for name in ("module", "data", "loss", *_ARGS) if name in model}
-    return cast("Callable[..., Recipe]", Recipe)(**settings)
-
-
-def _drawer(name: str, listed: Collection[str] | None = None) -> _Drawer:
-    """Return a function that draws the network of a name or path; see `own_function`."""
-    function = None
-    if own_module(name) is not None:
-        function = own_function(name, argument="module", listed=listed)
-    else:
-        require_known("module", name, _MODULES)
-
-    def draw(seed: int, args: Mapping[str, Json]) -> nn.Module:
-        own = partial(_MODULES[name], seed) if function is None else function
-        with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
-            # Not `torch.manual_seed`, which notes a stack trace for every kind of device.
-            torch.default_generator.manual_seed(seed)
-            made = call_own(own, name, argument="module", seed=seed, args=args)
-        return cast("nn.Module", made)
-
-    return draw
-
-
-def _data_factory(
-    name: str, listed: Collection[str] | None = None, begun: Mapping[str, str] | None = None
-) -> DataFactory:
-    """Return what makes the data of a name or a path; stored ones as ``begun`` with."""
-    if name in _DATA:
-        return _DATA[name]
-    if own_module(name) is None:
-        if (stored := find_points(name, (begun or {}).get(name, ""))) is None:
-            require_known("data", name, _DATA)
-        return partial(stored_points, cast("StoredData", stored))
-    return cast("DataFactory", own_function(name, argument="data", listed=listed))
-
-
-def _made_data(
-    make: DataFactory, name: str, args: Mapping[str, Json]
-) -> tuple[PointDataset, PointDataset]:
-    pair: object = call_own(make, name, argument="data", args=args)
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        raise ParameterError("data", "must return a pair (train, test) of datasets", name)
-    return pair
-
-
-def _made_of(objectives: Sequence[Objective], recipes: Sequence[Recipe]) -> dict[str, str]:
-    """Return what must be alike at the master and at functions; seqgc's own part is among it."""
-    makers = [factory for each in dict.fromkeys(recipes) for factory in factories_of(each)]
-    return made_of(objectives, recipes, code_of=[*makers, TorchCompute, digits])
-
-
-def _registering(factories: dict[str, _Factory], name: str) -> Callable[[_Factory], _Factory]:
-    if ":" in name or "." in name or not name:
-        raise ParameterError("name", "must be a plain name, without '.' or ':'", name)
-
-    def keep(factory: _Factory) -> _Factory:
-        there = factories.setdefault(name, factory)
-        if (there.__module__, there.__qualname__) != (factory.__module__, factory.__qualname__):
-            raise ParameterError("name", "must be new: another is registered under it", name)
-        return factory
-
-    return keep
-
-
 def grid(make: Callable[..., Model], axes: Mapping[str, Sequence[object] | int]) -> list[Model]:
-    """Return the models of a grid: ``make`` called with each combination of the ``axes``' values.
+    """Return the models of a grid: call ``make`` with each combination of the values of ``axes``.
 
-    An axis is a parameter of ``make`` and the list of values that it takes; ``seed`` may be their
-    number instead: ``4`` is ``[0, 1, 2, 3]``. The last axis varies fastest. A model is named by
-    what ``make`` calls it and its values: ``net-lr_0.01-seed_2``.
+    An axis is the name of a parameter of ``make``, with the list of its values. For ``seed`` the
+    number of values is enough: ``4`` is ``[0, 1, 2, 3]``. The last axis varies fastest. The name of
+    a model consists of the name that ``make`` gives it and its values: ``net-lr_0.01-seed_2``.
 
-    The data of `registered_model` are loaded once. Load those of your own before, not in ``make``.
+    The data of `registered_model` are loaded once. Load other data outside ``make``, so that they
+    are also loaded once.
 
     Raises
     ------
     ParameterError
-        If an axis is no parameter of ``make``, or has no values; or there are more than 1000
+        If an axis is not a parameter of ``make``, or has no values, or if there are more than 1000
         models.
 
     Examples
@@ -526,14 +376,178 @@ def grid(make: Callable[..., Model], axes: Mapping[str, Sequence[object] | int])
     """
     if not callable(make):
         raise ParameterError("make", "must be a function that makes a model", make)
-    taken = inspect.signature(make).parameters.values()
-    any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken)
-    known = None if any_name else [each.name for each in taken]
+    parameters = inspect.signature(make).parameters.values()
+    any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    known = None if any_name else [each.name for each in parameters]
     models = []
     with loading_once():
-        for name, point in grid_points(axes, known=known).items():
-            model = make(**point)
+        for name, values in grid_points(axes, known=known).items():
+            model = make(**values)
             if not isinstance(model, Model):
                 raise ParameterError("make", "must return a Model", model)
             models.append(replace(model, name=f"{model.name}-{name}"))
     return models
+
+
+# ---- the workload `models` -----------------------------------------------------------------------
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise `ParameterError` if no cloud function could rebuild the model, whatever it lists."""
+    listed = [own_module(path) or "" for path in (recipe.module, recipe.data, recipe.loss)]
+    _seeded_factory(recipe.module, listed)
+    _data_factory(recipe.data, listed)
+    make_loss(recipe.loss, recipe.loss_args, listed=listed)
+
+
+def factories_of(recipe: Recipe) -> tuple[OwnFunction, ...]:
+    """Return the registered or imported functions and classes that a recipe names."""
+    registered = (_MODULES.get(recipe.module), _DATA.get(recipe.data))
+    paths = (path.partition(":") for path in (recipe.module, recipe.data, recipe.loss))
+    imported = (getattr(sys.modules.get(module), name, None) for module, _, name in paths if name)
+    return tuple(factory for factory in (*registered, *imported) if factory is not None)
+
+
+def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef:
+    """Return the reference from which cloud functions rebuild the models' objectives.
+
+    Raises
+    ------
+    ParameterError
+        If a model has no recipe, or a recipe that a function cannot follow because a name is
+        unknown or the code is in a script or a notebook.
+
+    Examples
+    --------
+    >>> import functools
+    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    >>> model = registered_model("net", module="mlp", optimizer=sgd)
+    >>> workload_of([model], precision="float64").settings["models"][0]["module"]
+    'mlp'
+    """
+    torch_dtype(precision)
+    settings, recipes = list[Mapping[str, Json]](), list[Recipe]()
+    for model in models:
+        if model.recipe is None:
+            rule = "must each have a recipe for functions, because no code is sent to them"
+            maker = "seqgc.training.registered_model"
+            remedy = f"make it with {maker}, and give the loss as a name or a function"
+            if any(in_script(each) for each in (model.module, model.loss, model.dataset)):
+                remedy = f"{_TO_A_MODULE}; then make the model with {maker}"
+            raise ParameterError("models", rule, model.name, remedy)
+        check_recipe(model.recipe)
+        if any(in_script(factory) for factory in factories_of(model.recipe)):
+            rule = "must be made in a module for functions, because no code is sent to them"
+            raise ParameterError("models", rule, model.name, _TO_A_MODULE)
+        own: dict[str, Json] = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
+        settings.append({**model.recipe.settings, **own})
+        recipes.append(model.recipe)
+    objectives = with_shared_modules(model.objective for model in models)
+    return WorkloadRef(
+        name="models",
+        settings={
+            "models": settings,
+            "precision": precision,
+            "fingerprint": _fingerprint(objectives, recipes),
+            "data": digests(model.dataset for model in models),
+        },
+    )
+
+
+def _fingerprint(objectives: Sequence[Objective], recipes: Sequence[Recipe]) -> dict[str, str]:
+    makers = [factory for each in dict.fromkeys(recipes) for factory in factories_of(each)]
+    return objectives_fingerprint(objectives, recipes, code_of=[*makers, TorchCompute, digits])
+
+
+@register("models")
+def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> TorchCompute:
+    """Make the compute function of the models that `workload_of` described.
+
+    It computes the same as the one of local workers: same modules, data and arithmetic. From now
+    on the process uses one torch thread.
+
+    Raises
+    ------
+    ParameterError
+        If a setting breaks its rule, or this image does not know a name.
+    SkewError
+        If the fingerprint differs from the master's.
+    """
+    if set(settings) != {"models", "precision", "fingerprint", "data"}:
+        rule = "must be `models`, `precision`, `fingerprint` and `data`"
+        raise ParameterError("settings", rule, sorted(settings))
+    models, precision = settings["models"], str(settings["precision"])
+    torch_dtype(cast("Precision", precision))
+    if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
+        raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
+    torch.set_num_threads(1)
+    parts = _SharedParts(tuple(FACTORIES.listed), require_digests(settings["data"]))
+    recipes = [_recipe(model) for model in models]
+    objectives = with_shared_modules(_objective(model, parts) for model in models)
+    require_masters(settings["fingerprint"], _fingerprint(objectives, recipes))
+    return TorchCompute(
+        objectives,
+        store=SimpleNamespace(fetch=fetch_weights),
+        precision=cast("Precision", precision),
+        cached_weights=0,  # `fetch_weights` has a cache
+    )
+
+
+class _SharedParts:
+    """The networks, datasets and losses of a run's models; parts with the same name are made once.
+
+    The master sends the weights, so a network of seqgc is made once for all seeds. A network of the
+    user is made for each seed, because the seed may draw more than the weights.
+    """
+
+    def __init__(self, listed: Collection[str], masters_digests: Mapping[str, str]) -> None:
+        self._listed, self._digests = listed, masters_digests
+        self._modules: Final[dict[tuple[str, int], nn.Module]] = {}
+        self._data: Final[dict[str, PointDataset]] = {}
+        self._losses: Final[dict[str, Loss]] = {}
+
+    def module(self, recipe: Recipe, seed: int) -> nn.Module:
+        name, args = recipe.module, recipe.module_args
+        key = _key(name, args), 0 if name in MODULES else seed
+        if key not in self._modules:
+            self._modules[key] = _seeded_factory(name, self._listed)(key[1], args)
+        return self._modules[key]
+
+    def dataset(self, recipe: Recipe) -> PointDataset:
+        name, args = recipe.data, recipe.data_args
+        if (key := _key(name, args)) not in self._data:
+            make = _data_factory(name, self._listed, self._digests)
+            self._data[key] = _make_data(make, name, args)[0]
+        return self._data[key]
+
+    def loss(self, recipe: Recipe) -> Loss:
+        name, args = recipe.loss, recipe.loss_args
+        if (key := _key(name, args)) not in self._losses:
+            self._losses[key] = make_loss(name, args, listed=self._listed)
+        return self._losses[key]
+
+
+def _objective(model: Mapping[str, Json], parts: _SharedParts) -> Objective:
+    """Rebuild an objective from a model's settings, which `_recipe` has checked."""
+    recipe = _recipe(model)
+    seed = require_int("seed", cast("int", model["seed"]), least=0)
+    return Objective(
+        name=str(model["name"]),
+        dataset=parts.dataset(recipe),
+        module=parts.module(recipe, seed),
+        loss=parts.loss(recipe),
+        autocast=cast("Autocast", model["autocast"]),
+        seed=seed,
+    )
+
+
+def _recipe(model: Json) -> Recipe:
+    """Return the recipe in a model's settings, or raise `ParameterError`."""
+    if not isinstance(model, Mapping) or not set(_FIELDS) <= set(model) <= {*_FIELDS, *_ARGS}:
+        rule = f"must each have {', '.join(_FIELDS)}, and may have {', '.join(_ARGS)}"
+        raise ParameterError("models", rule, model)
+    for field in _FIELDS[:-1]:
+        if not isinstance(model[field], str):
+            raise ParameterError(field, "must be a string", model[field])
+    settings = {name: model[name] for name in ("module", "data", "loss", *_ARGS) if name in model}
+    return cast("Callable[..., Recipe]", Recipe)(**settings)

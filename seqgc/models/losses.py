@@ -1,4 +1,4 @@
-"""Losses: named ones, the user's own, and their value at each point of a batch."""
+"""Losses: their names, the user's own functions, and their values at each point of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from seqgc.errors import ParameterError, refusing
-from seqgc.models.points import _MEANS, _REMEDY, _WEIGHTED
 from seqgc.ports import FloatArray
 from seqgc.wire import Json
 from seqgc.worker import (
@@ -47,17 +46,43 @@ LOSSES: Mapping[str, Callable[[], nn.Module]]
 LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
 """Losses by name."""
 
+_REMEDY = (
+    "use a loss such as torch.nn.CrossEntropyLoss(), or a function that returns one value for each "
+    "point, or a pair (values, weights) for the mean sum(values) / sum(weights)"
+)
+_WEIGHTED: Final = (nn.CrossEntropyLoss, nn.NLLLoss)
+_MEANS: Final = frozenset(
+    {
+        *_WEIGHTED,
+        nn.BCELoss,
+        nn.BCEWithLogitsLoss,
+        nn.GaussianNLLLoss,
+        nn.HingeEmbeddingLoss,
+        nn.HuberLoss,
+        nn.KLDivLoss,
+        nn.L1Loss,
+        nn.MSELoss,
+        nn.MultiLabelMarginLoss,
+        nn.MultiLabelSoftMarginLoss,
+        nn.MultiMarginLoss,
+        nn.PoissonNLLLoss,
+        nn.SmoothL1Loss,
+        nn.SoftMarginLoss,
+    }
+)
+"""The losses of torch whose mean is the mean of the values that ``reduction='none'`` returns."""
+_DEPRECATED: Final = {"size_average", "reduce"}
+
 
 def per_point_loss(loss: Loss) -> Loss:
-    """Return a loss that returns one value for each point, made of a torch loss if it has a mean.
+    """Return the loss as a function that returns one value for each point.
 
-    Sums are refused, as are losses whose mean is not known to be one over points, and losses with
-    trainable parameters of their own. A ``loss`` that is no torch loss is returned as it is.
+    A torch loss that takes the mean is converted. A torch loss that takes the sum is refused, and
+    so is a mean that may not be one over points. Any other callable is returned unchanged, unless
+    it has trainable parameters, which are refused.
     """
     if not callable(loss):
-        raise ParameterError(
-            "loss", "must be callable, (output, target) -> one value a point", loss
-        )
+        raise ParameterError("loss", "must be a function (output, target) -> values", loss)
     if not isinstance(loss, nn.Module):
         return loss
     if trained := [name for name, each in loss.named_parameters() if each.requires_grad]:
@@ -66,9 +91,9 @@ def per_point_loss(loss: Loss) -> Loss:
         raise ParameterError("loss", rule, f"{type(loss).__name__} with {trained[0]}", remedy)
     if not isinstance(loss, nn.modules.loss._Loss) or loss.reduction == "none":
         return loss
-    own = type(loss).__module__ != nn.modules.loss.__name__  # a subclass, with a mean of its own
-    if loss.reduction == "mean" and (type(loss) in _MEANS or own):
-        return PointLoss(loss) if own or type(loss) in _WEIGHTED else _unreduced(loss)
+    is_subclass = type(loss).__module__ != nn.modules.loss.__name__  # and may have another mean
+    if loss.reduction == "mean" and (type(loss) in _MEANS or is_subclass):
+        return PointLoss(loss) if is_subclass or type(loss) in _WEIGHTED else _unreduced(loss)
     if loss.reduction == "batchmean" and isinstance(loss, nn.KLDivLoss):
         return PointLoss(loss)
     rule = "must be a mean over the data points"
@@ -77,12 +102,13 @@ def per_point_loss(loss: Loss) -> Loss:
 
 
 class PointLoss(nn.Module):
-    """The values and weights of single data points, made of a torch loss that is their mean.
+    """A loss of single data points, ``(output, target) -> values`` or ``(values, weights)``.
 
-    ``mean`` is the torch loss: it equals ``sum(values) / sum(weights)``. ``forward`` returns
-    ``values`` alone if all weights are 1. `torch.nn.CrossEntropyLoss` and `torch.nn.NLLLoss` give a
-    target the weight of its class (``weight``), or 0 if it is ``ignore_index``. Label smoothing
-    changes no weight; targets that are probabilities have the weight 1.
+    It is made from the torch loss ``mean``, which equals ``sum(values) / sum(weights)``. If all
+    weights are 1, ``forward`` returns the values alone. `torch.nn.CrossEntropyLoss` and
+    `torch.nn.NLLLoss` give a target the weight of its class (``weight``), or 0 if it is
+    ``ignore_index``. Label smoothing changes no weight. Targets that are probabilities have the
+    weight 1.
 
     Examples
     --------
@@ -103,7 +129,7 @@ class PointLoss(nn.Module):
         self._each: Final = _unreduced(mean)
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the values (m, ...), with their weights (m, ...) if these may differ from 1."""
+        """Return the values (m, ...), and the weights (m, ...) if they may differ from 1."""
         values: Tensor = self._each(output, target)
         if self.mean.reduction == "batchmean":
             return values.flatten(1).sum(1) if values.ndim > 1 else values
@@ -124,7 +150,7 @@ def _unreduced(loss: nn.Module) -> nn.Module:
 
 
 def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
-    """Return a loss whose own tensors, such as class weights, have the dtype of the computation."""
+    """Return a loss whose tensors, such as class weights, have the dtype of the computation."""
     if isinstance(loss, nn.Module):
         return cast("Loss", copy.deepcopy(loss).to(device="cpu", dtype=dtype))
     return loss
@@ -133,8 +159,8 @@ def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
 class PointLosses(NamedTuple):
     """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
 
-    ``of_targets`` are the weights of the single targets, (m, ...). ``weights`` and ``of_targets``
-    are None if all weights are 1.
+    ``of_targets`` are the weights of the single targets, (m, ...). If all weights are 1,
+    ``weights`` and ``of_targets`` are None.
     """
 
     values: Tensor
@@ -148,9 +174,9 @@ class PointLosses(NamedTuple):
         return float(self.values.double().sum()), weight
 
     def weight(self, coefficients: FloatArray, total: float) -> float:
-        """Return the sum of the weights times ``coefficients`` (m,), whose own sum is ``total``.
+        """Return the sum of the weights times ``coefficients`` (m,).
 
-        If all weights are 1, it is exactly ``total``.
+        ``total`` is the sum of the coefficients, and the result if all weights are 1.
         """
         if self.weights is None:
             return total
@@ -158,10 +184,10 @@ class PointLosses(NamedTuple):
 
 
 def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLosses:
-    """Return the losses of ``count`` points, averaged over any further axes."""
+    """Return the losses of ``count`` points, averaged over all axes but the first."""
     returned = loss(output, target)
     if not isinstance(returned, tuple):
-        return PointLosses(values=_of_points(returned, count=count))
+        return PointLosses(values=_point_means(returned, count=count))
     if len(returned) != 2 or not all(isinstance(each, Tensor) for each in returned):
         rule = "must return values, or a pair of tensors (values, weights)"
         raise ParameterError("loss", rule, [type(each).__name__ for each in returned])
@@ -173,55 +199,51 @@ def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLo
         rule = "must return weights that depend on no trainable parameter"
         raise ParameterError("loss", rule, "weights that require grad", "call weights.detach()")
     return PointLosses(
-        values=_of_points(values, count=count),
-        weights=_of_points(weights.double(), count=count),
+        values=_point_means(values, count=count),
+        weights=_point_means(weights.double(), count=count),
         of_targets=weights,
     )
 
 
 def require_mean(loss: Loss, losses: PointLosses, output: Any, target: Any) -> None:
-    """Refuse a `PointLoss` if, for this output and target, its values do not lead to its mean.
+    """Raise `ParameterError` if the values of a `PointLoss` do not add up to its torch mean.
 
     A subclass of a torch loss may divide by a number that ``reduction="none"`` does not show.
     """
     if not isinstance(loss, PointLoss):
         return
-    due, (total, weight) = float(loss.mean(output, target)), losses.sums
-    got = total / weight if weight else math.nan
-    if not np.isclose(got, due, rtol=1e-4, equal_nan=True):
+    torch_mean, (total, weight) = float(loss.mean(output, target)), losses.sums
+    mean = total / weight if weight else math.nan
+    if not np.isclose(mean, torch_mean, rtol=1e-4, equal_nan=True):
         kind = type(loss.mean).__name__
-        rule = f"must have the mean of the values that reduction='none' returns, which is {got:.6g}"
+        rule = f"must be the mean of the values that reduction='none' returns, which is {mean:.6g}"
         remedy = "return (values, weights), whose mean is sum(values) / sum(weights)"
-        raise ParameterError("loss", rule, f"{due:.6g} from {kind}", remedy)
+        raise ParameterError("loss", rule, f"{torch_mean:.6g} from {kind}", remedy)
 
 
-def _of_points(returned: object, *, count: int) -> Tensor:
-    """Return means (count,) over all axes but the first."""
+def _point_means(returned: object, *, count: int) -> Tensor:
     if not isinstance(returned, Tensor):
         rule = "must return a tensor with one value for each point"
         raise ParameterError("loss", rule, type(returned).__name__, _REMEDY)
     if returned.ndim == 0 or returned.shape[0] != count:
-        rule = f"must yield one value for each of {count} points"
+        rule = f"must return one value for each of {count} points"
         raise ParameterError("loss", rule, tuple(returned.shape), _REMEDY)
     return returned if returned.ndim == 1 else returned.flatten(1).mean(1)
-
-
-_DEPRECATED: Final = {"size_average", "reduce"}
 
 
 def make_loss(
     name: str, args: Mapping[str, Json] | None = None, *, listed: Collection[str] | None = None
 ) -> Loss:
-    """Return the loss of a name, which has one value for each point.
+    """Return the loss of this name, as a function that returns one value for each point.
 
     ``name`` is one of `LOSSES`, or the path of a function or a class. ``args`` are its arguments;
-    those of a torch class may have lists in place of tensors. ``listed`` are the only modules that
-    a path may lead into, as in `own_function`.
+    a torch class also takes lists in place of tensors. If ``listed`` is given, a path must lead
+    into one of these modules, as in `own_function`.
 
     Raises
     ------
     ParameterError
-        If there is no loss of that name, or it does not take the arguments.
+        If there is no loss of this name, or it does not take the arguments.
 
     Examples
     --------
@@ -234,8 +256,8 @@ def make_loss(
         require_arguments("loss_args", args, of=LOSSES[name], name=name)
         with refusing("loss_args", f"must make a loss {name} ({{}})", str(dict(args))):
             tensors = {key: _tensor(value) for key, value in args.items()}
-            made = partial(LOSSES[name], **tensors)()
-        return per_point_loss(made)
+            named = partial(LOSSES[name], **tensors)()
+        return per_point_loss(named)
     loss = own_function(name, argument="loss", listed=listed)
     require_arguments("loss_args", args, of=loss, name=name)
     if inspect.isclass(loss):
@@ -245,23 +267,21 @@ def make_loss(
 
 
 def _require_loss(function: OwnFunction, name: str, args: Mapping[str, Json]) -> None:
-    """Refuse a function that cannot be called with outputs and targets."""
+    """Raise `ParameterError` if a function cannot be called with an output and a target."""
     try:
         inspect.signature(function).bind(None, None, **args)
     except TypeError as error:
-        rule = (
-            "must be a function (output, target) -> losses, or a class that makes such a function"
-        )
-        rule += f" ({error})"
-        raise ParameterError("loss", rule, name) from None
+        rule = "must be a function (output, target) -> losses, or a class that makes such a"
+        raise ParameterError("loss", f"{rule} function ({error})", name) from None
     except ValueError:  # a callable of C has no signature
         pass
 
 
 def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:
-    """Return the name or path by which `make_loss` makes ``loss``, and the arguments.
+    """Return the name or path from which `make_loss` makes this loss, and the arguments.
 
-    A lambda, a `functools.partial` or an object of the user's class has no name: None is returned.
+    Return None for a loss without a name: a lambda, a `functools.partial`, or an object of the
+    user's class.
 
     Examples
     --------
@@ -282,18 +302,17 @@ def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:
 
 
 def _arguments_of(loss: nn.Module) -> dict[str, Json]:
-    """Return the arguments with which one of torch's losses was made, without its defaults."""
-    found: dict[str, Json] = {}
+    """Return the arguments of a torch loss that differ from their defaults."""
+    args: dict[str, Json] = {}
     for name, parameter in inspect.signature(type(loss)).parameters.items():
         if name not in _DEPRECATED:
             value = getattr(loss, name)
             if isinstance(value, Tensor):
-                found[name] = value.tolist()
+                args[name] = value.tolist()
             elif value != parameter.default:
-                found[name] = value
-    return found
+                args[name] = value
+    return args
 
 
 def _tensor(value: Json) -> object:
-    """Return a list of numbers as a tensor, and anything else as it is."""
     return torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value

@@ -1,4 +1,8 @@
-"""`Model`: one neural network to train, what its training needs, its parameters as a vector."""
+"""A model: a neural network to train, its data, loss and optimizer, its parameters as a vector.
+
+The end of the file compares modules by their structure, so that a run checks and copies one module
+for all models that differ only in their weights.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from seqgc.errors import ParameterError, require_int, require_name, require_number
+from seqgc.models.datasets import PointDataset, require_points
+from seqgc.models.evaluation import Validation
 from seqgc.models.losses import Loss, make_loss, per_point_loss
-from seqgc.models.points import PointDataset, require_points
 from seqgc.models.precision import Autocast, require_autocast
 from seqgc.models.results import ResultLayout
-from seqgc.models.validation import Validation
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.wire import Json
 
@@ -34,23 +38,22 @@ __all__ = [
     "ParameterVector",
     "Recipe",
     "SchedulerFactory",
-    "form_of",
+    "distinct_models",
     "has_hooks",
-    "one_of_each",
+    "structure_of",
     "with_shared_modules",
 ]
 
 _ARGS: Final = ("module_args", "data_args", "loss_args")
 OptimizerFactory: TypeAlias = Callable[..., Optimizer]
-"""``(parameters) -> optimizer``, or ``(named_parameters) -> optimizer`` of pairs (name, parameter).
-"""
+"""``parameters -> optimizer``, or ``named_parameters -> optimizer`` for pairs (name, parameter)."""
 SchedulerFactory: TypeAlias = Callable[[Optimizer], LRScheduler]
 Clipping: TypeAlias = Literal["norm", "value"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Objective:
-    """What a worker needs of a `Model`: its loss, point by point, as a function of the weights."""
+    """The part of a `Model` that a worker needs to compute losses and gradients."""
 
     name: str
     module: nn.Module
@@ -62,17 +65,17 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recipe:
-    """The names from which functions, which are sent no code, rebuild a model.
+    """The names from which a cloud function rebuilds a model, since no code is sent to it.
 
-    ``module_args``, ``data_args`` and ``loss_args`` are the arguments of the functions or classes
-    that the names stand for. They are sent as JSON, and may hold text, finite numbers, booleans,
-    None, lists and dicts; tuples become lists. `seqgc.training.registered_model` makes models that
-    have a recipe, see `seqgc.models.factories`.
+    ``module``, ``data`` and ``loss`` name functions or classes; ``module_args``, ``data_args`` and
+    ``loss_args`` are their arguments. The arguments are sent as JSON: they may hold text, finite
+    numbers, booleans, None, lists and dicts, and tuples become lists.
+    `seqgc.training.registered_model` makes models that have a recipe.
 
     Raises
     ------
     ParameterError
-        If an argument holds any other value, or ``module_args`` has a ``seed``.
+        If an argument holds another value, or ``module_args`` has a ``seed``.
 
     Examples
     --------
@@ -90,19 +93,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in _ARGS:
-            given: object = getattr(self, name)
-            if not isinstance(given, Mapping):
-                raise ParameterError(name, "must be arguments by name, in a dict", given)
-            object.__setattr__(self, name, _as_json(name, given))
+            args: object = getattr(self, name)
+            if not isinstance(args, Mapping):
+                raise ParameterError(name, "must be a dict of arguments by name", args)
+            object.__setattr__(self, name, _as_json(name, args))
         if "seed" in self.module_args:
-            rule = "must leave seed out: a network is given the seed of its model"
+            rule = "must not have a seed: a network is drawn with the seed of its model"
             raise ParameterError("module_args", rule, self.module_args["seed"])
 
     @property
     def settings(self) -> dict[str, Json]:
         """The fields by name, without empty dicts of arguments."""
-        found: dict[str, Json] = {"module": self.module, "data": self.data, "loss": self.loss}
-        return found | {name: args for name in _ARGS if (args := getattr(self, name))}
+        names: dict[str, Json] = {"module": self.module, "data": self.data, "loss": self.loss}
+        return names | {name: args for name in _ARGS if (args := getattr(self, name))}
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
@@ -110,7 +113,7 @@ class Recipe:
 
 
 def _as_json(argument: str, value: object) -> Json:
-    """Return a value in the form that it has after it was sent as JSON, or refuse it."""
+    """Return a value as it is after it was sent as JSON, or raise `ParameterError`."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _as_json(argument, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -119,40 +122,60 @@ def _as_json(argument: str, value: object) -> Json:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    rule = "must hold only text, finite numbers, booleans, None, lists and tables by name"
+    rule = "must hold only text, finite numbers, booleans, None, lists and dicts with text keys"
     raise ParameterError(argument, rule, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """One network to train; the module given is the starting point, and is never changed.
+    """One network to train. The given module is the starting point, and is never changed.
 
-    ``module`` has trainable floating-point parameters, in the mode (``train`` or ``eval``) in which
-    it is to be trained. ``loss`` is ``(output, target) -> values``, one value per data point, or
-    ``(values, weights)`` for a mean of ``sum(values) / sum(weights)``; further axes are averaged. A
-    loss of `torch.nn` with a mean may be given as it is (see `seqgc.training.PointLoss`). It may
-    also be the name of a loss (``"cross-entropy"``, ``"mse"``) or a path, as in `registered_model`.
-    ``dataset`` is map-style: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs, outputs
-    and targets are tensors, or dictionaries, lists and tuples of tensors; ``module`` is called with
-    ``x``, as one argument. The trained model is evaluated on ``test_dataset`` (``dataset`` unless
-    given). ``optimizer`` is ``parameters -> torch.optim.Optimizer``; if it has an argument
-    ``named_parameters``, it is given a list of pairs (name, parameter) instead. It may leave out
-    parameters, which then keep their
-    values. ``scheduler``, if there is one, is
-    ``optimizer -> torch.optim.lr_scheduler.LRScheduler``, which is stepped once after each step of
-    the optimizer. Before that the decoded gradient is clipped, if ``gradient_clip_val`` says so: to
-    that norm over all parameters, or, by the algorithm ``"value"``, each element to that size.
-    ``validation`` says how good the model is meanwhile, and when it is stopped;
-    ``save_every_n_steps``, that its weights are kept after every so many steps. With ``autocast``
-    ``"bfloat16"`` forward and loss are computed under ``torch.autocast``, while weights, gradients
-    and the optimizer keep the run's precision, which is then float32. A step takes ``batch_size``
-    data points, in an order drawn by ``seed``. ``name`` tells the run's models apart; by their
-    ``recipe`` functions know them, and workers of other kinds need none.
+    Parameters
+    ----------
+    name
+        Name of the model, different from that of every other model of the run.
+    module
+        Network with trainable floating-point parameters, in the mode (``train`` or ``eval``) in
+        which it must be trained. It is called with ``x`` as its only argument.
+    loss
+        Function ``(output, target) -> values`` with one value for each data point, or
+        ``(output, target) -> (values, weights)`` for the mean ``sum(values) / sum(weights)``. All
+        axes but the first are averaged. A `torch.nn` loss that takes the mean is converted (see
+        `seqgc.training.PointLoss`). The name of a loss (``"cross-entropy"``, ``"mse"``) or a path
+        are also possible, as in `registered_model`.
+    dataset
+        Map-style dataset: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs, outputs and
+        targets are tensors, or dictionaries, lists and tuples of tensors.
+    optimizer
+        Function ``parameters -> torch.optim.Optimizer``. If it has an argument
+        ``named_parameters``, it is called with a list of pairs (name, parameter) instead.
+        Parameters that the optimizer does not hold keep their values.
+    batch_size
+        Number of data points in a step.
+    seed
+        Seed of the order of the data points.
+    test_dataset
+        Dataset on which the trained model is evaluated. Default: ``dataset``.
+    recipe
+        Names from which cloud functions rebuild the model. Other workers do not need it.
+    scheduler
+        Function ``optimizer -> torch.optim.lr_scheduler.LRScheduler``. The scheduler is stepped
+        once after each step of the optimizer.
+    gradient_clip_val, gradient_clip_algorithm
+        Limit to which the decoded gradient is clipped before each step: by ``"norm"``, the norm
+        over all parameters; by ``"value"``, each element.
+    validation
+        Rules for measuring the model during the run and for stopping it early.
+    save_every_n_steps
+        Number of steps after which the weights are saved each time.
+    autocast
+        With ``"bfloat16"``, forward pass and loss are computed under ``torch.autocast``. Weights,
+        gradients and the optimizer keep the run's precision, which must be float32.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule; the message says which, and what to do.
+        If an argument breaks its rule.
 
     Examples
     --------
@@ -173,7 +196,7 @@ class Model:
 
     name: str
     module: nn.Module
-    loss: Any  # a Loss or the name of one; a Loss once the model is made
+    loss: Any  # a Loss, or the name of a loss, which is replaced by the Loss
     dataset: PointDataset
     optimizer: OptimizerFactory
     batch_size: int
@@ -205,14 +228,12 @@ class Model:
         if self.test_dataset is not None:
             require_points("test_dataset", self.test_dataset)
         _check_module(self.module)
-        own = self.loss
-        object.__setattr__(
-            self, "loss", make_loss(own) if isinstance(own, str) else per_point_loss(own)
-        )
+        loss = make_loss(self.loss) if isinstance(self.loss, str) else per_point_loss(self.loss)
+        object.__setattr__(self, "loss", loss)
 
     @property
     def objective(self) -> Objective:
-        """The part of the model that workers are sent."""
+        """The part of the model that is sent to workers."""
         return Objective(
             name=self.name,
             module=self.module,
@@ -226,14 +247,11 @@ class Model:
 def _check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise ParameterError("module", "must be a torch.nn.Module", module)
-    _check_kind(module)
+    _require_copyable(module)
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ParameterError(
-                "module",
-                "must have a shape for every parameter",
-                name,
-                "call it on one batch first",
+                "module", "must have a shape for every parameter", name, "call it on a batch first"
             )
         if parameter.requires_grad and not parameter.is_floating_point():
             rule = "must have real floating-point parameters"
@@ -242,32 +260,32 @@ def _check_module(module: nn.Module) -> None:
         raise ParameterError("module", "must have a parameter that requires grad", repr(module))
 
 
-def _check_kind(module: nn.Module) -> None:
-    """Refuse modules that cannot be copied to a worker as they are."""
+def _require_copyable(module: nn.Module) -> None:
+    """Raise `ParameterError` if the module cannot be copied to a worker unchanged."""
     for name, part in module.named_modules():
         where = f"{name}: {type(part).__name__}" if name else type(part).__name__
         if isinstance(part, torch.jit.ScriptModule):
             rule = "must not be scripted or traced: such a module cannot be sent to a worker"
-            remedy = "give the module that was scripted or traced; export the trained one"
+            remedy = "train the original module, and script or trace it after the run"
             raise ParameterError("module", rule, where, remedy)
         for attribute, value in vars(part).items():
             if isinstance(value, Tensor) and not value.is_leaf:
                 raise ParameterError(
                     "module",
-                    "must not have a tensor as an attribute that was computed from its parameters: "
+                    "must not have an attribute that is a tensor computed from its parameters: "
                     "torch cannot copy it",
                     f"{where}, attribute {attribute!r}",
-                    "compute it in forward; in place of torch.nn.utils.weight_norm use "
+                    "compute it in forward; instead of torch.nn.utils.weight_norm use "
                     "torch.nn.utils.parametrizations.weight_norm",
                 )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
-            rule = "must have numbers in its parameters and buffers, and those on `meta` have none"
+            rule = "must not have parameters or buffers on the device `meta`, which holds no values"
             remedy = "make it without device='meta', or call module.to_empty(device='cpu') and "
             raise ParameterError("module", rule, name, f"{remedy}initialise it")
         if tensor.is_complex():
             rule = "must have real parameters and buffers: precision float32 and float64 are real"
-            remedy = "keep torch.view_as_real of it, and call torch.view_as_complex in forward"
+            remedy = "store torch.view_as_real of it, and call torch.view_as_complex in forward"
             raise ParameterError("module", rule, f"{name}: {tensor.dtype}", remedy)
 
 
@@ -278,9 +296,9 @@ class ParameterVector:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.names: Final = tuple(name for name, _ in trained)
-        self.tensors: Final = tuple(p for _, p in trained)
+        trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.names: Final = tuple(name for name, _ in trainable)
+        self.tensors: Final = tuple(p for _, p in trainable)
         self.size: Final = sum(p.numel() for p in self.tensors)
         self.layout: Final = ResultLayout([p.numel() for p in self.tensors])
 
@@ -291,23 +309,23 @@ class ParameterVector:
         return vector
 
     def write(self, vector: FloatArray) -> None:
-        """Overwrite the parameters with ``vector`` (size,); the one copy that this costs."""
+        """Overwrite the parameters with ``vector`` (size,)."""
         for p, piece in self._pieces(vector):
-            # Through numpy's view: any strides, any read-only source, no temporary.
+            # A numpy view takes any strides and a read-only source, without a temporary array.
             p.detach().numpy()[...] = piece.reshape(p.shape)
 
     def set_gradient(self, vector: FloatArray, received: BoolArray) -> None:
-        """Make ``vector`` (size,), which must be writable, the parameters' gradient, uncopied.
+        """Make the writable ``vector`` (size,) the parameters' gradient, without a copy.
 
-        Tensors for which ``received`` (K,) is False get no gradient: torch's optimizers skip them.
+        Tensors for which ``received`` (K,) is False get no gradient, so that optimizers skip them.
         """
         for (p, piece), has_gradient in zip(self._pieces(vector), received, strict=True):
             p.grad = torch.from_numpy(piece).view(p.shape) if has_gradient else None
 
     def read_gradient(self, out: FloatArray) -> list[bool]:
-        """Write the parameters' gradient into ``out`` (size,), zeros where there is none.
+        """Write the parameters' gradient, or zeros if there is none, into ``out`` (size,).
 
-        Returns a list (K,) that is True for the tensors that have a gradient.
+        Return a list (K,) that is True for the tensors that have a gradient.
         """
         gradients = [p.grad for p in self.tensors]
         dense = map(_dense, self.tensors, gradients)
@@ -315,7 +333,6 @@ class ParameterVector:
         return [gradient is not None for gradient in gradients]
 
     def clear_gradient(self) -> None:
-        """Forget the parameters' gradient."""
         for p in self.tensors:
             p.grad = None
 
@@ -333,78 +350,82 @@ def _dense(parameter: Tensor, gradient: Tensor | None) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-Contents = dict[int, tuple[Tensor, str]]  # by identity, with the tensor, so that it stays alive
+_Digests = dict[int, tuple[Tensor, str]]  # by id; the tensor is kept, so that its id stays in use
 
 
-def form_of(thing: object, contents: Contents | None = None) -> bytes | None:
-    """Return the form of a module, or of anything else; None if it cannot be told.
+def structure_of(value: object, digests: _Digests | None = None) -> bytes | None:
+    """Return a digest of a module, or of any other object, without its trainable weights.
 
-    ``contents`` remembers the tensors that have been read, for things that may share them.
+    Modules with the same digest differ at most in their trainable weights. Return None if the
+    object cannot be pickled, and hence not be compared. ``digests`` caches the digests of tensors
+    that several objects share.
 
     Examples
     --------
-    >>> make = torch.nn.Linear
-    >>> form_of(make(2, 1)) == form_of(make(2, 1)), form_of(make(2, 1)) == form_of(make(3, 1))
+    >>> one, same, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1), torch.nn.Linear(3, 1)
+    >>> structure_of(one) == structure_of(same), structure_of(one) == structure_of(other)
     (True, False)
     """
     out = io.BytesIO()
     try:
-        _FormPickler(out, {} if contents is None else contents).dump(thing)
-    except Exception:  # whatever classes of one's own raise: then it is like no other
+        _StructurePickler(out, {} if digests is None else digests).dump(value)
+    except Exception:  # the user's classes may raise anything
         return None
     return xxhash.xxh3_128_digest(out.getbuffer())
 
 
-def one_of_each(models: Iterable[Model]) -> list[Model]:
-    """Return the first model of each form, loss, data and autocast; all of forms untold."""
-    found, contents = dict[object, Model](), Contents()
+def distinct_models(models: Iterable[Model]) -> list[Model]:
+    """Return one model of each structure, loss, dataset and autocast.
+
+    Models whose module or loss cannot be compared are all returned.
+    """
+    distinct, digests = dict[object, Model](), _Digests()
     for model in models:
-        form, loss = form_of(model.module, contents), form_of(model.loss, contents)
-        told = form is not None and loss is not None
-        kind = form, loss, id(model.dataset), id(model.test_dataset), model.autocast
-        found.setdefault(kind if told else id(model), model)
-    return list(found.values())
+        structure, loss = structure_of(model.module, digests), structure_of(model.loss, digests)
+        key = structure, loss, id(model.dataset), id(model.test_dataset), model.autocast
+        distinct.setdefault(id(model) if None in key else key, model)
+    return list(distinct.values())
 
 
 def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
-    """Return the objectives, those of one form with one module: the first's, weights and all."""
-    all_, contents, first = list(objectives), Contents(), dict[bytes, nn.Module]()
+    """Return the objectives with one module for each structure: the first, with its weights."""
+    all_, digests, first = list(objectives), _Digests(), dict[bytes, nn.Module]()
     modules = {id(each.module): each.module for each in all_}
     for key, module in modules.items():
-        if (form := form_of(module, contents)) is not None:
-            modules[key] = first.setdefault(form, module)
+        if (structure := structure_of(module, digests)) is not None:
+            modules[key] = first.setdefault(structure, module)
     return tuple(replace(each, module=modules[id(each.module)]) for each in all_)
 
 
 def has_hooks(tensor: Tensor) -> bool:
-    """Say whether something is called with the tensor's gradient; copies and pickles have none."""
+    """Return True if the tensor's gradient has hooks, which its copies and pickles lose."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-class _FormPickler(pickle.Pickler):
-    """Writes what a tensor is in place of the tensor."""
+class _StructurePickler(pickle.Pickler):
+    """A pickler that writes a description of each tensor instead of its values."""
 
-    def __init__(self, out: io.BytesIO, contents: Contents) -> None:
+    def __init__(self, out: io.BytesIO, digests: _Digests) -> None:
         super().__init__(out)
-        self._contents: Final = contents
-        self._seen: Final[dict[int, Tensor]] = {}  # by storage; kept, so that no number comes twice
+        self._digests: Final = digests
+        self._tensors: Final[dict[int, Tensor]] = {}  # by address; kept, so that each stays in use
 
     def persistent_id(self, obj: object) -> object:
         if not isinstance(obj, Tensor):
             return None
         if obj.__dict__ or has_hooks(obj):
-            raise ValueError("a tensor with attributes or hooks of its own")
-        at = obj.untyped_storage().data_ptr()
-        self._seen.setdefault(at, obj)
-        about = (type(obj), obj.dtype, tuple(obj.shape), obj.stride(), obj.requires_grad)
-        # Tied parameters, and views of one another, are such in every module of a form.
-        place = list(self._seen).index(at), obj.storage_offset()
+            raise ValueError("a tensor with attributes or hooks")
+        address = obj.untyped_storage().data_ptr()
+        self._tensors.setdefault(address, obj)
+        kind = (type(obj), obj.dtype, tuple(obj.shape), obj.stride(), obj.requires_grad)
+        # Tied parameters and views of one tensor have the same number of a storage.
+        place = list(self._tensors).index(address), obj.storage_offset()
         trainable = isinstance(obj, nn.Parameter) and obj.requires_grad
-        return (*map(str, about), place, "" if trainable else self._content(obj))
+        return (*map(str, kind), place, "" if trainable else self._digest(obj))
 
-    def _content(self, tensor: Tensor) -> str:
-        if id(tensor) not in self._contents:
+    def _digest(self, tensor: Tensor) -> str:
+        if id(tensor) not in self._digests:
             data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest = xxhash.xxh3_128_hexdigest(data.numpy().data)
-            self._contents[id(tensor)] = tensor, digest
-        return self._contents[id(tensor)][1]
+            self._digests[id(tensor)] = tensor, digest
+        return self._digests[id(tensor)][1]

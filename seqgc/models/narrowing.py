@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from seqgc.errors import ParameterError, reraise_stop
 from seqgc.models.compute import LocalModule
+from seqgc.models.datasets import collate, leaves_of, stacked
 from seqgc.models.model import Model
-from seqgc.models.points import collate, leaves_of, stacked
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import FloatArray
 

@@ -1,4 +1,9 @@
-"""The optimizer's step of one model, and its state between steps."""
+"""The optimizer of one model: its steps, its learning-rate scheduler, its state in checkpoints.
+
+`Stepper` clips gradients, takes steps and saves the state. The functions after it check optimizers
+and schedulers before a run. `require_additive` checks that an optimizer can apply a gradient part
+by part, as stale updates need it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ _NAMED: Final = "named_parameters"
 
 
 class Stepper:
-    """A model's optimizer and learning-rate scheduler, over ``parameters``."""
+    """The optimizer and the learning-rate scheduler of a model, over ``parameters``."""
 
     def __init__(self, model: Model, parameters: ParameterVector) -> None:
         self._model, self._parameters = model, parameters
@@ -32,20 +37,20 @@ class Stepper:
         self._scheduler = _make_scheduler(model, self._optimizer)
 
     def require_steps(self, steps: int) -> None:
-        """Refuse a schedule that is over before so many steps."""
+        """Raise `ParameterError` if the schedule of the learning rate ends before ``steps``."""
         last = getattr(self._scheduler, "total_steps", None)
         if last is not None and last < steps:
             rule = f"must last for the {steps} steps of the run"
             raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
 
     def set(self, result: ModelResult) -> None:
-        """Set the gradient that `move` follows to that of ``result``, which must be writable."""
+        """Set the gradient for `move` to that of ``result``, which must be writable."""
         self._parameters.set_gradient(result.gradient, result.received)
 
     def clip(self, result: ModelResult) -> dict[str, float]:
-        """Clip the gradient of ``result``, and `set` it.
+        """Set the gradient for `move` to that of ``result``, clipped by the model's limit.
 
-        If it is clipped by its norm, the ``gradient_norm`` from before is returned.
+        Return the ``gradient_norm`` before clipping if the gradient is clipped by its norm.
         """
         self.set(result)
         limit = self._model.gradient_clip_val
@@ -57,24 +62,24 @@ class Stepper:
         return {"gradient_norm": float(clip_grad_norm_(self._parameters.tensors, limit))}
 
     def move(self) -> None:
-        """Let the optimizer change the weights."""
+        """Change the weights by one step of the optimizer."""
         self._optimizer.step()
         self._parameters.clear_gradient()
 
     def end(self) -> dict[str, float]:
-        """End a step: the scheduler follows. Returns the learning rate ``lr`` that it had."""
-        about = {"lr": float(self._optimizer.param_groups[0]["lr"])}
+        """End a step by stepping the scheduler, and return the step's learning rate ``lr``."""
+        metrics = {"lr": float(self._optimizer.param_groups[0]["lr"])}
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step()
-        return about
+        return metrics
 
     def validated(self, monitored: float) -> None:
-        """Let a scheduler that follows a metric, if it is one, know that metric's new value."""
+        """Pass the new value of the monitored metric to a scheduler that depends on it."""
         if isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step(monitored)
 
     def snapshot(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return the optimizer's and the scheduler's state: as JSON, and the tensors it names."""
+        """Return the state of optimizer and scheduler: as JSON, and the tensors that it names."""
         tensors: dict[str, torch.Tensor] = {}
         packed = {"optimizer": pack(self._optimizer.state_dict(), tensors, name="optimizer")}
         if self._scheduler is not None:
@@ -82,18 +87,17 @@ class Stepper:
         return json.dumps(packed), tensors
 
     def restore(self, settings: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Be as the stepper of which this is a snapshot."""
+        """Load the state that `snapshot` returned."""
         packed = json.loads(settings)
         state = unpack(packed["optimizer"], tensors)
         self._optimizer.load_state_dict(cast("dict[str, object]", state))
-        _keep_formats(self._optimizer, state)
+        _restore_dtypes(self._optimizer, state)
         if self._scheduler is not None:
             state = unpack(packed["scheduler"], tensors)
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
 
 
 def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
-    """Return the model's scheduler of that optimizer's learning rate, if it has one."""
     if model.scheduler is None:
         return None
     rule = "must make a learning-rate scheduler of the model's optimizer ({})"
@@ -104,7 +108,7 @@ def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
         remedy = "e.g. functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)"
         raise ParameterError("scheduler", rule, scheduler, remedy)
     if isinstance(scheduler, ReduceLROnPlateau) and model.validation is None:
-        rule = "must not follow a metric where there is no validation"
+        rule = "must not depend on a metric if the model has no validation"
         raise ParameterError("scheduler", rule, type(scheduler).__name__, "give a `validation`")
     _require_storable("scheduler", scheduler)
     return scheduler
@@ -113,14 +117,14 @@ def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:
 def call_optimizer_factory(
     factory: OptimizerFactory, parameters: Sequence[tuple[str, nn.Parameter]]
 ) -> object:
-    """Call an optimizer factory, and return what it makes.
+    """Call an optimizer factory with the pairs (name, parameter), and return its result.
 
-    ``parameters`` are pairs (name, parameter). A factory that has an argument ``named_parameters``
-    is called with a list of these pairs, and any other factory with a list of the parameters.
+    A factory with an argument ``named_parameters`` is called with a list of the pairs, any other
+    factory with a list of the parameters.
     """
     try:
         takes_names = _NAMED in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # a callable of C has no signature
+    except (TypeError, ValueError):  # a callable written in C has no signature
         takes_names = False
     if takes_names:
         return factory(**{_NAMED: list(parameters)})
@@ -128,7 +132,7 @@ def call_optimizer_factory(
 
 
 def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
-    """Return the model's optimizer over ``parameters``, if it steps from one gradient."""
+    """Return the model's optimizer over ``parameters``, or raise if a run cannot use it."""
     rule = "must make an optimizer of the model's parameters ({})"
     with refusing("optimizer", rule, repr(model.optimizer)):
         named = list(zip(parameters.names, parameters.tensors, strict=True))
@@ -137,7 +141,7 @@ def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
         rule = "must be a factory, parameters -> torch.optim.Optimizer"
         remedy = "e.g. functools.partial(torch.optim.SGD, lr=0.1)"
         raise ParameterError("optimizer", rule, optimizer, remedy)
-    _require_given(optimizer, parameters, model)
+    _require_own_parameters(optimizer, parameters, model)
     if isinstance(optimizer, torch.optim.SparseAdam):
         rule = "must take dense gradients, since workers' results are combined as dense vectors"
         remedy = "use torch.optim.Adam, which also moves rows that a batch does not use"
@@ -147,7 +151,7 @@ def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
         raise ParameterError(
             "optimizer",
             "must step from one gradient, not from a closure that computes the loss again: "
-            "gradients come from the workers, one a job",
+            "the workers return one gradient for each step",
             type(optimizer).__name__,
             "use a first-order optimizer, e.g. torch.optim.SGD or torch.optim.Adam",
         )
@@ -155,11 +159,13 @@ def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
     return optimizer
 
 
-def _require_given(optimizer: Optimizer, parameters: ParameterVector, model: Model) -> None:
-    """Refuse an optimizer that holds other parameters than the given ones; it may hold fewer."""
-    given = set(map(id, parameters.tensors))
+def _require_own_parameters(
+    optimizer: Optimizer, parameters: ParameterVector, model: Model
+) -> None:
+    """Raise `ParameterError` if the optimizer holds parameters that its factory was not given."""
+    ids = set(map(id, parameters.tensors))
     held = [each for group in optimizer.param_groups for each in group["params"]]
-    foreign = [each for each in held if id(each) not in given]
+    foreign = [each for each in held if id(each) not in ids]
     if foreign:
         named = ((name, each) for name, each in model.module.named_parameters())
         names = [name for name, each in named if any(each is other for other in foreign)]
@@ -174,30 +180,29 @@ def _require_given(optimizer: Optimizer, parameters: ParameterVector, model: Mod
         )
 
 
-def _keep_formats(optimizer: Optimizer, saved: object) -> None:
-    """Give each tensor of its state the format that it had when it was saved.
+def _restore_dtypes(optimizer: Optimizer, saved: object) -> None:
+    """Give each tensor of the optimizer's state the dtype with which it was saved.
 
-    `Optimizer.load_state_dict` casts all but ``step`` to the format of their parameter.
+    `Optimizer.load_state_dict` casts all tensors but ``step`` to the dtype of their parameter.
     """
     match saved:
         case {"state": dict(states), "param_groups": list(groups)}:
             names = [name for group in groups for name in group["params"]]
-            own = [each for group in optimizer.param_groups for each in group["params"]]
-            for name, parameter in zip(names, own, strict=True):
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            for name, parameter in zip(names, parameters, strict=True):
                 if name in states and parameter in optimizer.state:
-                    loaded = _in_format(optimizer.state[parameter], states[name])
-                    optimizer.state[parameter] = loaded
+                    state = _with_saved_dtype(optimizer.state[parameter], states[name])
+                    optimizer.state[parameter] = state
 
 
-def _in_format(loaded: object, saved: object) -> object:
-    """Return what was loaded, its tensors as they were saved if their format was another one."""
+def _with_saved_dtype(loaded: object, saved: object) -> object:
     match loaded, saved:
         case torch.Tensor(), torch.Tensor() if loaded.dtype != saved.dtype:
             return saved.to(loaded.device)
         case dict(), dict():
-            return {k: _in_format(each, saved.get(k)) for k, each in loaded.items()}
+            return {k: _with_saved_dtype(each, saved.get(k)) for k, each in loaded.items()}
         case list() | tuple(), list() | tuple() if len(loaded) == len(saved):
-            values = [_in_format(*both) for both in zip(loaded, saved, strict=True)]
+            values = [_with_saved_dtype(*both) for both in zip(loaded, saved, strict=True)]
             return tuple(values) if isinstance(loaded, tuple) else values
     return loaded
 
@@ -207,11 +212,14 @@ def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
         pack(thing.state_dict(), {}, name=name)
 
 
-_SLACK: Final = 1e-6  # relative to what a step moves; rounding is far below, weight decay far above
+_TOLERANCE: Final = 1e-6  # relative to a step; rounding is far below, weight decay far above
 
 
 def require_additive(models: Sequence[Model], *, remedy: str) -> None:
-    """Refuse a model that cannot take a step part by part, with `ParameterError` and a remedy.
+    """Raise `ParameterError` for a model that cannot apply a gradient part by part.
+
+    The parts of a gradient, one step each, must move the weights as one step with their sum does.
+    ``remedy`` goes into the message.
 
     Examples
     --------
@@ -222,31 +230,31 @@ def require_additive(models: Sequence[Model], *, remedy: str) -> None:
     ...
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `optimizer` must make of parts, ... got 'Adam' (take SGD)
+    seqgc.errors.ParameterError: `optimizer` must move weights ... got 'Adam' (take SGD)
     """
     for model in models:
         if model.gradient_clip_val is not None:
-            rule = "must be left out where each part of a gradient is applied as it comes"
+            rule = "must be left out if each part of a gradient is applied when it arrives"
             raise ParameterError("gradient_clip_val", rule, model.gradient_clip_val, remedy)
         with refusing("optimizer", "must take a step ({})", repr(model.optimizer)):
-            name, at_once = _moved(model, [3.0])
-            _, in_parts = _moved(model, [1.0, 2.0])
+            name, at_once = _displacements(model, [3.0])
+            _, in_parts = _displacements(model, [1.0, 2.0])
         largest = max(float(each.abs().max()) for each in at_once)
         for one, other in zip(at_once, in_parts, strict=True):
-            if not torch.allclose(one, other, rtol=0, atol=_SLACK * largest + 1e-14):
-                rule = "must make of parts, one by one, the step of their sum, as plain SGD does"
+            if not torch.allclose(one, other, rtol=0, atol=_TOLERANCE * largest + 1e-14):
+                rule = "must move weights by parts of a gradient as by their sum, like plain SGD"
                 raise ParameterError("optimizer", rule, name, remedy)
 
 
-def _moved(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Tensor]]:
-    """Return the optimizer's name, and how far these gradients move parameters of a model's forms.
+def _displacements(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Tensor]]:
+    """Return the optimizer's name, and the change of small parameters after one step each.
 
-    Each is a step; of every parameter there are a few numbers, all alike, as gradients' are.
+    The parameters have the model's shapes, cut down to 2 along each axis; each is filled with 1,
+    and each gradient with the same number.
     """
-    forms = {tuple(min(2, d) for d in p.shape) for p in ParameterVector(model.module).tensors}
-    parameters = [nn.Parameter(torch.ones(form, dtype=torch.float64)) for form in sorted(forms)]
-    make: OptimizerFactory = model.optimizer
-    optimizer = make(parameters)
+    shapes = {tuple(min(2, d) for d in p.shape) for p in ParameterVector(model.module).tensors}
+    parameters = [nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in sorted(shapes)]
+    optimizer = model.optimizer(parameters)
     for gradient in gradients:
         for parameter in parameters:
             parameter.grad = torch.full_like(parameter, gradient)

@@ -1,4 +1,4 @@
-"""Number formats of weights and results, and bfloat16 autocast."""
+"""The floating-point formats in which models are computed: the precision, and autocast."""
 
 from __future__ import annotations
 
@@ -26,24 +26,17 @@ def autocasting(autocast: Autocast) -> AbstractContextManager[object]:
 
 
 def require_autocast(autocast: Autocast, *, precision: str | None = None) -> None:
-    """Refuse a name that is none, a precision that is not cast, a torch that cannot do it here.
-
-    Raises
-    ------
-    ParameterError
-        Naming the rule.
-    """
+    """Raise `ParameterError` if autocast is unknown, or unusable with this precision or machine."""
     if autocast not in get_args(Autocast):
-        raise ParameterError(
-            "autocast", f"must be one of {', '.join(get_args(Autocast))}", autocast
-        )
+        rule = f"must be one of {', '.join(get_args(Autocast))}"
+        raise ParameterError("autocast", rule, autocast)
     if autocast == "off":
         return
     if precision == "float64":
-        rule = "must be off where the precision is float64, which torch's autocast leaves as it is"
+        rule = "must be off with precision float64, because torch's autocast ignores float64"
         raise ParameterError("autocast", rule, autocast, "take precision float32")
     one = torch.ones(2, 2)
-    with refusing("autocast", "must be what torch can do on this processor ({})", autocast):
+    with refusing("autocast", "must be supported by torch on this processor ({})", autocast):
         with autocasting(autocast):
             dtype = (one @ one).dtype
         if dtype != torch.bfloat16:
@@ -56,7 +49,7 @@ Precision: TypeAlias = Literal["float32", "float64"]
 
 
 def torch_dtype(precision: Precision) -> torch.dtype:
-    """Return the dtype of the name; ParameterError for any other name."""
+    """Return the dtype of this name, or raise `ParameterError`."""
     if precision not in _DTYPES:
         raise ParameterError("precision", f"must be one of {', '.join(_DTYPES)}", precision)
     return _DTYPES[precision]

@@ -1,4 +1,4 @@
-"""Data and networks to try things out on: real handwritten digits, and three architectures."""
+"""Data and networks for first experiments: handwritten digits, and three architectures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MODULES", "Split", "digits"]
 
 
 class Split(NamedTuple):
-    """A dataset's points for training and for testing."""
+    """A dataset in two parts, for training and for testing."""
 
     train: TensorDataset
     test: TensorDataset
@@ -27,8 +27,9 @@ class Split(NamedTuple):
 def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     """Return scikit-learn's 1797 handwritten digits: x (1, 8, 8) in [0, 1], y in 0 ... 9.
 
-    Every digit has its share in both parts. The data are inside scikit-learn (E. Alpaydin and
-    C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998).
+    Each digit is split by the same ``test_fraction``. The data come with scikit-learn (E. Alpaydin
+    and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
+    1998).
 
     Raises
     ------
@@ -92,6 +93,6 @@ MODULES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
 )
 """Networks by name: ``digits-cnn`` and ``mlp`` take (1, 8, 8) inputs, ``paper-cnn`` (1, 28, 28).
 
-``digits-cnn`` and ``mlp`` have an argument ``width``: the number of channels of the first layer, or
+``digits-cnn`` and ``mlp`` have an argument ``width``: the number of channels of the first layer or
 of hidden units.
 """

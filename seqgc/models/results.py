@@ -1,29 +1,28 @@
 """Layout of a model's result: a gradient, and the few numbers that training needs next to it.
 
-A result is a sum over data points, and so is each of its numbers, so that a code can combine
-results without knowing what they mean. For a model of P parameters in K tensors a result holds, in
-order:
+Each number of a result is a sum over data points, so that a code can combine results without
+knowing their meaning. For a model of P parameters in K tensors a result holds, in this order:
 
 ====================  =====================================================================
-gradient (P)          ``sum_p c[p] * grad v[p]``, ``v[p]`` being the loss of point p
+gradient (P)          ``sum_p c[p] * grad v[p]``, where ``v[p]`` is the loss of point p
 loss (1)              ``sum_p c[p] * v[p]``
-weight (3)            ``sum_p c[p] * w[p]``, ``w[p]`` being the weight of point p in the mean
-points (3)            ``sum_p c[p]``, which is the weight if every ``w[p]`` is 1
+weight (3)            ``sum_p c[p] * w[p]``, where ``w[p]`` is the weight of point p in the mean
+points (3)            ``sum_p c[p]``; equal to the weight if every ``w[p]`` is 1
 tensors (K)           1 if the tensor received a gradient, else 0
 ====================  =====================================================================
 
 The coefficients ``c`` contain the division by the batch size, so gradient and loss are means over
-the batch. A loss with weights has the mean ``sum v / sum w`` instead, as torch's cross-entropy
-does: training divides gradient and loss by ``weight / points``. If all weights are 1, this quotient
-is exactly 1, because its two numbers then have the same bits through every sum.
+the batch. If a loss has weights, its mean is ``sum v / sum w``, as in torch's cross-entropy.
+Training therefore divides gradient and loss by ``weight / points``. If all weights are 1, this
+quotient is exactly 1, because both numbers have the same bits in every sum.
 
-Weight and points are stored as three numbers each, of which the first two have 8 significant bits.
-A 16 bit payload rounds such numbers to themselves, so that the quotient is as exact as in 32 bits.
+Weight and points are stored as three numbers each. The first two have 8 significant bits, which a
+16 bit payload keeps, so that the quotient is as exact as in 32 bits.
 
-The last K numbers are marks, not sums: they are never negative, and the master adds them with
+The last K numbers are marks, not sums. They are never negative, and the master adds them with
 weights that are not negative either (`seqgc.ports.ResultForm`). A mark is above 0 if any chunk of
-the job gave its tensor a gradient. PyTorch leaves ``p.grad = None`` for any other tensor, and an
-optimizer then skips it.
+the job gave its tensor a gradient. For all other tensors PyTorch leaves ``p.grad = None``, and an
+optimizer skips them.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SPLITTER: Final = 2.0 ** (53 - 8) + 1  # 8: bits of bfloat16, the shortest payl
 
 
 class ResultLayout:
-    """The positions of the numbers in a result of a model whose tensors have these ``sizes``.
+    """The positions of the numbers in a result of a model whose tensors have the given ``sizes``.
 
     Examples
     --------
@@ -63,7 +62,7 @@ class ResultLayout:
         parameters = sum(sizes)
         self.parameters: Final = parameters
         self.pieces: Final = (parameters, 1, 2 * _DIGITS, len(sizes))
-        """The lengths of gradient, loss, weight and points, marks (`WeightedPoints.pieces`)."""
+        """The lengths of the gradient, the loss, weight and points, and the marks."""
         self.size: Final = sum(self.pieces)
         self.marks: Final = slice(self.size - len(sizes), self.size)
         """The positions of the marks."""
@@ -78,10 +77,10 @@ class ResultLayout:
         points: float,
         received: Sequence[bool],
     ) -> None:
-        """Write the numbers behind the gradient into a ``result`` (size,) that has its gradient."""
-        number = _digits(points)
-        of_weights = number if weight == points else _digits(weight)
-        result[self.parameters : self.marks.start] = loss, *of_weights, *number
+        """Write the numbers that follow the gradient into ``result`` (size,)."""
+        points_parts = _split(points)
+        weight_parts = points_parts if weight == points else _split(weight)
+        result[self.parameters : self.marks.start] = loss, *weight_parts, *points_parts
         result[self.marks] = 1 if all(received) else received
 
     def read(self, result: FloatArray) -> ModelResult:
@@ -91,17 +90,17 @@ class ResultLayout:
         loss, weight, points = numbers[0], numbers[1 : 1 + _DIGITS], numbers[1 + _DIGITS :]
         sums = LossSums(loss=float(loss), weight=math.fsum(weight), points=math.fsum(points))
         gradient = result[:first]
-        if sums.divisor not in (0.0, 1.0):  # 0: no point counts, and the gradient is 0 as well
+        if sums.divisor not in (0.0, 1.0):  # if it is 0, no point counts, and the gradient is 0
             gradient = gradient / gradient.dtype.type(sums.divisor)
         # A 16 bit payload may round a mark to 0 next to a weight that is 2**40 times larger.
-        with_numbers = np.logical_or.reduceat(result[:first] != 0, self._starts)
-        received = (result[self.marks] > 0) | with_numbers
+        has_numbers = np.logical_or.reduceat(result[:first] != 0, self._starts)
+        received = (result[self.marks] > 0) | has_numbers
         return ModelResult(gradient=gradient, sums=sums, received=received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSums:
-    """The sums over data points from which a mean loss is computed."""
+    """The sums over data points from which the mean loss is computed."""
 
     loss: float
     weight: float
@@ -109,7 +108,7 @@ class LossSums:
 
     @property
     def divisor(self) -> float:
-        """The number that turns a mean over the points into a mean over their weights."""
+        """The divisor that turns a mean over points into a mean over their weights."""
         return self.weight / self.points if self.points else 1.0
 
     @property
@@ -137,8 +136,8 @@ class LossSums:
 class ModelResult:
     """A decoded result of one model.
 
-    ``gradient`` (P,) is that of the mean loss. ``received`` (K,) says which tensors have a
-    gradient.
+    ``gradient`` (P,) is the gradient of the mean loss. ``received`` (K,) is True for the tensors
+    that have a gradient.
     """
 
     gradient: FloatArray
@@ -147,16 +146,13 @@ class ModelResult:
 
     @property
     def is_finite(self) -> bool:
-        """True if the gradient and all sums are finite.
-
-        The mean of the loss may be NaN all the same, if no point has a weight.
-        """
+        """True if the gradient and all sums are finite; the mean loss may still be NaN."""
         sums = self.sums.loss, self.sums.weight, self.sums.points
         return bool(np.isfinite(self.gradient).all()) and all(map(math.isfinite, sums))
 
 
-def _digits(value: float) -> tuple[float, float, float]:
-    """Return three numbers that add up to ``value``; the first two have 8 significant bits.
+def _split(value: float) -> tuple[float, float, float]:
+    """Split ``value`` into three numbers, of which the first two have 8 significant bits.
 
     Multiplication by a power of two plus 1, and subtraction, round off the lower bits of a float
     (Dekker 1971, section 5).

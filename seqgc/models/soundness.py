@@ -43,10 +43,10 @@ from torch.utils.data import Dataset, Subset
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
+from seqgc.models.datasets import PointDataset, collate, leaves_of
 from seqgc.models.evaluation import evaluate
 from seqgc.models.model import Model, has_hooks
 from seqgc.models.narrowing import require_distinct
-from seqgc.models.points import PointDataset, collate, leaves_of
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.models.trial import ModelTrial, TrialSum
 from seqgc.ports import FloatArray, IntArray

@@ -20,12 +20,12 @@ from seqgc.models.factories import factories_of
 from seqgc.models.model import Model
 from seqgc.models.optimizers import call_optimizer_factory
 from seqgc.models.provenance import (
-    code,
-    described,
+    code_digest,
+    describe,
     differences,
     digest,
     digest_tensors,
-    plain,
+    plain_text,
     versions,
 )
 from seqgc.training.callbacks import stateful
@@ -48,7 +48,7 @@ def fingerprint(
     seen |= versions() | {"numpy": np.__version__}
     parts = (plan, setting, setting.rule)
     seen |= {
-        f.name: described(getattr(part, f.name))
+        f.name: describe(getattr(part, f.name))
         for part in parts
         for f in fields(part)
         if f.name not in {"models", "rule"}  # which are walked themselves
@@ -61,7 +61,7 @@ def fingerprint(
     data: dict[int, str] = {}  # by identity: the models of a grid share theirs
     for each in (each for model in plan.models for each in (model.dataset, model.test_dataset)):
         if each is not None and id(each) not in data:
-            data[id(each)] = described(each)
+            data[id(each)] = describe(each)
     for model in plan.models:
         seen |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
     return seen
@@ -121,12 +121,12 @@ def _flat(values: Mapping[str, object], path: str = "") -> Iterable[tuple[str, s
 
 def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
     values = {f.name: getattr(model, f.name) for f in fields(model)}
-    seen = {name: data.get(id(value)) or described(value) for name, value in values.items()}
+    seen = {name: data.get(id(value)) or describe(value) for name, value in values.items()}
     return seen | {
         "initial weights": digest_tensors(model.module.state_dict().values()),
         **_settings(model),
         **_measure(model, data),
-        "factories": code(*factories_of(model.recipe)) if model.recipe else "",
+        "factories": code_digest(*factories_of(model.recipe)) if model.recipe else "",
     }
 
 
@@ -136,7 +136,7 @@ def _measure(model: Model, data: Mapping[int, str]) -> dict[str, str]:
         return {}
     points = rules.points(model)
     parts = (rules.monitor, rules.mode, rules.metrics, model.loss, model.autocast)
-    texts = [data.get(id(points)) or described(points), *map(described, parts)]
+    texts = [data.get(id(points)) or describe(points), *map(describe, parts)]
     return {"measure": digest("\n".join(texts).encode())}
 
 
@@ -158,9 +158,9 @@ def _settings(model: Model) -> dict[str, str]:
 
 def _of_groups(optimizer: Optimizer) -> object:
     """Return an optimizer's settings, and those of its groups where they have others."""
-    known, groups = {name: plain(each) for name, each in optimizer.defaults.items()}, []
+    known, groups = {name: plain_text(each) for name, each in optimizer.defaults.items()}, []
     for group in optimizer.param_groups:
-        own = {name: plain(each) for name, each in group.items() if name != "params"}
+        own = {name: plain_text(each) for name, each in group.items() if name != "params"}
         others = {name: text for name, text in own.items() if text != known.get(name)}
         groups.append((len(group["params"]), sorted(others.items())))
     settings = sorted(optimizer.defaults.items())
@@ -168,4 +168,4 @@ def _of_groups(optimizer: Optimizer) -> object:
 
 
 def _with_code(thing: object, settings: object) -> str:
-    return f"{type(thing).__qualname__} {plain(settings)} {code(thing)}"
+    return f"{type(thing).__qualname__} {plain_text(settings)} {code_digest(thing)}"

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from seqgc.errors import StoreError
-from seqgc.models.augmentation import AugmentedDataset
+from seqgc.models.datasets import AugmentedDataset
 from seqgc.models.dropout import dropout_layers
+from seqgc.models.evaluation import ValidationState, Validator
 from seqgc.models.model import Model, ParameterVector
 from seqgc.models.optimizers import Stepper
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
 from seqgc.models.results import ModelResult
-from seqgc.models.validation import ValidationState, Validator
 from seqgc.ports import FloatArray, WeightRef, WeightStore
 from seqgc.training.jobs import DataQueue
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
 from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.models.model import Model, ParameterVector, one_of_each
+from seqgc.models.model import Model, ParameterVector, distinct_models
 from seqgc.models.narrowing import narrowing
 from seqgc.models.optimizers import Stepper
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
@@ -242,7 +242,7 @@ class PlannedRun:
         """Return the warnings that are due before the run begins."""
         plan = self.plan
         warnings = [each for model in plan.models for each in frozen_statistics(model)]
-        for model in one_of_each(plan.models):
+        for model in distinct_models(plan.models):
             warnings += narrowing(model, plan.precision)
         replicas = replicas_of(self.setting.scheme) if plan.audit else ()
         if (alone := replicas.count(1)) == 0:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from torch import nn
 
 from seqgc import ports
-from seqgc.models.evaluation import Evaluation
-from seqgc.models.validation import Best
+from seqgc.models.evaluation import Best, Evaluation
 from seqgc.ports import Payload
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ import torch
 
 from seqgc._durable import sync_folder
 from seqgc.errors import DamageError, ParameterError
-from seqgc.models.provenance import two_sides
-from seqgc.models.validation import ValidationState
+from seqgc.models.evaluation import ValidationState
+from seqgc.models.provenance import excerpts
 from seqgc.ports import Observer
 from seqgc.runs.folder import RunDirectory
 from seqgc.runs.journal import Journal
@@ -164,7 +164,7 @@ def _with_changes(
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
     def refusal(name: str, rule: str) -> ParameterError:
-        was, is_ = two_sides(before.get(name), now.get(name))
+        was, is_ = excerpts(before.get(name), now.get(name))
         rule = f"{rule}, also with --accept-changes: {was}"
         return ParameterError(name, rule, is_, _REMEDY)
 

@@ -15,12 +15,12 @@ from torch import nn
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line, reraise_stop
-from seqgc.models.model import Model, one_of_each
+from seqgc.models.evaluation import Best, require_valid
+from seqgc.models.model import Model, distinct_models
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.models.results import LossSums, ModelResult
 from seqgc.models.soundness import require_sound
 from seqgc.models.trial import try_first
-from seqgc.models.validation import Best, require_valid
 from seqgc.ports import (
     Decoding,
     FloatArray,
@@ -84,7 +84,7 @@ class ModelsWorkload(ABC):
     ) -> None:
         torch_dtype(precision)
         self._plan: Final = plan
-        for model in one_of_each(plan.models):
+        for model in distinct_models(plan.models):
             try_first(model, partial(require_sound, precision=precision))
         require_valid(plan.models)
         self._precision: Final = precision

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
-    from seqgc.models.points import PointDataset
+    from seqgc.models.datasets import PointDataset
     from seqgc.training import Model, TaskSizes
 
 __all__ = ["require_memory"]
@@ -34,7 +34,7 @@ def require_memory(
 
     ``mapped`` says of a stored data set whether functions map it from their file system.
     """
-    from seqgc.models.stored_points import StoredPoints
+    from seqgc.models.datasets import StoredPoints
 
     datasets = {id(each): each for model in models for each in _read(model)}
     data_bytes = sum(
@@ -65,7 +65,7 @@ def require_memory(
 
 def _read(model: Model) -> tuple[PointDataset, ...]:
     """Return the datasets that a function makes of a recipe: of stored ones, what it trains on."""
-    from seqgc.models.stored_points import StoredPoints
+    from seqgc.models.datasets import StoredPoints
 
     if isinstance(model.dataset, StoredPoints) or model.test_dataset is None:
         return (model.dataset,)

@@ -115,7 +115,7 @@ class Mixed(nn.Module):
     ("changes", "options", "says"),
     [
         ({"autocast": "fp16"}, {}, "`autocast` must be one of off, bfloat16; got 'fp16'"),
-        ({}, {"precision": "float64"}, "`autocast` must be off where the precision is float64"),
+        ({}, {"precision": "float64"}, "`autocast` must be off with precision float64"),
         ({"module": Mixed()}, {}, "must take the dataset's points, .*Mixed.*dtype"),
     ],
 )
@@ -145,7 +145,9 @@ def test_a_torch_that_cannot_do_it_is_refused_on_either_side(
         TorchCompute([replace(model.objective, autocast="half")], store=MemoryStore())
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     for begin in (half, lambda: TorchCompute([model.objective], store=MemoryStore())):
-        with pytest.raises(ParameterError, match=r"`autocast` must be what torch can do .*float32"):
+        with pytest.raises(
+            ParameterError, match=r"`autocast` must be supported by torch on .*float32"
+        ):
             begin()
 
 

@@ -28,7 +28,7 @@ from seqgc.models.factories import (
     workload_of,
 )
 from seqgc.models.losses import LOSSES
-from seqgc.models.model import form_of
+from seqgc.models.model import structure_of
 from seqgc.models.problems import MODULES
 from seqgc.ports import WeightedPoints, WeightRef
 from seqgc.stores import DirectoryStore
@@ -123,7 +123,11 @@ def test_gradients_are_the_local_workers_bit_for_bit(
 @pytest.mark.parametrize("name", MODULES)
 def test_seeds_draw_nothing_but_weights_of_our_own_networks(name: str) -> None:
     """So a function makes one for all seeds: the weights travel."""
-    assert form_of(make_module(name, seed=0)) == form_of(make_module(name, seed=1)) is not None
+    assert (
+        structure_of(make_module(name, seed=0))
+        == structure_of(make_module(name, seed=1))
+        is not None
+    )
 
 
 def test_a_function_draws_one_network_of_our_own_and_all_of_the_users(tmp_path: Path) -> None:
@@ -299,12 +303,10 @@ def test_code_of_a_script_is_asked_to_be_moved_to_a_module() -> None:
         workload_of([own], precision="float32")
     assert workload_of([registered], precision="float32").settings
     Net.__module__ = net.__module__ = "__main__"
-    how = "move the script's or notebook's own into a module.*SEQGC_FACTORIES=nets"
+    how = "move the code of the script or notebook into a module.*SEQGC_FACTORIES=nets"
     with pytest.raises(ParameterError, match=f"recipe.*functions.*{how}.*registered_model"):
         workload_of([own], precision="float32")
-    with pytest.raises(
-        ParameterError, match=f"made in a module where workers are functions.*{how}"
-    ):
+    with pytest.raises(ParameterError, match=f"made in a module for functions.*{how}"):
         workload_of([registered], precision="float32")
 
 
@@ -351,7 +353,7 @@ def test_settings_that_make_no_models_are_refused(settings: Mapping[str, Any], r
 def test_a_name_is_registered_once_and_looks_like_no_path(name: str) -> None:
     register_module("taken")(batchnorm)
     register_module("taken")(batchnorm)
-    with pytest.raises(ParameterError, match="`name` must be"):
+    with pytest.raises(ParameterError, match=f"`name` must .*; got '{name}'"):
         register_module(name)(lambda _: nn.Linear(1, 1))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seqgc.errors import ParameterError
-from seqgc.models.model import form_of
+from seqgc.models.model import structure_of
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TorchComputeFactory, TorchWorkload, make_module
 from tests.models.test_compute import part
@@ -83,30 +83,34 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_modules_that_may_compute_otherwise_at_the_same_weights_have_other_forms(name: str) -> None:
-    assert form_of(OTHERS[name]) not in {form_of(Net()), None}
+    assert structure_of(OTHERS[name]) not in {structure_of(Net()), None}
 
 
 def test_modules_that_differ_by_their_weights_alone_have_one_form() -> None:
-    assert form_of(Net(1)) == form_of(Net(2)) is not None
+    assert structure_of(Net(1)) == structure_of(Net(2)) is not None
     for name in ("mlp", "digits-cnn"):
-        assert form_of(make_module(name, seed=1)) == form_of(make_module(name, seed=2)) is not None
-    assert form_of(tied()) == form_of(tied())
-    assert form_of(tied()) != form_of(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+        assert (
+            structure_of(make_module(name, seed=1))
+            == structure_of(make_module(name, seed=2))
+            is not None
+        )
+    assert structure_of(tied()) == structure_of(tied())
+    assert structure_of(tied()) != structure_of(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
 
 
 def test_what_cannot_be_told_has_no_form() -> None:
     net = Net()
     net.own = lambda x: x
-    assert form_of(net) is None
+    assert structure_of(net) is None
     net = Net()
     net.weight.note = "read by whoever likes"
-    assert form_of(net) is None
+    assert structure_of(net) is None
     net = Net()
     net.weight.register_hook(lambda gradient: gradient)
-    assert form_of(net) is None
+    assert structure_of(net) is None
     net = Net()
     net.weight.register_post_accumulate_grad_hook(print)
-    assert form_of(net) is None
+    assert structure_of(net) is None
 
 
 def workload(models: list[Model]) -> TorchWorkload:

@@ -187,7 +187,7 @@ def test_a_model_takes_a_loss_as_a_name_and_a_registered_model_takes_it_itself(p
     for own in (lambda o, t: focal(o, t, 1.0), partial(focal, gamma=1.0)):
         model = registered_model("net", loss=own, optimizer=SGD, **NET)
         assert model.loss is own
-        with pytest.raises(ParameterError, match=r"recipe where workers are functions.* its loss"):
+        with pytest.raises(ParameterError, match=r"recipe for functions.* the loss"):
             workload_of([model], precision="float32")
         with pytest.raises(ParameterError, match="`loss_args` must be left out"):
             registered_model("net", loss=own, loss_args={"gamma": 1}, optimizer=SGD, **NET)
@@ -228,11 +228,11 @@ def test_a_recipe_is_told_by_its_arguments_and_shows_those_that_it_has() -> None
     ("given", "argument", "words"),
     [
         ({"module_args": {"widht": 5}}, "module_args", "did you mean 'width'"),
-        ({"module_args": {"width": 5, "seed": 1}}, "module_args", "leave seed out"),
+        ({"module_args": {"width": 5, "seed": 1}}, "module_args", "must not have a seed"),
         ({"module_args": {"width": "many"}}, "module", "must not raise TypeError"),
         ({"module_args": {"width": float("nan")}}, "module_args", "finite numbers"),
         ({"module_args": {"width": datetime.date(2026, 1, 1)}}, "module_args", "2026"),
-        ({"module_args": {"width": {3: 4}}}, "module_args", "tables by name"),
+        ({"module_args": {"width": {3: 4}}}, "module_args", "dicts with text keys"),
         ({"module_args": [5]}, "module_args", "arguments by name"),
         ({"module": "mlp", "module_args": {"depth": 5}}, "module_args", "of mlp, which are width"),
         ({"data": "digits"}, "data_args", "of digits, which are seed, test_fraction"),
@@ -265,7 +265,7 @@ def test_arguments_that_a_part_does_not_take_are_refused_in_one_line(
         ({"loss": "torch.nn:CrossEntropyLoss"}, "`loss` must be of a module that the image lists"),
         ({"loss": "seqgc_parts:nn"}, "`loss` must name a function"),
         ({"loss": "seqgc_parts:ready"}, "`loss` must be defined in its module"),
-        ({"module_args": 3}, "`module_args` must be arguments by name"),
+        ({"module_args": 3}, "`module_args` must be a dict of arguments"),
         ({"loss_args": {"gamma": 1}}, "`loss_args` must be arguments of cross-entropy"),
         ({"module_kwargs": {}}, "`models` must each have name, module, data, loss"),
     ],

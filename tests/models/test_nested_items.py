@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from seqgc.models.provenance import _data as data_line
+from seqgc.models.provenance import describe_data
 from seqgc.training import TrainingPlan, Validation, train
 from tests.models.exactness import CASES, NESTED, STEPS, Exact, Pair, nested
 from tests.training.reference import flat
@@ -52,6 +52,6 @@ def test_a_change_deep_in_an_item_changes_what_a_run_was_begun_with() -> None:
         last(note="a text"),
         [*NESTED[:-1], (NESTED[-1][0], (NESTED[-1][1][0],))],
     ]
-    lines = [data_line(data) for data in (NESTED, *others)]
-    assert lines[0] == data_line(list(NESTED))
+    lines = [describe_data(data) for data in (NESTED, *others)]
+    assert lines[0] == describe_data(list(NESTED))
     assert len(set(lines)) == len(lines)

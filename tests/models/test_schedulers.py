@@ -158,7 +158,7 @@ def lambdas() -> Callable[[torch.optim.Optimizer], object]:
             "`scheduler` must last for the 9 steps of the run; got 'total_steps=8'",
         ),
         ({"scheduler": lambdas()}, "a checkpoint can"),
-        ({"scheduler": lr_scheduler.ReduceLROnPlateau}, "must not follow a metric where there is"),
+        ({"scheduler": lr_scheduler.ReduceLROnPlateau}, "must not depend on a metric"),
         ({"gradient_clip_val": 0.0}, "`gradient_clip_val` must be a finite number > 0"),
         ({"gradient_clip_algorithm": "nrom"}, "must be one of norm, value"),
     ],

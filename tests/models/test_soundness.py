@@ -334,7 +334,7 @@ def frozen() -> nn.Module:
         ({"dataset": []}, "`dataset` must hold at least one"),
         ({"module": torch.nn.functional.relu}, "`module` must be a torch.nn.Module"),
         ({"module": frozen()}, "`module` must have a parameter that requires grad"),
-        ({"loss": None}, "`loss` must be callable"),
+        ({"loss": None}, "`loss` must be a function"),
     ],
 )
 def test_an_argument_of_a_model_out_of_its_range_is_named(
@@ -356,7 +356,7 @@ def test_an_argument_of_a_model_out_of_its_range_is_named(
 
 @pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
 def test_parameters_without_a_shape_are_refused_with_the_remedy() -> None:
-    with pytest.raises(ParameterError, match="call it on one batch first"):
+    with pytest.raises(ParameterError, match="shape for every parameter; got 'weight'"):
         make_model(module=nn.LazyLinear(3))
 
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from seqgc.models.validation import Validator
+from seqgc.models.evaluation import Validator
 from seqgc.training import Validation
 from tests.training.reference import blobs, make_model
 

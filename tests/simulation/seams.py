@@ -71,7 +71,7 @@ __all__ = [
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.
-_data = cache(provenance._data)
+_data = cache(provenance.describe_data)
 _seen: dict[Model, dict[str, str]] = {}  # by model, of which each has its own data
 
 
@@ -204,7 +204,7 @@ def replaced(
         patch(mock.patch.object(workload, "require_sound", _require_sound))
         patch(mock.patch.object(work, "TorchComputeFactory", _SharedCompute))
         patch(mock.patch.object(fingerprint, "_of_model", _of_model))
-        patch(mock.patch.object(provenance, "_data", _data))
+        patch(mock.patch.object(provenance, "describe_data", _data))
         patch(mock.patch.object(master, "run", watched_run))
         patch(mock.patch.object(time, "time", clock.time))
         patch(mock.patch.object(folder, "datetime", _Calendar(clock)))

@@ -26,8 +26,8 @@ from seqgc import workers
 from seqgc.cli import main
 from seqgc.config._tables import ModelConfig, RunConfig
 from seqgc.errors import ParameterError
+from seqgc.models.evaluation import Validation
 from seqgc.models.model import Recipe
-from seqgc.models.validation import Validation
 from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.runs.journal import read_journal

