@@ -63,7 +63,7 @@ class Function:
         self._log_bytes = 0
         self._counts = Counter(requests=0, throttled=0, failed=0, timed_out=0)
         self._faults: Counter[str] = Counter()
-        self._environments = environments
+        self.environments = environments
         self._key_of = settings.faults.reader()
         self._time_is_up = f"Task timed out after {settings.timeout_s:.2f} seconds"
         self._last: bytes | bytearray = b""  # the latest answer without an error
@@ -72,8 +72,8 @@ class Function:
         """Return the counts of this version since the service started."""
         return ServiceStatistics(
             **self._counts,
-            cold_starts=self._environments.cold_starts,
-            environments=len(self._environments),
+            cold_starts=self.environments.cold_starts,
+            environments=len(self.environments),
             faults=dict(self._faults),
         )
 
@@ -91,13 +91,13 @@ class Function:
         if patient or not self.free.locked():
             async with self.free:
                 if (fault := self._fault(index, body)).kind != "throttle":
-                    with self._environments.lent() as environment:
+                    with self.environments.lent() as environment:
                         return await self._invoke(environment, body, client_context, fault)
         self._counts["throttled"] += 1
         return None
 
     def _fault(self, index: int, body: bytes | bytearray) -> RequestFault:
-        number = self._environments.next_number()
+        number = self.environments.next_number()
         plan, key = self.settings.faults, self._key_of(body)
         fault = plan.fault(request=index, environment=number, body=key)
         if fault.kind != "none":
@@ -217,7 +217,6 @@ class Versions:
     ) -> None:
         self._on_loss = on_loss
         self._functions: list[Function] = []
-        self._environments: list[Environments] = []
         self._parents: list[tuple[socket.socket, subprocess.Popen[bytes]]] = []
         self._add(settings, channel)
 
@@ -261,7 +260,6 @@ class Versions:
     def _add(self, settings: ServiceSettings, channel: socket.socket) -> None:
         environments = Environments(channel, on_loss=self._on_loss)
         free = self._functions[0].free if self._functions else None
-        self._environments.append(environments)
         self._functions.append(Function(settings, environments=environments, free=free))
 
     def statistics(self) -> ServiceStatistics:
@@ -280,8 +278,8 @@ class Versions:
 
     def close(self) -> None:
         """Release ports and descriptors; end the parents of later versions and wait for them."""
-        for environments in self._environments:
-            environments.close()
+        for function in self._functions:
+            function.environments.close()
         for channel, _ in self._parents:
             with suppress(OSError):  # the parent has already ended
                 channel.shutdown(socket.SHUT_RDWR)

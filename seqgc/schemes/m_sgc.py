@@ -371,7 +371,7 @@ class MSGCSchedule(Schedule):
         answers every later group.
         """
         owed = self._owed_after(flight, responded)
-        group = max(0, flight.slot + 1 - self._first_adaptive)  # the next one
+        group = max(0, flight.slot + 1 - self._first_adaptive)  # the next D2 group
         if flight.state.is_lost or np.count_nonzero(owed > self._scheme.B - group):
             return False
         if group and not self._decodes(self._coded_by(flight, responded)):
