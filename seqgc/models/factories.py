@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Final, TypeAlias, TypeVar, cast
 
@@ -77,7 +77,6 @@ __all__ = [
     "loading_once",
     "make_models_compute",
     "make_module",
-    "module_names",
     "named_data",
     "register_data",
     "register_module",
@@ -100,7 +99,9 @@ def _ignore_seed(name: str, make: OwnFunction) -> ModuleFactory:
 
 _MODULES: Final = {name: _ignore_seed(name, make) for name, make in MODULES.items()}
 _DATA: Final[dict[str, DataFactory]] = {"digits": digits}
-_loaded = ContextVar[dict[str, tuple[PointDataset, PointDataset]] | None]("loaded", default=None)
+_loaded = ContextVar[dict[tuple[str, str], tuple[PointDataset, PointDataset]] | None](
+    "loaded", default=None
+)
 _NONE: Final[Mapping[str, Json]] = MappingProxyType({})
 _FIELDS: Final = ("name", "module", "data", "loss", "autocast", "seed")
 _ARGS: Final = ("module_args", "data_args", "loss_args")
@@ -150,11 +151,6 @@ def _registering(factories: dict[str, _Factory], name: str) -> Callable[[_Factor
         return factory
 
     return register_factory
-
-
-def module_names() -> tuple[str, ...]:
-    """Return the names of all networks that are registered in this process."""
-    return tuple(_MODULES)
 
 
 def data_names() -> tuple[str, ...]:
@@ -207,7 +203,7 @@ def named_data(name: str, args: Mapping[str, Json] = _NONE) -> tuple[PointDatase
     make, loaded = _data_factory(name), _loaded.get()
     if loaded is None:
         return _make_data(make, name, args)
-    if (key := _key(name, args)) not in loaded:
+    if (key := (name, _as_text(args))) not in loaded:
         loaded[key] = _make_data(make, name, args)
     return loaded[key]
 
@@ -253,8 +249,8 @@ def _make_data(
     return pair
 
 
-def _key(name: str, args: Mapping[str, Json]) -> str:
-    return f"{name} {json.dumps(dict(args), sort_keys=True)}"
+def _as_text(args: Mapping[str, Json]) -> str:
+    return json.dumps(dict(args))
 
 
 @contextmanager
@@ -481,9 +477,8 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
         raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
     torch.set_num_threads(1)
-    parts = _SharedParts(tuple(FACTORIES.listed), require_digests(settings["data"]))
     recipes = [_recipe(model) for model in models]
-    objectives = with_shared_modules(_objective(model, parts) for model in models)
+    objectives = _objectives(models, recipes, require_digests(settings["data"]))
     require_masters(settings["fingerprint"], _fingerprint(objectives, recipes))
     return TorchCompute(
         objectives,
@@ -493,52 +488,43 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     )
 
 
-class _SharedParts:
-    """The networks, datasets and losses of a run's models; parts with the same name are made once.
+def _objectives(
+    models: Sequence[Json], recipes: Sequence[Recipe], masters_digests: Mapping[str, str]
+) -> tuple[Objective, ...]:
+    """Rebuild the objectives of ``models``, which `_recipe` has checked; make equal parts once.
 
     The master sends the weights, so a network of seqgc is made once for all seeds. A network of the
     user is made for each seed, because the seed may draw more than the weights.
     """
+    listed = tuple(FACTORIES.listed)
 
-    def __init__(self, listed: Collection[str], masters_digests: Mapping[str, str]) -> None:
-        self._listed, self._digests = listed, masters_digests
-        self._modules: Final[dict[tuple[str, int], nn.Module]] = {}
-        self._data: Final[dict[str, PointDataset]] = {}
-        self._losses: Final[dict[str, Loss]] = {}
+    @cache
+    def network_of(name: str, args: str, seed: int) -> nn.Module:
+        return _seeded_factory(name, listed)(seed, json.loads(args))
 
-    def module(self, recipe: Recipe, seed: int) -> nn.Module:
-        name, args = recipe.module, recipe.module_args
-        key = _key(name, args), 0 if name in MODULES else seed
-        if key not in self._modules:
-            self._modules[key] = _seeded_factory(name, self._listed)(key[1], args)
-        return self._modules[key]
+    @cache
+    def dataset_of(name: str, args: str) -> PointDataset:
+        return _make_data(_data_factory(name, listed, masters_digests), name, json.loads(args))[0]
 
-    def dataset(self, recipe: Recipe) -> PointDataset:
-        name, args = recipe.data, recipe.data_args
-        if (key := _key(name, args)) not in self._data:
-            make = _data_factory(name, self._listed, self._digests)
-            self._data[key] = _make_data(make, name, args)[0]
-        return self._data[key]
+    @cache
+    def loss_of(name: str, args: str) -> Loss:
+        return make_loss(name, json.loads(args), listed=listed)
 
-    def loss(self, recipe: Recipe) -> Loss:
-        name, args = recipe.loss, recipe.loss_args
-        if (key := _key(name, args)) not in self._losses:
-            self._losses[key] = make_loss(name, args, listed=self._listed)
-        return self._losses[key]
-
-
-def _objective(model: Mapping[str, Json], parts: _SharedParts) -> Objective:
-    """Rebuild an objective from a model's settings, which `_recipe` has checked."""
-    recipe = _recipe(model)
-    seed = require_int("seed", cast("int", model["seed"]), least=0)
-    return Objective(
-        name=str(model["name"]),
-        dataset=parts.dataset(recipe),
-        module=parts.module(recipe, seed),
-        loss=parts.loss(recipe),
-        autocast=cast("Autocast", model["autocast"]),
-        seed=seed,
-    )
+    objectives = []
+    for model, recipe in zip(cast("Sequence[Mapping[str, Json]]", models), recipes, strict=True):
+        seed = require_int("seed", cast("int", model["seed"]), least=0)
+        drawn_seed = 0 if recipe.module in MODULES else seed
+        objectives.append(
+            Objective(
+                name=str(model["name"]),
+                module=network_of(recipe.module, _as_text(recipe.module_args), drawn_seed),
+                dataset=dataset_of(recipe.data, _as_text(recipe.data_args)),
+                loss=loss_of(recipe.loss, _as_text(recipe.loss_args)),
+                autocast=cast("Autocast", model["autocast"]),
+                seed=seed,
+            )
+        )
+    return with_shared_modules(objectives)
 
 
 def _recipe(model: Json) -> Recipe:

@@ -1,9 +1,9 @@
-"""Numbers that a run's precision cannot hold, found before the run.
+"""Search, before a run, for numbers that the run's precision cannot hold.
 
-Floating-point inputs, targets and weights become the run's precision before the network uses them.
-Their rounding is expected, and seldom matters. But time stamps in seconds since 1970 are 128 s
-apart in float32, so that a column of them loses what tells its points apart. It is the same with
-large integers that the network itself turns into float32.
+Floating-point inputs, targets and weights are rounded to the run's precision before the network
+uses them. The rounding is expected and seldom matters. But time stamps in seconds since 1970 are
+128 s apart in float32, so that points with different time stamps may become equal. The same happens
+to large integers that the network converts to float32.
 """
 
 from __future__ import annotations
@@ -18,51 +18,48 @@ from torch.overrides import TorchFunctionMode
 
 from seqgc.errors import ParameterError, reraise_stop
 from seqgc.models.compute import LocalModule
-from seqgc.models.datasets import collate, leaves_of, stacked
+from seqgc.models.datasets import collate, leaves_of, sample_points, stacked
 from seqgc.models.model import Model
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import FloatArray
 
 __all__ = ["narrowing", "require_distinct"]
 
-_POINTS: Final = 16
-_MOST_LOST: Final = 1e-3
-_FLAT: Final = 1e-12
+_POINTS: Final = 16  # that are examined
+_MOST_LOST: Final = 1e-3  # rounding error relative to the range of a column
+_CONSTANT: Final = 1e-12  # relative differences up to this one are rounding errors of float64
 _EXACT: Final = 2**24  # float32 holds all integers up to this one
 _LONG: Final = (torch.int32, torch.int64)
 _REMEDY: Final = "subtract an offset from them in the dataset, or take precision='float64'"
 
 
 def require_distinct(model: Model, precision: Precision) -> None:
-    """Refuse float64 data whose points differ, and are the same in the run's precision.
+    """Raise `ParameterError` if different points in float64 are equal in the run's precision.
 
-    Raises
-    ------
-    ParameterError
-        If some of a few points of the dataset become one, or a number becomes infinite.
+    Raise it also if a number becomes infinite. A few points of the dataset are examined.
     """
     for name, leaves in _parts(model):
         if not any(_is_narrowed(leaf, precision) for leaf in leaves):
             continue
         wide = np.concatenate([_columns(leaf) for leaf in leaves], axis=1)
         narrow = np.concatenate([_columns(_narrowed(leaf, precision)) for leaf in leaves], axis=1)
-        before, after = _distinct(wide), _distinct(narrow)
+        wide_count, narrow_count = _count_distinct(wide), _count_distinct(narrow)
         got = f"{name} up to {np.abs(wide).max():.6g} in model {model.name!r}"
         if (np.isfinite(wide) & ~np.isfinite(narrow)).any():
             rule = f"must have numbers that {precision}, the run's precision, can hold"
             raise ParameterError("dataset", rule, got, "take precision='float64'")
-        if after < before:
+        if narrow_count < wide_count:
             rule = (
                 f"must have points that differ in {precision}, the run's precision, as they do in "
-                f"float64 ({before} different {name} become {after})"
+                f"float64 ({wide_count} different {name} become {narrow_count})"
             )
             raise ParameterError("dataset", rule, got, _REMEDY)
 
 
 def narrowing(model: Model, precision: Precision) -> list[str]:
-    """Return what is worth a warning: numbers that lose more than rounding, weights in float64.
+    """Return warnings about data that lose too much by rounding, and about weights in float64.
 
-    A column of data loses more than rounding if its rounding error is above 0.1 % of its range.
+    A column of data loses too much if its rounding error is above 0.1 % of its range.
     """
     warnings = []
     for name, leaves in _parts(model):
@@ -81,21 +78,22 @@ def narrowing(model: Model, precision: Precision) -> list[str]:
             f"{names[0]}{more} of model {model.name!r}: rounded from float64 to {precision}, the "
             "run's precision; take precision='float64' to train the module as it is"
         )
-    return warnings + _integers(model, precision)
+    return warnings + _integer_warnings(model, precision)
 
 
-def _integers(model: Model, precision: Precision) -> list[str]:
-    """Return a warning if the module turns large integers into floats that cannot hold them."""
-    x, _ = stacked(model.dataset, _some(model))
+def _integer_warnings(model: Model, precision: Precision) -> list[str]:
+    """Return a warning if the module converts large integers to floats that cannot hold them."""
+    points = sample_points(model.dataset, _POINTS)
+    x, _ = stacked(model.dataset, points)
     integers = [leaf for leaf in leaves_of(x) if not leaf.is_floating_point() and leaf.numel()]
     if not any(int(leaf.abs().max()) > _EXACT for leaf in integers if leaf.dtype in _LONG):
         return []
     module = LocalModule(model.module, torch_dtype(precision)).call
-    x, _ = collate(model.dataset, _some(model), dtype=torch_dtype(precision))
+    x, _ = collate(model.dataset, points, dtype=torch_dtype(precision))
     with torch.random.fork_rng(devices=[]), torch.no_grad(), _CastWatch() as watch:
         try:
             module(x)
-        except BaseException as error:  # the trial refuses it
+        except BaseException as error:  # the trial of the model reports it
             reraise_stop(error)
     if watch.lost <= _MOST_LOST:
         return []
@@ -107,13 +105,9 @@ def _integers(model: Model, precision: Precision) -> list[str]:
     return [warning]
 
 
-def _some(model: Model) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    return np.unique(np.linspace(0, len(model.dataset) - 1, _POINTS).astype(np.intp))
-
-
 def _parts(model: Model) -> Iterator[tuple[str, list[Tensor]]]:
-    """Return a few points' inputs and targets, as the dataset has them."""
-    x, y = stacked(model.dataset, _some(model))
+    """Yield the inputs and the targets of a few points, in the dtypes of the dataset."""
+    x, y = stacked(model.dataset, sample_points(model.dataset, _POINTS))
     for name, part in (("inputs", x), ("targets", y)):
         yield name, [leaf for leaf in leaves_of(part) if not leaf.is_complex() and leaf.ndim]
 
@@ -127,32 +121,32 @@ def _narrowed(tensor: Tensor, precision: Precision) -> Tensor:
 
 
 def _columns(tensor: Tensor) -> FloatArray:
-    """Return the numbers of m points, (m, any), in float64."""
+    """Return the numbers of m points as a matrix (m, numbers of a point) in float64."""
     columns: FloatArray = tensor.detach().double().reshape(len(tensor), -1).numpy()
     return columns
 
 
-def _distinct(columns: FloatArray) -> int:
-    """Return how many of some rows differ by more than the rounding of float64."""
-    units = _FLAT * np.abs(columns).max(axis=0)
+def _count_distinct(columns: FloatArray) -> int:
+    """Return the number of rows that differ by more than rounding errors of float64."""
+    units = _CONSTANT * np.abs(columns).max(axis=0)
     return len(np.unique(np.round(columns / np.where(units > 0, units, 1.0)), axis=0))
 
 
 def _lost(wide: Tensor, narrow: Tensor) -> float:
-    """Return the largest rounding error of a column, as a part of the column's range."""
-    before, after = _columns(wide), _columns(narrow)
-    finite = np.isfinite(before).all(axis=0) & np.isfinite(after).all(axis=0)
-    before, after = before[:, finite], after[:, finite]
-    if not before.size:
+    """Return the largest rounding error of a column, relative to the range of the column."""
+    exact, rounded = _columns(wide), _columns(narrow)
+    finite = np.isfinite(exact).all(axis=0) & np.isfinite(rounded).all(axis=0)
+    exact, rounded = exact[:, finite], rounded[:, finite]
+    if not exact.size:
         return 0.0
-    spread = before.max(axis=0) - before.min(axis=0)
-    varies = spread > _FLAT * np.abs(before).max(axis=0)  # else it is constant but for rounding
-    errors = np.abs(after - before).max(axis=0)[varies] / spread[varies]
+    spread = exact.max(axis=0) - exact.min(axis=0)
+    varies = spread > _CONSTANT * np.abs(exact).max(axis=0)
+    errors = np.abs(rounded - exact).max(axis=0)[varies] / spread[varies]
     return float(errors.max(initial=0.0))
 
 
 class _CastWatch(TorchFunctionMode):
-    """Finds integer tensors that are turned into floats which cannot hold them."""
+    """A watch for conversions of integer tensors to floats, which records the largest loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,20 +159,20 @@ class _CastWatch(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Call a function of torch, and compare what it returns with its first argument."""
+        """Call a function of torch, and compare its result with its first argument."""
         result = func(*args, **(kwargs or {}))
-        given = args[0] if args else None
+        first = args[0] if args else None
         if (
-            isinstance(given, Tensor)
+            isinstance(first, Tensor)
             and isinstance(result, Tensor)
-            and given.dtype in _LONG
+            and first.dtype in _LONG
             and result.is_floating_point()
-            and result.shape == given.shape
-            and given.ndim > 0
-            and torch.equal(result, given.to(result.dtype))
+            and result.shape == first.shape
+            and first.ndim > 0
+            and torch.equal(result, first.to(result.dtype))
         ):
-            lost = _lost(given, result)
+            lost = _lost(first, result)
             if lost > self.lost:
-                self.lost, self.largest = lost, float(given.abs().max())
+                self.lost, self.largest = lost, float(first.abs().max())
                 self.dtype = str(result.dtype).removeprefix("torch.")
         return result

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -98,8 +98,7 @@ class ResultLayout:
         return ModelResult(gradient=gradient, sums=sums, received=received)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossSums:
+class LossSums(NamedTuple):
     """The sums over data points from which the mean loss is computed."""
 
     loss: float
@@ -118,18 +117,12 @@ class LossSums:
 
     def times(self, factor: float) -> LossSums:
         """Return all sums multiplied by ``factor``."""
-        return LossSums(
-            loss=self.loss * factor, weight=self.weight * factor, points=self.points * factor
-        )
+        return LossSums(*(each * factor for each in self))
 
     @staticmethod
     def total(parts: Sequence[LossSums]) -> LossSums:
         """Return the sums over the points of all ``parts``, added in their order."""
-        return LossSums(
-            loss=sum(each.loss for each in parts),
-            weight=sum(each.weight for each in parts),
-            points=sum(each.points for each in parts),
-        )
+        return LossSums(*map(sum, zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,8 +140,7 @@ class ModelResult:
     @property
     def is_finite(self) -> bool:
         """True if the gradient and all sums are finite; the mean loss may still be NaN."""
-        sums = self.sums.loss, self.sums.weight, self.sums.points
-        return bool(np.isfinite(self.gradient).all()) and all(map(math.isfinite, sums))
+        return bool(np.isfinite(self.gradient).all()) and all(map(math.isfinite, self.sums))
 
 
 def _split(value: float) -> tuple[float, float, float]:

@@ -1,29 +1,30 @@
-"""Trial of each model before a run, of what must hold for several workers to compute its gradient.
+"""Checks before a run that several workers can compute a model's gradient together.
 
-A coded gradient is right if the gradient of a batch is the sum of its points' gradients, and if
-every worker that computes a point gets the same numbers. Neither shows in a shape, and a breach
-would train silently wrong. So a copy of each model computes a few results before a run, by the code
-that workers use (`seqgc.models.trial`) and in the run's precision, and the results are compared.
+A coded gradient is right under two conditions: the gradient of a batch is the sum of its points'
+gradients, and all workers that compute a point get the same numbers. A model that violates one of
+them would be trained wrongly without an error. So a copy of each model computes a few results
+before the run, with the workers' code (`seqgc.models.trial`) and in the run's precision, and the
+results are compared.
 
 Tolerance
 ---------
-A comparison must tell a real difference from rounding, which depends on the network: up to 1e-6 of
-a gradient in float32, all of it where the gradient is 0 but for rounding (a bias before a
-normalisation), more in bfloat16. So rounding is measured: the same result is computed again after
-each weight was changed by one rounding error (``eps``) of the coarsest dtype that the forward pass
-computes in. Two values of a tensor may differ by ``_MARGIN`` times the sum of this change, of
-``eps`` times the tensor's largest number, and of ``_SHARE`` times that of all tensors. In 23 sound
-networks (convolutions, attention, recurrent and physics-informed ones, float32, float64 and
-bfloat16) differences were at most 2.4 times this sum. In networks with batch statistics, attention
-over the batch or such a backward pass they were at least 1e5 times it in float32 and float64, and
-110 times for a term of weight 1e-4 in the loss that mixes points. In bfloat16 they were as little
-as 2 and 0.2 times: so a model with autocast is tried without it as well.
+A comparison must tell a real difference from a rounding error. Rounding errors depend on the
+network: up to 1e-6 of a gradient in float32, more in bfloat16, and all of a gradient that is 0
+without rounding (of a bias before a normalisation). So rounding is measured: the same result is
+computed again after each weight was changed by one rounding error (``eps``) of the coarsest dtype
+in the forward pass. Two values of a tensor may differ by ``_MARGIN`` times the sum of this change,
+of ``eps`` times the largest number of the tensor, and of ``eps * _SHARE`` times the largest number
+of all tensors. In 23 sound networks (convolutions, attention, recurrent and physics-informed ones,
+in float32, float64 and bfloat16) differences were at most 2.4 times this sum. In networks that mix
+points (batch statistics, attention over the batch, such a backward pass) they were at least 1e5
+times the sum in float32 and float64, and 110 times for a loss with a mixing term of weight 1e-4. In
+bfloat16 they were only 2 and 0.2 times the sum, so a model with autocast is also tried without it.
 
-A rounding error can also move an activation across a kink, such as that of a ReLU at 0, and change
-a gradient by far more than rounding. In a transformer of 5 million parameters this happened in 8 of
-104 comparisons, 4 of which exceeded the tolerance. It happens at some weights and not at others. So
-a difference counts only if it is there at `_TRIES` sets of weights, each of which differs from the
-one before by ``_NUDGE`` times every weight.
+A rounding error can also move an activation across a kink, such as the kink of a ReLU at 0, and
+change a gradient by far more than rounding. In a transformer of 5 million parameters this happened
+in 8 of 104 comparisons, and exceeded the tolerance in 4. It depends on the weights. So a difference
+counts only if it appears at `_TRIES` sets of weights. From one set to the next, every weight
+changes by a fraction ``_NUDGE`` of itself.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from torch.utils.data import Dataset, Subset
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
-from seqgc.models.datasets import PointDataset, collate, leaves_of
+from seqgc.models.datasets import PointDataset, collate, leaves_of, sample_points
 from seqgc.models.evaluation import evaluate
 from seqgc.models.model import Model, has_hooks
 from seqgc.models.narrowing import require_distinct
@@ -55,7 +56,7 @@ __all__ = ["frozen_statistics", "require_sound"]
 
 _READS, _READ_POINTS = 3, 16
 _TRIES = 5
-_Seen = TypeVar("_Seen")
+_Result = TypeVar("_Result")
 _NOISE: Final = 0.05
 _TRIAL_POINTS: Final = 3
 
@@ -67,16 +68,16 @@ _DRAWING = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention, nn.R
 _NORMALISING = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 _EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
 
-_CHUNKS: Final = "a worker sees some chunks of a batch only"
+_CHUNKS: Final = "a worker sees only some chunks of a batch"
 
 
 def require_sound(model: Model, *, precision: Precision) -> None:
-    """Try ``model`` out on a few of its data points; neither it nor any random state changes.
+    """Try ``model`` on a few of its data points, without changing it or any random state.
 
     Raises
     ------
     ParameterError
-        If its data points differ from read to read; if its module or loss raises, draws random
+        If a data point differs from read to read. If the module or the loss raises, draws random
         numbers, remembers earlier calls, gives no gradient to any parameter, or makes a point's
         loss or gradient depend on the other points of its batch.
     """
@@ -86,42 +87,31 @@ def require_sound(model: Model, *, precision: Precision) -> None:
         states.callback(random.setstate, random.getstate())
         states.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 (others use it)
         states.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # workers show them, if they come again
+        warnings.simplefilter("ignore")  # workers repeat them
         _require_repeatable_reads(model, dtype)
         require_distinct(model, precision)
         _require_statistics(model)
         trial = ModelTrial(model, precision)
         _try(trial)
-        if model.autocast != "off":  # whose coarse rounding hides small effects
-            _try_wide(model, precision)
+        if model.autocast != "off":  # the coarse rounding of autocast hides small effects
+            _try_without_autocast(model, precision)
         _require_evaluable(model, trial.module)
 
 
-def _watched(call: Callable[[], _Seen]) -> tuple[_Seen, bool]:
-    """Return what a call returns, and whether it draws from the global random states.
-
-    Other threads may do so meanwhile (a notebook's, dask's), but not each time that it is called.
-    """
-    drew = True
-    for _ in range(_TRIES):
-        before = _random_state()
-        seen = call()
-        if not (drew := _random_state() != before):
-            break
-    return seen, drew
+# ---- parameters, data and statistics -------------------------------------------------------------
 
 
 def _require_plain_parameters(model: Model) -> None:
-    """Refuse what changes parameters or their gradients by the way, even if not yet."""
+    """Raise `ParameterError` if parameters have hooks, or an embedding limits its norms."""
     for name, tensor in (*model.module.named_parameters(), *model.module.named_buffers()):
         if has_hooks(tensor):
             raise ParameterError(
                 "module",
-                "must have no hooks on its parameters: torch drops them when a module is copied to "
-                "a worker, so they would have no effect",
+                "must have no hooks on its parameters: torch drops hooks when a module is copied "
+                "to a worker, so they would have no effect",
                 f"{name} of model {model.name!r}",
-                "change the gradient in forward, by a hook on a tensor computed there or a "
-                "torch.autograd.Function, or use gradient_clip_val",
+                "change the gradient in forward, by a torch.autograd.Function or a hook on a "
+                "tensor computed there, or use gradient_clip_val",
             )
     for name, part in model.module.named_modules():
         if isinstance(part, _EMBEDDING) and part.max_norm is not None:
@@ -130,9 +120,9 @@ def _require_plain_parameters(model: Model) -> None:
 
 
 def _require_repeatable_reads(model: Model, dtype: torch.dtype) -> None:
-    points = np.unique(np.linspace(0, len(model.dataset) - 1, _READ_POINTS).astype(np.intp))
+    points = sample_points(model.dataset, _READ_POINTS)
     try:
-        reads, drew = _watched(
+        reads, drew = _detect_draws(
             lambda: [leaves_of(collate(model.dataset, points, dtype=dtype)) for _ in range(_READS)]
         )
     except ParameterError:
@@ -140,50 +130,51 @@ def _require_repeatable_reads(model: Model, dtype: torch.dtype) -> None:
     except BaseException as error:
         reraise_stop(error)
         rule = f"must give points (x, y) that stack to a batch ({fault_of(error)})"
-        ragged = "pad items of different lengths to one, e.g. by pad_sequence, and mask the padding"
+        ragged = "pad items to the same length, e.g. by pad_sequence, and mask the padding"
         remedy = ragged if "equal size" in str(error) else ""
         raise ParameterError("dataset", rule, model.name, remedy) from error
     if drew or not all(_same(reads[0], read) for read in reads[1:]):
         raise ParameterError(
             "dataset",
-            "must give the same item on every read: the workers that repeat a chunk must see the "
+            "must give the same item on every read: all workers that compute a chunk must see the "
             "same data, or the decoded gradient is wrong",
             f"random items in {type(model.dataset).__name__} of model {model.name!r}",
-            "augment by seqgc.training.AugmentedDataset, or once, before the run",
+            "augment with seqgc.training.AugmentedDataset, or once, before the run",
         )
 
 
 def _require_evaluable(model: Model, module: nn.Module) -> None:
-    """Refuse data to test on that would fail a run when all is trained."""
+    """Raise `ParameterError` if the evaluation at the end of the run would fail."""
     argument = "dataset" if model.test_dataset is None else "test_dataset"
     dataset = model.dataset if model.test_dataset is None else model.test_dataset
     rule = "must have points that the module and the loss take ({})"
     with refusing(argument, rule, model.name):
-        some = _some(len(dataset)).tolist()
-        points: PointDataset = Subset(cast("Dataset[tuple[object, object]]", dataset), some)
+        indices = sample_points(dataset, _TRIAL_POINTS).tolist()
+        points: PointDataset = Subset(cast("Dataset[tuple[object, object]]", dataset), indices)
         evaluate(module, loss=model.loss, dataset=points, autocast=model.autocast)
 
 
 def _require_statistics(model: Model) -> None:
-    """Refuse layers in eval mode that have never seen data: they would normalise nothing."""
+    """Raise `ParameterError` if a layer in eval mode still has its initial statistics."""
     for name, kind in _frozen_norms(model):
-        if _is_untouched(kind):
+        mean, variance = kind.running_mean, kind.running_var
+        if mean is not None and variance is not None and not mean.any() and (variance == 1).all():
             raise ParameterError(
                 "module",
-                "must not normalise by statistics that no data were seen for: in eval mode they "
-                "stay at mean 0 and variance 1, so the layer only scales and shifts",
+                "must not normalise by initial statistics: in eval mode they stay at mean 0 and "
+                "variance 1, so the layer only scales and shifts",
                 f"{type(kind).__name__} {name!r} of model {model.name!r} in eval mode",
-                "use GroupNorm instead, or let the layers see data before the run: "
+                "use GroupNorm instead, or compute the statistics from data before the run: "
                 "docs/training.md, Normalisation",
             )
 
 
 def frozen_statistics(model: Model) -> list[str]:
-    """Return what is worth a warning: layers that normalise by statistics that training keeps."""
+    """Return a warning for each layer that normalises by statistics it does not update."""
     return [
         f"{type(kind).__name__} {name!r} of model {model.name!r} is in eval mode: it normalises by "
-        "the statistics that it came with, and is trained as a fixed scaling and shift, not as "
-        "batch normalisation"
+        "the statistics that it already has, as a fixed scaling and shift, not as batch "
+        "normalisation"
         for name, kind in _frozen_norms(model)
     ]
 
@@ -196,30 +187,24 @@ def _frozen_norms(model: Model) -> list[tuple[str, nn.modules.batchnorm._NormBas
     ]
 
 
-def _is_untouched(part: nn.modules.batchnorm._NormBase) -> bool:
-    mean, variance = part.running_mean, part.running_var
-    if mean is None or variance is None:
-        return False
-    return not bool(mean.any()) and bool((variance == 1).all())
-
-
 # ---- the trial -----------------------------------------------------------------------------------
 
 
 def _try(trial: ModelTrial) -> None:
-    """Refuse what is unsound, at a model's weights and at others.
+    """Raise `ParameterError` if the model is unsound, at its initial weights or at others.
 
-    Weights that start at zero hide what they multiply (a zero last layer, a zero gamma).
+    The second set of weights is needed because weights that start at zero (a last layer, a gamma)
+    hide the effects of everything that they multiply.
     """
     _require_sums(trial)
     trial.shake(_NOISE)
     _require_sums(trial)
 
 
-def _try_wide(model: Model, precision: Precision) -> None:
-    """Try a model without its autocast, unless it cannot be computed like that."""
+def _try_without_autocast(model: Model, precision: Precision) -> None:
+    """Try a model without its autocast, unless it cannot be computed without it."""
     trial = ModelTrial(replace(model, autocast="off"), precision)
-    points = _some(len(model.dataset))
+    points = sample_points(model.dataset, _TRIAL_POINTS)
     try:
         trial.sum_of(points, np.ones(len(points)))
     except ParameterError:
@@ -228,52 +213,55 @@ def _try_wide(model: Model, precision: Precision) -> None:
 
 
 def _require_sums(trial: ModelTrial) -> None:
-    """Refuse what is unsound at the present weights, the most telling reason first."""
-    points = _some(len(trial.model.dataset))
-    # Each point is there twice, so that points have what they look up or count in common.
+    """Raise `ParameterError` if the model is unsound at its present weights.
+
+    The order of the checks puts the most specific reason first.
+    """
+    points = sample_points(trial.model.dataset, _TRIAL_POINTS)
+    # Each point appears twice, so that points share the rows of an embedding that they look up.
     twice = np.concatenate([points, points])
     coefficients = 1.0 + np.arange(len(twice)) / 8
     parameters = _copies(trial.module.parameters())
     buffers = _copies(trial.module.buffers())
-    together, drew = _watched(lambda: trial.sum_of(twice, coefficients))
+    together, drew = _detect_draws(lambda: trial.sum_of(twice, coefficients))
     if drew:
         raise _unsound(
             trial,
             _is_drawing,
-            "must not draw random numbers in forward: the workers that repeat a chunk would "
-            "draw others, and the decoded gradient would be wrong",
-            "use seqgc.training.Dropout in place of torch's dropout layers; attention and "
+            "must not draw random numbers in forward: each worker that computes a chunk would draw "
+            "different numbers, and the decoded gradient would be wrong",
+            "use seqgc.training.Dropout instead of torch's dropout layers; attention and "
             "recurrent layers need dropout=0",
         )
-    _require_kept(trial, parameters)
+    _require_unchanged(trial, parameters)
     _require_gradient(trial, together)
     trial.require_mean(points)
     remembers = _unsound(
         trial,
         _is_normalising,
-        "must not change from call to call: what a worker's copy remembers (buffers, running "
-        "statistics) is lost, and differs from worker to worker",
+        "must not change from call to call: buffers and running statistics in a worker's copy "
+        "are lost, and differ from worker to worker",
         "use GroupNorm or LayerNorm, or fixed statistics: docs/training.md, Normalisation; .eval() "
         "keeps the vectors of spectral_norm",
     )
     again = trial.sum_of(twice, coefficients)
-    sizes = _all_largest(together.numbers)
+    sizes = [_largest(each) for each in together.numbers]
     if not all(_Rounding(together, together).allows(again.numbers, together.numbers, sizes)):
         raise remembers
-    del again  # which is as long as the weights
-    for tries_left in reversed(range(_TRIES)):
-        if (mixed := _mixed(trial, together, points, coefficients)) is None:
+    del again  # it is as large as the weights
+    for more_tries in reversed(range(_TRIES)):
+        if (error := _mixing_error(trial, together, points, coefficients)) is None:
             break
-        if tries_left == 0:
-            raise mixed
-        trial.nudge(_NUDGE)  # the activations at a kink are others then
+        if not more_tries:
+            raise error
+        trial.nudge(_NUDGE)  # then other activations are at a kink
         together = trial.sum_of(twice, coefficients)
     if not _same(list(trial.module.buffers()), buffers):
         raise remembers
 
 
-def _alone(trial: ModelTrial, point: int) -> TrialSum:
-    """Return the result of one point, a batch of its own."""
+def _result_alone(trial: ModelTrial, point: int) -> TrialSum:
+    """Return the result of a batch of one point."""
     try:
         return trial.sum_of(np.array([point]), np.ones(1))
     except ParameterError as error:
@@ -281,31 +269,31 @@ def _alone(trial: ModelTrial, point: int) -> TrialSum:
         raise _unsound(
             trial,
             _is_mixing,
-            f"must take a batch of one point: a worker may have a chunk of one ({fault})",
+            f"must take a batch of one point: a chunk may consist of one point ({fault})",
             "use GroupNorm or LayerNorm instead of BatchNorm; keep the batch axis, which "
             "squeeze() without a number drops",
         ) from error
 
 
-def _require_kept(trial: ModelTrial, parameters: Sequence[Tensor]) -> None:
-    """Refuse a forward pass that changes weights."""
-    for (name, now), before in zip(trial.module.named_parameters(), parameters, strict=True):
-        if not _same([now], [before]):
+def _require_unchanged(trial: ModelTrial, parameters: Sequence[Tensor]) -> None:
+    """Raise `ParameterError` if the forward pass has changed the ``parameters``."""
+    for (name, now), old in zip(trial.module.named_parameters(), parameters, strict=True):
+        if not _same([now], [old]):
             raise _changing(f"{name} of model {trial.model.name!r}")
 
 
 def _changing(got: str) -> ParameterError:
     return ParameterError(
         "module",
-        "must not change its parameters in forward: each worker would change its own copy only",
+        "must not change its parameters in forward: each worker would change only its copy",
         got,
-        "compute with a changed copy, e.g. torch.renorm(weight, 2, 0, 1.0) in place of "
+        "compute with a changed copy, e.g. torch.renorm(weight, 2, 0, 1.0) instead of "
         "Embedding(max_norm=1.0)",
     )
 
 
 def _require_gradient(trial: ModelTrial, result: TrialSum) -> None:
-    """Refuse a model that cannot learn: torch raises in backward then."""
+    """Raise `ParameterError` if no trainable parameter receives a gradient."""
     if trial.receives_gradient:
         return
     name = trial.model.name
@@ -318,29 +306,32 @@ def _require_gradient(trial: ModelTrial, result: TrialSum) -> None:
         )
     raise ParameterError(
         "module",
-        "must return what depends on its trainable parameters: no gradient reaches any of them",
+        "must return values that depend on its trainable parameters: no gradient reaches any",
         f"{type(trial.module).__name__} of model {name!r}",
         "call it without torch.no_grad(), detach() or numpy, and let it use its parameters",
     )
 
 
-def _mixed(
+def _mixing_error(
     trial: ModelTrial, together: TrialSum, points: IntArray, coefficients: FloatArray
 ) -> ParameterError | None:
-    """Return what is wrong if a result of points, each twice, is not the sum of their results."""
+    """Return an error if the result of all points is not the sum of the results of each.
+
+    ``together`` is the result of the points, each taken twice, with ``coefficients``.
+    """
     moved = trial.moved(np.concatenate([points, points]), coefficients, by=together.eps)
     rounding = _Rounding(together, moved)
-    del moved  # which is as long as the weights
+    del moved  # it is as large as the weights
     weights = coefficients[: len(points)] + coefficients[len(points) :]
     sums, outputs = [np.zeros_like(each) for each in together.numbers], []
     sizes = [np.zeros_like(each) for each in together.numbers]
     for point, weight in zip(points, weights.tolist(), strict=True):
-        alone = _alone(trial, point)
+        alone = _result_alone(trial, point)
         outputs.append(alone.outputs)
         for total, size, numbers in zip(sums, sizes, alone.numbers, strict=True):
             np.add(total, weight * numbers, out=total)
             np.add(size, weight * np.abs(numbers), out=size)
-    same = rounding.allows(together.numbers, sums, _all_largest(sizes))
+    same = rounding.allows(together.numbers, sums, [_largest(each) for each in sizes])
     if all(same):
         return None
     if not together.outputs or not _same_outputs(together.outputs, outputs, rounding):
@@ -348,7 +339,7 @@ def _mixed(
             trial,
             _is_mixing,
             f"must compute each point on its own: {_CHUNKS}, so statistics over a batch would "
-            "differ from worker to worker",
+            "differ between workers",
             "use GroupNorm or fixed statistics instead of BatchNorm (docs/training.md, "
             "Normalisation); check that the batch is the first axis (batch_first=True)",
         )
@@ -372,12 +363,12 @@ def _mixed(
 def _same_outputs(
     together: Sequence[FloatArray], alone: Sequence[Sequence[FloatArray]], rounding: _Rounding
 ) -> bool:
-    """Say whether the module returns for each point what it returns for the point alone."""
+    """Return True if the module's outputs for a point do not depend on the rest of the batch."""
     if any(len(each) != len(together) for each in alone):
         return False
     for index, output in enumerate(together):
         if output.ndim == 0 or len(output) != 2 * len(alone):
-            continue  # it has no axis of points
+            continue  # the first axis is not that of the points
         rows = [each[index] for each in alone]
         if any(row.shape != output[:1].shape for row in rows):
             return False
@@ -388,9 +379,9 @@ def _same_outputs(
 
 
 class _Rounding:
-    """The differences between results of a trial that may come from rounding, see "Tolerance".
+    """The differences between two results that may come from rounding, see "Tolerance".
 
-    ``moved`` is the ``result`` after a change of all weights by one rounding error.
+    ``moved`` is the ``result`` after all weights were changed by one rounding error.
     """
 
     def __init__(self, result: TrialSum, moved: TrialSum) -> None:
@@ -403,9 +394,9 @@ class _Rounding:
     def allows(
         self, ones: Sequence[FloatArray], others: Sequence[FloatArray], sizes: Sequence[float]
     ) -> list[bool]:
-        """Say of each number of a `TrialSum` whether two values of it may be the same.
+        """Return, for each array of `TrialSum.numbers`, True if both values agree up to rounding.
 
-        ``sizes`` are the largest of their numbers, before any cancel each other out.
+        ``sizes`` are the largest numbers of each array, before terms of a sum cancel each other.
         """
         share = _SHARE * max(sizes[:-2])
         return [
@@ -417,18 +408,14 @@ class _Rounding:
         return _MARGIN * (change + self._eps * size)
 
 
-def _all_largest(arrays: Iterable[FloatArray]) -> list[float]:
-    return [_largest(each) for each in arrays]
-
-
 def _largest(array: FloatArray) -> float:
-    """Return the largest absolute value that is finite."""
+    """Return the largest finite absolute value, or 0."""
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
 def _distance(one: FloatArray, other: FloatArray) -> float:
-    """Return the largest difference of two arrays; infinite if one is finite where other is not."""
+    """Return the largest difference of two arrays; infinite if shape or finiteness differ."""
     finite = np.isfinite(one)
     if one.shape != other.shape or not np.array_equal(finite, np.isfinite(other)):
         return np.inf
@@ -438,7 +425,7 @@ def _distance(one: FloatArray, other: FloatArray) -> float:
 def _unsound(
     trial: ModelTrial, is_cause: Callable[[nn.Module], bool], rule: str, remedy: str
 ) -> ParameterError:
-    """Return the refusal of the first part that may be the cause, or else of the whole module."""
+    """Return the error that names the first part that may be the cause, or the whole module."""
     of = f"of model {trial.model.name!r}"
     for name, part in trial.module.named_modules():
         if is_cause(part):
@@ -455,14 +442,9 @@ def _is_normalising(part: nn.Module) -> bool:
 
 
 def _is_drawing(part: nn.Module) -> bool:
-    # `p` of dropout layers, `dropout` of attention and recurrent ones: 0 is harmless.
+    # The rate is `p` in dropout layers, and `dropout` in attention and recurrent layers.
     rate = getattr(part, "p", getattr(part, "dropout", 1.0))
     return part.training and isinstance(part, _DRAWING) and rate > 0
-
-
-def _some(size: int) -> IntArray:
-    """Return a few data points of so many, from the first to the last."""
-    return np.unique(np.linspace(0, size - 1, _TRIAL_POINTS).astype(np.intp))
 
 
 def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -470,14 +452,27 @@ def _copies(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Say whether tensors have the same shapes and numbers; NaN is NaN."""
+    """Return True if the tensors have the same shapes and numbers, where NaN equals NaN."""
     return len(ones) == len(others) and all(
         one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
         for one, other in zip(ones, others, strict=True)
     )
 
 
+def _detect_draws(call: Callable[[], _Result]) -> tuple[_Result, bool]:
+    """Return the result of a call, and True if the call draws from a global random state.
+
+    Other threads (of a notebook, or of dask) may draw during a call, but hardly during every call.
+    """
+    for _ in range(_TRIES):
+        state = _random_state()
+        result = call()
+        if _random_state() == state:
+            return result, False
+    return result, True
+
+
 def _random_state() -> bytes:
-    """Return every global random state that a module or dataset may draw from, comparable."""
+    """Return all global random states that a module or a dataset may draw from."""
     numpy_state = np.random.get_state()  # noqa: NPY002 (others may use the global generator)
     return pickle.dumps((torch.get_rng_state().numpy(), numpy_state, random.getstate()))

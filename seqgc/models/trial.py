@@ -1,4 +1,8 @@
-"""A trial of a model: the workers' own code on a few points, first in a forked child."""
+"""Trial of a model before a run: the workers' code computes results on a few data points.
+
+`ModelTrial` computes the results that `seqgc.models.soundness` compares. The user's code may hang,
+or end its process. So `try_first` tries a model that has such code in a forked child process first.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +38,12 @@ _CASTS: Final = {"float32": (".double()", "float64"), "float64": (".float()", "f
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrialSum:
-    """A weighted sum over data points, and what the module returned.
+    """A weighted sum over data points, and the outputs of the module.
 
-    ``gradients`` are those of the trainable parameters, flat, one array each; ``loss`` (1,) and
-    ``weight`` (1,) are the sums of the points' losses and of their weights in the mean.
-    ``outputs`` are the tensors that the module returned; they are ``differentiable`` if one of them
-    depends on a parameter. ``eps`` is the distance from 1 to the next number in the coarsest dtype
-    of forward and loss.
+    ``gradients`` has a flat array for each trainable parameter. ``loss`` (1,) and ``weight`` (1,)
+    are the sums of the points' losses and of their weights in the mean. ``outputs`` are the tensors
+    that the module returned; ``differentiable`` is True if one of them depends on a parameter.
+    ``eps`` is the distance from 1 to the next number in the coarsest dtype of forward and loss.
     """
 
     gradients: Sequence[FloatArray]
@@ -57,7 +60,7 @@ class TrialSum:
 
 
 class ModelTrial:
-    """A worker's copy of a model, in the run's precision, and its results at any weights."""
+    """A worker's copy of a model in the run's precision, whose weights the trial can change."""
 
     def __init__(self, model: Model, precision: Precision) -> None:
         self.model: Final = model
@@ -72,18 +75,18 @@ class ModelTrial:
         )
 
     def sum_of(self, points: IntArray, coefficients: FloatArray) -> TrialSum:
-        """Return the sum of ``points`` (m,), each times its coefficient (m,).
+        """Return the sum over ``points`` (m,), each multiplied by its coefficient (m,).
 
         Raises
         ------
         ParameterError
-            If the module or the loss raises, or the loss has no value for each point.
+            If the module or the loss raises, or the loss does not have a value for each point.
         """
         try:
             return self._sum_of(points, coefficients)
         except ParameterError:
             raise
-        except BaseException as error:  # the user's own code: whatever it raises
+        except BaseException as error:  # the user's code may raise anything
             reraise_stop(error)
             fault, got = fault_of(error), _named(self.model)
             if _dtypes_meet(error):
@@ -94,7 +97,7 @@ class ModelTrial:
                     f"(register_buffer), or take precision={other!r}"
                 )
                 raise ParameterError("module", rule, got, remedy) from error
-            rule = "must take the dataset's points, and the loss its outputs"
+            rule = "must take the dataset's points, and the loss must take the module's outputs"
             raise ParameterError("module", rule, got, f"{fault}{_calls(error)}") from error
 
     def _sum_of(self, points: IntArray, coefficients: FloatArray) -> TrialSum:
@@ -113,7 +116,7 @@ class ModelTrial:
                 self.module.register_forward_hook(lambda *args: outputs.append(args[-1])),
             ):
                 hooks.callback(handle.remove)
-            # Opened without Dropout layers as well: it refuses one that is no submodule.
+            # Also if there seem to be no Dropout layers: one that is not a submodule is refused.
             hooks.enter_context(dropout_masks(self.module, points, seed=self.model.seed))
             self._objective.compute(part, out=result)
         ends = np.cumsum([p.numel() for p in self._parameters.tensors])
@@ -129,7 +132,7 @@ class ModelTrial:
         )
 
     def require_mean(self, points: IntArray) -> None:
-        """Refuse a torch loss whose mean is another one than that of its points' losses."""
+        """Raise `ParameterError` if the mean of the points' losses differs from torch's mean."""
         dtype = torch_dtype(self._precision)
         x, y = collate(self.model.dataset, points, dtype=dtype)
         loss = loss_in(self.model.loss, dtype)
@@ -140,14 +143,11 @@ class ModelTrial:
 
     @property
     def receives_gradient(self) -> bool:
-        """Whether any trainable parameter received a gradient in the last sum."""
+        """True if a trainable parameter received a gradient in the last sum."""
         return any(p.grad is not None for p in self._parameters.tensors)
 
     def moved(self, points: IntArray, coefficients: FloatArray, *, by: float) -> TrialSum:
-        """Return the sum after each weight was changed by a fraction ``by`` of itself, up or down.
-
-        The weights are put back.
-        """
+        """Return the sum after `nudge`, and restore the weights."""
         weights = self._parameters.read()
         self.nudge(by)
         try:
@@ -162,7 +162,7 @@ class ModelTrial:
         self._parameters.write((weights * (1 + by * signs)).astype(weights.dtype))
 
     def shake(self, scale: float) -> None:
-        """Add normal noise of that standard deviation to all parameters."""
+        """Add normal noise with the standard deviation ``scale`` to all parameters."""
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for p in self.module.parameters():
@@ -175,15 +175,13 @@ def _named(model: Model) -> str:
 
 
 def _dtypes_meet(error: BaseException) -> bool:
-    """Say whether torch raised because float32 and float64 met in one operation."""
-    if not isinstance(error, RuntimeError):
-        return False
-    said = str(error).lower()
-    return "float" in said and "double" in said
+    """Return True if torch raised because float32 and float64 met in one operation."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and "float" in text and "double" in text
 
 
 def _calls(error: BaseException) -> str:
-    """Return how the module and the loss are called, if that is what was wrong."""
+    """Explain the calls of the module and the loss, if the error may come from a wrong call."""
     if not isinstance(error, TypeError | KeyError | AttributeError):
         return ""
     return "; forward is called with x of an item (x, y), the loss with the output and y"
@@ -197,9 +195,9 @@ def _as_array(tensor: Tensor) -> FloatArray:
 
 
 class _DtypeWatch(TorchFunctionMode):
-    """Finds the coarsest floating-point dtype that operations return, once it has begun.
+    """A watch for the coarsest floating-point dtype that operations return after `begin`.
 
-    ``eps`` is the distance from 1 to the next number of that dtype.
+    ``eps`` is the distance from 1 to the next number of this dtype.
     """
 
     def __init__(self, eps: float) -> None:
@@ -208,7 +206,7 @@ class _DtypeWatch(TorchFunctionMode):
         self._began = False
 
     def begin(self) -> None:
-        """Watch from now on: the batch is there, and in the run's precision."""
+        """Start to watch. Before, the batch is converted to the run's precision."""
         self._began = True
 
     def __torch_function__(
@@ -218,7 +216,7 @@ class _DtypeWatch(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Call a function of torch, and look at what it returns."""
+        """Call a function of torch, and record the dtype of its result."""
         result = func(*args, **(kwargs or {}))
         if (
             self._began
@@ -229,51 +227,49 @@ class _DtypeWatch(TorchFunctionMode):
         return result
 
 
-_LIMIT_S: Final = 20.0  # a longer trial is made by the master, which can be interrupted
-_SILENT, _TO_REPEAT, _INTERRUPTED = b"s", b"r", b"i"
+# ---- trial in a child process --------------------------------------------------------------------
+
+_LIMIT_S: Final = 20.0  # the master repeats a longer trial, because the user can interrupt it
+_PASSED, _TO_REPEAT, _INTERRUPTED = b"s", b"r", b"i"
 _TRUSTED: Final = frozenset({"builtins", "functools", "numpy", "seqgc", "torch", "torchvision"})
 
 
 def try_first(model: Model, trial: Callable[[Model], None]) -> None:
-    """Call ``trial(model)``; if the model has code of the user's own, in a child process first.
+    """Call ``trial(model)``, in a child process first if the model has the user's code.
 
-    Warns if the child is not done within a time limit. Errors of the trial are passed on.
+    If the trial in the child raises or warns, it is repeated here, so that the caller sees it. If
+    it does not end within a time limit, it is also repeated here, with a warning.
 
     Raises
     ------
     ParameterError
         If the trial ends the child, or the model's code raises a `KeyboardInterrupt` there.
     """
-    if sys.platform == "linux" and _has_own_code(model):
-        said, status = _in_child(lambda: trial(model))
-        if said == _SILENT:
+    if sys.platform == "linux" and any(_package(each) not in _TRUSTED for each in _parts(model)):
+        report, status = _in_child(lambda: trial(model))
+        if report == _PASSED:
             return
-        if said == _INTERRUPTED:
+        if report == _INTERRUPTED:
             raise _deadly(model, "its code raised KeyboardInterrupt")
-        if not said and status is not None:
+        if not report and status is not None:
             raise _deadly(model, _end_of(status))
-        if not said:
-            text = f"model {model.name!r} is still being tried after {_LIMIT_S:g} s"
+        if not report:
             warnings.warn(
-                f"{text}; it is now tried in this process: if this does not end, its code hangs",
+                f"the trial of model {model.name!r} has not ended after {_LIMIT_S:g} s; it is "
+                "repeated in this process: if it does not end, the model's code hangs",
                 stacklevel=2,
             )
     trial(model)
 
 
-def _has_own_code(model: Model) -> bool:
-    """Return True if any part of the model is defined outside the trusted packages."""
-    return any(_package(part) not in _TRUSTED for part in _parts_of(model))
-
-
-def _parts_of(model: Model) -> Iterator[object]:
+def _parts(model: Model) -> Iterator[object]:
     yield from model.module.modules()
     yield getattr(model.loss, "func", model.loss)
     datasets: list[object] = [model.dataset, model.test_dataset]
     while datasets:
         if (dataset := datasets.pop()) is not None:
             yield dataset
-            datasets.append(getattr(dataset, "dataset", None))  # of a subset, or an augmented one
+            datasets.append(getattr(dataset, "dataset", None))  # of a Subset or AugmentedDataset
 
 
 def _package(part: object) -> str:
@@ -282,9 +278,9 @@ def _package(part: object) -> str:
 
 
 def _deadly(model: Model, how: str) -> ParameterError:
-    rule = "must not end the process that computes it"
-    remedy = "call it on a few data points yourself: `python -X faulthandler` shows where it ends"
-    return ParameterError("module", f"{rule} ({how} when it was tried)", model.name, remedy)
+    rule = f"must not end the process that computes it ({how} when it was tried)"
+    remedy = "call it on a few data points: `python -X faulthandler` shows where the process ends"
+    return ParameterError("module", rule, model.name, remedy)
 
 
 def _end_of(status: int) -> str:
@@ -301,49 +297,49 @@ def _end_of(status: int) -> str:
 def _in_child(call: Callable[[], None]) -> tuple[bytes, int | None]:
     """Call a function in a child process; return the child's report and its wait status.
 
-    The report is empty if the child ended without one, or was not done in time. In the latter case
-    the child is killed, and the status is None.
+    The report is empty if the child ended without one. If the child exceeds the time limit, it is
+    killed, the report is empty and the status is None.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # or the child's copy might be written as well
+            stream.flush()  # or the child might write its copy of the buffer
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
         child = os.fork()
     if child == 0:
-        _answer(call, writer)
+        _report(call, writer)
     os.close(writer)
-    said, status = b"", None
+    report, status = b"", None
     try:
         if select.select([reader], [], [], _LIMIT_S)[0]:
-            said = os.read(reader, 1)
+            report = os.read(reader, 1)
             _, status = os.waitpid(child, 0)
     finally:
         os.close(reader)
         if status is None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    return said, status
+    return report, status
 
 
-def _answer(call: Callable[[], None], writer: int) -> None:
-    """Act as the child: report how the call went, and exit without the master's clean-up."""
-    said = _TO_REPEAT
+def _report(call: Callable[[], None], writer: int) -> None:
+    """Call the function in the child, write the report, and exit without the master's clean-up."""
+    report = _TO_REPEAT
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-        signal.alarm(2 * int(_LIMIT_S))  # should the master be killed meanwhile
-        torch.set_num_threads(1)  # the master's other threads are not here
-        with warnings.catch_warnings(record=True) as told:
+        signal.alarm(2 * int(_LIMIT_S))  # ends the child if the master is killed
+        torch.set_num_threads(1)  # the master's other threads do not exist in the child
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             call()
-        said = _TO_REPEAT if told else _SILENT
+        report = _TO_REPEAT if caught else _PASSED
         sys.stdout.flush()
     except KeyboardInterrupt:
-        said = _INTERRUPTED
+        report = _INTERRUPTED
     except BaseException:
         pass
     finally:
-        os.write(writer, said)
+        os.write(writer, report)
         os._exit(0)

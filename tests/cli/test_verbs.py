@@ -221,7 +221,7 @@ BAD = {
     "train --dry-run --scheduler os:getcwd": "`scheduler` must make a learning-rate scheduler of",
     "train --optimizer adafactor --lr 0": "`models.0.lr` should be greater than 0; got 0.0",
     "train --module digits-cm": "(did you mean 'digits-cnn'?)",
-    "train --module paper-cnn": "`module` must take the dataset's points, and the loss its outputs",
+    "train --module paper-cnn": "`module` must take the dataset's points",
     "train --lr inf": "`models.0.lr` should be a finite number; got inf",
     "train --workers 100000000": "`workers` should be less than or equal to 10000",
     "train --steps 100000000000": "`steps` should be less than or equal to 1000000000",

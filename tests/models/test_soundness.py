@@ -96,7 +96,7 @@ def pretrained(layer: nn.Module) -> nn.Module:
         (Drifting(), "Sequential", "must not change from call to call"),
         (Counting(), "Sequential", "must not change from call to call"),
         (Tiring(), "Sequential", "must not change from call to call"),
-        (nn.BatchNorm2d(4).eval(), "BatchNorm2d '1'", "statistics that no data were seen for"),
+        (nn.BatchNorm2d(4).eval(), "BatchNorm2d '1'", "initial statistics"),
         (nn.InstanceNorm2d(4, track_running_stats=True), "InstanceNorm2d '1'", "from call to call"),
         (nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)), "Sequential", "call to call"),
     ],
