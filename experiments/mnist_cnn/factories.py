@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from experiments.functions import data_folder
 from experiments.mnist_cnn.idx import read_idx
 from seqgc.errors import ParameterError
-from seqgc.models.factories import register_data
+from seqgc.models import register_data
 
 __all__ = ["FILES", "mnist"]
 

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from experiments.functions import data_folder
 from seqgc.errors import ParameterError
-from seqgc.models.factories import register_data, register_module
+from seqgc.models import register_data, register_module
 
 __all__ = ["BYTES_PER_IMAGE", "cifar100", "resnet18"]
 

@@ -1,8 +1,15 @@
-"""Models that users bring, their data and losses, and the checks that these are sound."""
+"""Models that users bring, their data and losses, and the checks that a model is sound.
+
+A `Model` has a network, data, a loss and an optimizer. `registered_model` makes a model from names,
+as workers that are cloud functions need it; `register_module` and `register_data` add names, and
+`grid` makes many models. `AugmentedDataset` and `Dropout` draw random numbers that are the same on
+all workers. `TorchCompute` is the computation on a worker.
+"""
 
 from seqgc.models.compute import TorchCompute as TorchCompute
 from seqgc.models.compute import TorchComputeFactory as TorchComputeFactory
 from seqgc.models.datasets import AugmentedDataset as AugmentedDataset
+from seqgc.models.datasets import PointDataset as PointDataset
 from seqgc.models.dropout import Dropout as Dropout
 from seqgc.models.dropout import dropout_masks as dropout_masks
 from seqgc.models.evaluation import Best as Best
@@ -11,7 +18,10 @@ from seqgc.models.evaluation import Validation as Validation
 from seqgc.models.evaluation import evaluate as evaluate
 from seqgc.models.factories import grid as grid
 from seqgc.models.factories import make_module as make_module
+from seqgc.models.factories import register_data as register_data
+from seqgc.models.factories import register_module as register_module
 from seqgc.models.factories import registered_model as registered_model
+from seqgc.models.losses import LOSSES as LOSSES
 from seqgc.models.losses import PointLoss as PointLoss
 from seqgc.models.model import Model as Model
 from seqgc.models.model import Objective as Objective

@@ -34,7 +34,6 @@ __all__ = [
     "items_of",
     "leaves_of",
     "map_tensors",
-    "require_digests",
     "require_points",
     "sample_points",
     "stacked",
@@ -161,11 +160,6 @@ class AugmentedDataset:
     the generators are as they were. An index from ``len(dataset)`` on is an item of a later epoch;
     iteration yields the items of the first epoch.
 
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule.
-
     Examples
     --------
     >>> points = torch.utils.data.TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))
@@ -266,13 +260,6 @@ def digests(datasets: Iterable[object]) -> dict[str, str]:
     """Return the digests of the stored ones among ``datasets``, by name."""
     stored = (each.stored for each in datasets if isinstance(each, StoredPoints))
     return {each.name: each.digest for each in stored}
-
-
-def require_digests(given: object) -> Mapping[str, str]:
-    """Return what `digests` returned in another process, or raise `ParameterError`."""
-    if not isinstance(given, Mapping) or not all(isinstance(d, str) for d in given.values()):
-        raise ParameterError("data", "must map names to digests", given)
-    return given
 
 
 def find_points(name: str, digest: str) -> StoredData | None:

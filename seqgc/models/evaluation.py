@@ -190,11 +190,6 @@ class Validation:
     is given, the model is stopped early after ``patience`` validations in a row that do not improve
     the best value by more than ``min_delta``.
 
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule.
-
     Examples
     --------
     >>> def errors(output, target):

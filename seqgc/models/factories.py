@@ -29,18 +29,19 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast
 
+import msgspec
 import torch
 from torch import nn
 
 from seqgc._grid import MOST_MODELS, grid_points
-from seqgc.errors import ParameterError, refusing, require_int
+from seqgc.errors import ParameterError, refusing
 from seqgc.models.compute import TorchCompute
-from seqgc.models.datasets import PointDataset, digests, find_points, require_digests, stored_points
+from seqgc.models.datasets import PointDataset, digests, find_points, stored_points
 from seqgc.models.evaluation import Validation
 from seqgc.models.losses import Loss, make_loss, name_of
 from seqgc.models.model import (
@@ -103,8 +104,6 @@ _loaded = ContextVar[dict[tuple[str, str], tuple[PointDataset, PointDataset]] | 
     "loaded", default=None
 )
 _NONE: Final[Mapping[str, Json]] = MappingProxyType({})
-_FIELDS: Final = ("name", "module", "data", "loss", "autocast", "seed")
-_ARGS: Final = ("module_args", "data_args", "loss_args")
 _TO_A_MODULE: Final = (
     "move the code of the script or notebook into a module, e.g. nets.py, under @register_module "
     "and @register_data; list the module here, SEQGC_FACTORIES=nets, and in the functions: "
@@ -469,29 +468,49 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     SkewError
         If the fingerprint differs from the master's.
     """
-    if set(settings) != {"models", "precision", "fingerprint", "data"}:
-        rule = "must be `models`, `precision`, `fingerprint` and `data`"
-        raise ParameterError("settings", rule, sorted(settings))
-    models, precision = settings["models"], str(settings["precision"])
-    torch_dtype(cast("Precision", precision))
-    if not isinstance(models, list) or not 0 < len(models) <= MOST_MODELS:
-        raise ParameterError("models", f"must be a list of 1 to {MOST_MODELS}", type(models))
+    with refusing("settings", "must describe models ({})", ", ".join(sorted(settings))):
+        workload = msgspec.convert(settings, _WorkloadSettings)
     torch.set_num_threads(1)
-    recipes = [_recipe(model) for model in models]
-    objectives = _objectives(models, recipes, require_digests(settings["data"]))
-    require_masters(settings["fingerprint"], _fingerprint(objectives, recipes))
+    objectives = _objectives(workload)
+    recipes = [model.recipe for model in workload.models]
+    require_masters(workload.fingerprint, _fingerprint(objectives, recipes))
     return TorchCompute(
         objectives,
         store=SimpleNamespace(fetch=fetch_weights),
-        precision=cast("Precision", precision),
+        precision=workload.precision,
         cached_weights=0,  # `fetch_weights` has a cache
     )
 
 
-def _objectives(
-    models: Sequence[Json], recipes: Sequence[Recipe], masters_digests: Mapping[str, str]
-) -> tuple[Objective, ...]:
-    """Rebuild the objectives of ``models``, which `_recipe` has checked; make equal parts once.
+class _ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of one model in a payload."""
+
+    name: str
+    module: str
+    data: str
+    loss: str
+    autocast: Autocast
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    module_args: dict[str, Any] = {}
+    data_args: dict[str, Any] = {}
+    loss_args: dict[str, Any] = {}
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe(**{each.name: getattr(self, each.name) for each in fields(Recipe)})
+
+
+class _WorkloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the workload ``models`` in a payload."""
+
+    models: Annotated[list[_ModelSettings], msgspec.Meta(min_length=1, max_length=MOST_MODELS)]
+    precision: Precision
+    fingerprint: dict[str, str]
+    data: dict[str, str]  # digests of stored datasets by name
+
+
+def _objectives(workload: _WorkloadSettings) -> tuple[Objective, ...]:
+    """Rebuild the objectives of a workload; make equal parts once.
 
     The master sends the weights, so a network of seqgc is made once for all seeds. A network of the
     user is made for each seed, because the seed may draw more than the weights.
@@ -504,36 +523,23 @@ def _objectives(
 
     @cache
     def dataset_of(name: str, args: str) -> PointDataset:
-        return _make_data(_data_factory(name, listed, masters_digests), name, json.loads(args))[0]
+        return _make_data(_data_factory(name, listed, workload.data), name, json.loads(args))[0]
 
     @cache
     def loss_of(name: str, args: str) -> Loss:
         return make_loss(name, json.loads(args), listed=listed)
 
     objectives = []
-    for model, recipe in zip(cast("Sequence[Mapping[str, Json]]", models), recipes, strict=True):
-        seed = require_int("seed", cast("int", model["seed"]), least=0)
-        drawn_seed = 0 if recipe.module in MODULES else seed
+    for model in workload.models:
+        recipe, seed = model.recipe, 0 if model.module in MODULES else model.seed
         objectives.append(
             Objective(
-                name=str(model["name"]),
-                module=network_of(recipe.module, _as_text(recipe.module_args), drawn_seed),
+                name=model.name,
+                module=network_of(recipe.module, _as_text(recipe.module_args), seed),
                 dataset=dataset_of(recipe.data, _as_text(recipe.data_args)),
                 loss=loss_of(recipe.loss, _as_text(recipe.loss_args)),
-                autocast=cast("Autocast", model["autocast"]),
-                seed=seed,
+                autocast=model.autocast,
+                seed=model.seed,
             )
         )
     return with_shared_modules(objectives)
-
-
-def _recipe(model: Json) -> Recipe:
-    """Return the recipe in a model's settings, or raise `ParameterError`."""
-    if not isinstance(model, Mapping) or not set(_FIELDS) <= set(model) <= {*_FIELDS, *_ARGS}:
-        rule = f"must each have {', '.join(_FIELDS)}, and may have {', '.join(_ARGS)}"
-        raise ParameterError("models", rule, model)
-    for field in _FIELDS[:-1]:
-        if not isinstance(model[field], str):
-            raise ParameterError(field, "must be a string", model[field])
-    settings = {name: model[name] for name in ("module", "data", "loss", *_ARGS) if name in model}
-    return cast("Callable[..., Recipe]", Recipe)(**settings)

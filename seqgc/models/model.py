@@ -10,7 +10,7 @@ import io
 import math
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -133,23 +133,21 @@ class Model:
     Parameters
     ----------
     name
-        Name of the model, different from that of every other model of the run.
+        Name of the model, unique in the run.
     module
         Network with trainable floating-point parameters, in the mode (``train`` or ``eval``) in
         which it must be trained. It is called with ``x`` as its only argument.
     loss
         Function ``(output, target) -> values`` with one value for each data point, or
         ``(output, target) -> (values, weights)`` for the mean ``sum(values) / sum(weights)``. All
-        axes but the first are averaged. A `torch.nn` loss that takes the mean is converted (see
-        `seqgc.training.PointLoss`). The name of a loss (``"cross-entropy"``, ``"mse"``) or a path
-        are also possible, as in `registered_model`.
+        axes but the first are averaged. A `torch.nn` loss that takes the mean is converted to a
+        `seqgc.training.PointLoss`. It can also be a name or a path, as in `registered_model`.
     dataset
         Map-style dataset: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs, outputs and
         targets are tensors, or dictionaries, lists and tuples of tensors.
     optimizer
-        Function ``parameters -> torch.optim.Optimizer``. If it has an argument
-        ``named_parameters``, it is called with a list of pairs (name, parameter) instead.
-        Parameters that the optimizer does not hold keep their values.
+        Function ``parameters -> torch.optim.Optimizer``. With an argument ``named_parameters``, it
+        gets a list of pairs (name, parameter). Parameters that it leaves out keep their values.
     batch_size
         Number of data points in a step.
     seed
@@ -159,8 +157,7 @@ class Model:
     recipe
         Names from which cloud functions rebuild the model. Other workers do not need it.
     scheduler
-        Function ``optimizer -> torch.optim.lr_scheduler.LRScheduler``. The scheduler is stepped
-        once after each step of the optimizer.
+        Function ``optimizer -> torch.optim.lr_scheduler.LRScheduler``; stepped once in each step.
     gradient_clip_val, gradient_clip_algorithm
         Limit to which the decoded gradient is clipped before each step: by ``"norm"``, the norm
         over all parameters; by ``"value"``, each element.
@@ -171,11 +168,6 @@ class Model:
     autocast
         With ``"bfloat16"``, forward pass and loss are computed under ``torch.autocast``. Weights,
         gradients and the optimizer keep the run's precision, which must be float32.
-
-    Raises
-    ------
-    ParameterError
-        If an argument breaks its rule.
 
     Examples
     --------
@@ -234,14 +226,7 @@ class Model:
     @property
     def objective(self) -> Objective:
         """The part of the model that is sent to workers."""
-        return Objective(
-            name=self.name,
-            module=self.module,
-            loss=self.loss,
-            dataset=self.dataset,
-            autocast=self.autocast,
-            seed=self.seed,
-        )
+        return Objective(**{each.name: getattr(self, each.name) for each in fields(Objective)})
 
 
 def _check_module(module: nn.Module) -> None:

@@ -36,7 +36,7 @@ import torch
 import xxhash
 from torch import nn
 
-from seqgc.errors import ParameterError, SkewError, refusing
+from seqgc.errors import SkewError, refusing
 from seqgc.models.datasets import PointDataset, StoredPoints, sample_points
 from seqgc.models.evaluation import Validation
 from seqgc.models.model import Objective, Recipe
@@ -109,10 +109,8 @@ def _network_digest(module: nn.Module) -> str:
     return digest(f"{plain_text(module)}{_module_attributes(module)}{state}".encode())
 
 
-def require_masters(masters: object, own: Mapping[str, str]) -> None:
+def require_masters(masters: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Raise `SkewError` if the fingerprint of this function differs from that of its master."""
-    if not isinstance(masters, Mapping) or not all(isinstance(v, str) for v in masters.values()):
-        raise ParameterError("fingerprint", "must map names to texts", masters)
     if skew := differences(masters, own, words=("master", "function")):
         more = f"; {len(skew) - _MOST_NAMED} more" if len(skew) > _MOST_NAMED else ""
         named = "; ".join(skew[:_MOST_NAMED])

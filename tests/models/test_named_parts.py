@@ -265,9 +265,9 @@ def test_arguments_that_a_part_does_not_take_are_refused_in_one_line(
         ({"loss": "torch.nn:CrossEntropyLoss"}, "`loss` must be of a module that the image lists"),
         ({"loss": "seqgc_parts:nn"}, "`loss` must name a function"),
         ({"loss": "seqgc_parts:ready"}, "`loss` must be defined in its module"),
-        ({"module_args": 3}, "`module_args` must be a dict of arguments"),
+        ({"module_args": 3}, "`$.models[0].module_args`"),
         ({"loss_args": {"gamma": 1}}, "`loss_args` must be arguments of cross-entropy"),
-        ({"module_kwargs": {}}, "`models` must each have name, module, data, loss"),
+        ({"module_kwargs": {}}, "unknown field `module_kwargs`"),
     ],
 )
 def test_a_payload_names_losses_and_arguments_by_the_same_rules(

@@ -144,7 +144,7 @@ def test_a_fingerprint_that_is_none_is_refused(wrong: object) -> None:
     model = registered_model("m", module="mlp", optimizer=sgd)
     workload = workload_of([model], precision="float32")
     settings: Any = {**workload.settings, "fingerprint": wrong}
-    with pytest.raises(ParameterError, match="`fingerprint` must map names to texts"):
+    with pytest.raises(ParameterError, match=r"`settings` must .*\$\.fingerprint"):
         make_models_compute(settings, lambda _: np.ones(1))
 
 
