@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Sized
 from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, Final, Protocol, cast
@@ -28,9 +28,8 @@ __all__ = [
     "AugmentedDataset",
     "PointDataset",
     "StoredPoints",
+    "cast_floats",
     "collate",
-    "digests",
-    "find_points",
     "items_of",
     "leaves_of",
     "map_tensors",
@@ -81,11 +80,7 @@ def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> t
     ``x`` and ``y`` are tensors, or dictionaries, lists and tuples of tensors, as in the items.
     """
     x, y = stacked(dataset, points)
-
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-    return map_tensors(x, cast), map_tensors(y, cast)
+    return cast_floats(x, dtype), cast_floats(y, dtype)
 
 
 def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
@@ -137,15 +132,20 @@ def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
     return value
 
 
+def cast_floats(value: object, dtype: torch.dtype) -> object:
+    """Cast every floating-point tensor of a value (tensor, sequence or mapping) to ``dtype``."""
+    return map_tensors(value, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
+
+
 def leaves_of(value: object) -> list[Tensor]:
     """Return every tensor of a value (tensor, sequence or mapping)."""
     leaves: list[Tensor] = []
 
-    def note(tensor: Tensor) -> Tensor:
-        leaves.append(tensor)
-        return tensor
+    def collect(leaf: Tensor) -> Tensor:
+        leaves.append(leaf)
+        return leaf
 
-    map_tensors(value, note)
+    map_tensors(value, collect)
     return leaves
 
 
@@ -254,19 +254,3 @@ def stored_points(stored: StoredData) -> tuple[StoredPoints, StoredPoints]:
     """Return the points to train on and to test on; without a test part, they are the same."""
     train = StoredPoints(stored)
     return train, StoredPoints(stored, "_test") if "x_test" in stored.arrays else train
-
-
-def digests(datasets: Iterable[object]) -> dict[str, str]:
-    """Return the digests of the stored ones among ``datasets``, by name."""
-    stored = (each.stored for each in datasets if isinstance(each, StoredPoints))
-    return {each.name: each.digest for each in stored}
-
-
-def find_points(name: str, digest: str) -> StoredData | None:
-    """Return the stored dataset of this name, or None if there is no such name.
-
-    If ``digest`` is not empty, the version of this digest is preferred. If that version is gone,
-    the present one is returned, and the comparison with the master's says what differs.
-    """
-    wanted = find_data(name, digest=digest) if digest else None
-    return wanted or find_data(name)

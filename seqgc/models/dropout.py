@@ -152,18 +152,6 @@ def dropout_masks(
     A run opens this context itself. A loop without workers has the masks of a run if both its
     forward and its backward pass are in the block. Item ``i`` in epoch ``e`` of a dataset of ``n``
     items is point ``e * n + i``. ``seed`` is the seed of the model.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from seqgc.training import Dropout, dropout_masks
-    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 64), Dropout(0.25))
-    >>> with dropout_masks(net, [0, 1], seed=0):
-    ...     first = net(torch.ones(2, 2))
-    >>> with dropout_masks(net, [0, 1], seed=0):
-    ...     again = net(torch.ones(2, 2))
-    >>> torch.equal(first, again)
-    True
     """
     with masks_of(dropout_layers(module), points, seed=seed):
         yield

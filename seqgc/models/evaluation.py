@@ -28,7 +28,14 @@ from seqgc.errors import (
     require_number,
     reraise_stop,
 )
-from seqgc.models.datasets import PointDataset, collate, leaves_of, map_tensors, require_points
+from seqgc.models.datasets import (
+    PointDataset,
+    cast_floats,
+    collate,
+    leaves_of,
+    map_tensors,
+    require_points,
+)
 from seqgc.models.losses import Loss, loss_in, per_point_loss, point_losses
 from seqgc.models.precision import Autocast, autocasting
 
@@ -121,7 +128,7 @@ def evaluate(
             batch_sums = [*losses.sums, *_hits(output, y, losses.of_targets)]
             total, weight, hits, counted = np.add([total, weight, hits, counted], batch_sums)
             if metrics:
-                outputs.append(_in_dtype(output, dtype) if autocast != "off" else output)
+                outputs.append(cast_floats(output, dtype) if autocast != "off" else output)
                 targets.append(y)
         values = {name: _measure(name, metrics[name], outputs, targets) for name in metrics}
     mean = float(total / weight) if weight else math.nan
@@ -136,10 +143,6 @@ def _output(module: nn.Module, x: object) -> Any:
         # A module that computes gradients in its forward pass cannot do so under no_grad.
         with torch.enable_grad():
             return map_tensors(module(x), Tensor.detach)
-
-
-def _in_dtype(output: object, dtype: torch.dtype) -> object:
-    return map_tensors(output, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
 
 
 def _concatenate(values: Sequence[object]) -> Any:

@@ -41,7 +41,7 @@ from torch import nn
 from seqgc._grid import MOST_MODELS, grid_points
 from seqgc.errors import ParameterError, refusing
 from seqgc.models.compute import TorchCompute
-from seqgc.models.datasets import PointDataset, digests, find_points, stored_points
+from seqgc.models.datasets import PointDataset, StoredPoints, stored_points
 from seqgc.models.evaluation import Validation
 from seqgc.models.losses import Loss, make_loss, name_of
 from seqgc.models.model import (
@@ -56,7 +56,7 @@ from seqgc.models.model import (
 from seqgc.models.precision import Autocast, Precision, torch_dtype
 from seqgc.models.problems import MODULES, digits
 from seqgc.models.provenance import in_script, objectives_fingerprint, require_masters
-from seqgc.stores import StoredData
+from seqgc.stores import find_data
 from seqgc.wire import Json, WorkloadRef
 from seqgc.worker import (
     FACTORIES,
@@ -229,14 +229,17 @@ def _seeded_factory(name: str, listed: Collection[str] | None = None) -> _Seeded
 def _data_factory(
     name: str, listed: Collection[str] | None = None, versions: Mapping[str, str] | None = None
 ) -> DataFactory:
-    """Return a function that makes the data; ``versions`` are the digests of stored ones."""
-    if name in _DATA:
-        return _DATA[name]
-    if own_module(name) is None:
-        if (stored := find_points(name, (versions or {}).get(name, ""))) is None:
-            require_known("data", name, _DATA)
-        return partial(stored_points, cast("StoredData", stored))
-    return cast("DataFactory", own_function(name, argument="data", listed=listed))
+    """Return a function that makes the data; ``versions`` are the digests of stored datasets."""
+    if own_module(name) is not None:
+        return cast("DataFactory", own_function(name, argument="data", listed=listed))
+    if name not in _DATA:
+        digest = (versions or {}).get(name)
+        # If the version with this digest is gone, the fingerprint says what differs.
+        stored = (find_data(name, digest=digest) if digest else None) or find_data(name)
+        if stored is not None:
+            return partial(stored_points, stored)
+    require_known("data", name, _DATA)
+    return _DATA[name]
 
 
 def _make_data(
@@ -411,14 +414,6 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
     ParameterError
         If a model has no recipe, or a recipe that a function cannot follow because a name is
         unknown or the code is in a script or a notebook.
-
-    Examples
-    --------
-    >>> import functools
-    >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
-    >>> model = registered_model("net", module="mlp", optimizer=sgd)
-    >>> workload_of([model], precision="float64").settings["models"][0]["module"]
-    'mlp'
     """
     torch_dtype(precision)
     settings, recipes = list[Mapping[str, Json]](), list[Recipe]()
@@ -438,13 +433,14 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
         settings.append({**model.recipe.settings, **own})
         recipes.append(model.recipe)
     objectives = with_shared_modules(model.objective for model in models)
+    stored = [m.dataset.stored for m in models if isinstance(m.dataset, StoredPoints)]
     return WorkloadRef(
         name="models",
         settings={
             "models": settings,
             "precision": precision,
             "fingerprint": _fingerprint(objectives, recipes),
-            "data": digests(model.dataset for model in models),
+            "data": {each.name: each.digest for each in stored},
         },
     )
 

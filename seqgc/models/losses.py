@@ -244,11 +244,6 @@ def make_loss(
     ------
     ParameterError
         If there is no loss of this name, or it does not take the arguments.
-
-    Examples
-    --------
-    >>> make_loss("cross-entropy", {"label_smoothing": 0.1}).reduction
-    'none'
     """
     args = args or {}
     if own_module(name) is None:
@@ -282,12 +277,6 @@ def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:
 
     Return None for a loss without a name: a lambda, a `functools.partial`, or an object of the
     user's class.
-
-    Examples
-    --------
-    >>> name_of(nn.CrossEntropyLoss(label_smoothing=0.1))
-    ('cross-entropy', {'label_smoothing': 0.1})
-    >>> name_of(lambda output, target: output)
     """
     if isinstance(loss, str):
         return loss, {}

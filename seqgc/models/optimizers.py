@@ -220,17 +220,6 @@ def require_additive(models: Sequence[Model], *, remedy: str) -> None:
 
     The parts of a gradient, one step each, must move the weights as one step with their sum does.
     ``remedy`` goes into the message.
-
-    Examples
-    --------
-    >>> import functools
-    >>> from seqgc.training import registered_model
-    >>> adam = functools.partial(torch.optim.Adam, lr=0.1)
-    >>> require_additive([registered_model("net", module="mlp", optimizer=adam)], remedy="take SGD")
-    ...
-    Traceback (most recent call last):
-        ...
-    seqgc.errors.ParameterError: `optimizer` must move weights ... got 'Adam' (take SGD)
     """
     for model in models:
         if model.gradient_clip_val is not None:

@@ -12,7 +12,6 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,15 +108,11 @@ class ModelTrial:
         outputs: list[object] = []
         with (
             _DtypeWatch(torch.finfo(torch_dtype(self._precision)).eps) as watch,
-            ExitStack() as hooks,
-        ):
-            for handle in (
-                self.module.register_forward_pre_hook(lambda *_: watch.begin()),
-                self.module.register_forward_hook(lambda *args: outputs.append(args[-1])),
-            ):
-                hooks.callback(handle.remove)
+            self.module.register_forward_pre_hook(lambda *_: watch.begin()),
+            self.module.register_forward_hook(lambda *args: outputs.append(args[-1])),
             # Also if there seem to be no Dropout layers: one that is not a submodule is refused.
-            hooks.enter_context(dropout_masks(self.module, points, seed=self.model.seed))
+            dropout_masks(self.module, points, seed=self.model.seed),
+        ):
             self._objective.compute(part, out=result)
         ends = np.cumsum([p.numel() for p in self._parameters.tensors])
         gradients = np.split(result[: ends[-1]], ends[:-1])
@@ -176,8 +171,10 @@ def _named(model: Model) -> str:
 
 def _dtypes_meet(error: BaseException) -> bool:
     """Return True if torch raised because float32 and float64 met in one operation."""
+    if not isinstance(error, RuntimeError):
+        return False
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and "float" in text and "double" in text
+    return "float" in text and "double" in text
 
 
 def _calls(error: BaseException) -> str:
