@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache, lru_cache
-from typing import Final, Protocol, cast
+from functools import cache, lru_cache, partial
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from seqgc._by_value import PicklingError, dumps, loads
@@ -129,8 +128,7 @@ class TorchCompute:
             objective.module.load(part.weights, self._fetch)
             PROGRESS.enter(part.model)
             try:
-                with objective.masks(part):
-                    objective.compute(part, out=out)
+                objective.compute(part, out=out)
             except BaseException as error:  # from one model's code; other parts are not affected
                 if not is_own_interrupt(error):
                     reraise_stop(error)
@@ -168,26 +166,21 @@ class LocalObjective:
         self._loss: Final = loss_in(objective.loss, module.dtype)
         self.parameters: Final = module.parameters
 
-    def masks(self, part: WeightedPoints) -> AbstractContextManager[None]:
-        """Return a context in which `Dropout` layers draw the masks of the part's points."""
-        layers = self.module.dropouts
-        return masks_of(layers, part.points, seed=self._objective.seed) if layers else nullcontext()
-
     def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
         """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
-        module, dtype = self.module, self.module.dtype
-        dataset = self._objective.dataset
+        objective, module, dtype = self._objective, self.module, self.module.dtype
         # If there are dropout layers, the points count on from epoch to epoch.
-        items = items_of(dataset, part.points) if module.dropouts else part.points
-        x, y = collate(dataset, items, dtype=dtype)
-        with autocasting(self._objective.autocast):
-            losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
+        items = items_of(objective.dataset, part.points) if module.dropouts else part.points
+        x, y = collate(objective.dataset, items, dtype=dtype)
         # Copied, because the coefficients are read-only and torch warns of such arrays.
         coefficients = torch.from_numpy(part.coefficients.copy()).to(dtype)
-        values = losses.values.to(dtype)
-        self.parameters.clear_gradient()
-        if values.requires_grad:  # False if the output uses no trainable parameter
-            torch.autograd.backward(values, coefficients)  # the gradient of their weighted sum
+        with masks_of(module.dropouts, part.points, seed=objective.seed):
+            with autocasting(objective.autocast):
+                losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
+            values = losses.values.to(dtype)
+            self.parameters.clear_gradient()
+            if values.requires_grad:  # False if the output uses no trainable parameter
+                torch.autograd.backward(values, coefficients)  # the gradient of their weighted sum
         points = float(np.add.reduce(part.coefficients))
         received = self.parameters.read_gradient(out[: self.parameters.size])
         self.parameters.layout.write(
@@ -261,17 +254,6 @@ def picklable(module: nn.Module) -> nn.Module:
     """Return the module, or, if any part is parametrized, a copy of it that can be pickled.
 
     The copy cannot compute before `restore` is called with it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from seqgc._by_value import dumps, loads
-    >>> from torch.nn.utils.parametrizations import weight_norm
-    >>> module = weight_norm(nn.Linear(3, 2))
-    >>> arrived = loads(dumps(picklable(module)))
-    >>> restore(arrived)
-    >>> bool((arrived(torch.ones(1, 3)) == module(torch.ones(1, 3))).all())
-    True
     """
     if not any(map(is_parametrized, module.modules())):
         return module
@@ -285,13 +267,9 @@ def restore(module: nn.Module) -> None:
     """Make a copy that `picklable` returned compute again, before or after it was pickled."""
     for part in filter(is_parametrized, module.modules()):
         base, names = type(part), list(part.parametrizations)  # type: ignore[arg-type]
-        properties = {name: property(_computed(name)) for name in names}
+        properties = {name: property(partial(_parametrized, name=name)) for name in names}
         part.__class__ = type(f"Parametrized{base.__name__}", (base,), properties)
 
 
-def _computed(name: str) -> Callable[[nn.Module], Tensor]:
-    def compute(part: nn.Module) -> Tensor:
-        tensor: Tensor = part.parametrizations[name]()  # type: ignore[index, operator]
-        return tensor
-
-    return compute
+def _parametrized(part: Any, *, name: str) -> object:
+    return part.parametrizations[name]()

@@ -225,7 +225,7 @@ class Validation:
             if not isinstance(name, str) or not name.strip():
                 raise ParameterError("metrics", "must have names that are text and not empty", name)
             if name in {"loss", "accuracy"}:
-                rule = "must have other names than loss and accuracy, which are always measured"
+                rule = "must not be named loss or accuracy: these two are built in"
                 raise ParameterError("metrics", rule, name)
             if not callable(metric):
                 rule = f"must be functions (output, target) -> float, but {name} cannot be called"

@@ -110,8 +110,6 @@ class ModelTrial:
             _DtypeWatch(torch.finfo(torch_dtype(self._precision)).eps) as watch,
             self.module.register_forward_pre_hook(lambda *_: watch.begin()),
             self.module.register_forward_hook(lambda *args: outputs.append(args[-1])),
-            # Also if there seem to be no Dropout layers: one that is not a submodule is refused.
-            dropout_masks(self.module, points, seed=self.model.seed),
         ):
             self._objective.compute(part, out=result)
         ends = np.cumsum([p.numel() for p in self._parameters.tensors])

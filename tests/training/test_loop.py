@@ -369,7 +369,7 @@ def vector(output: torch.Tensor, _target: torch.Tensor) -> object:
         (print, {}, "must have one of on_step, on_validation, on_checkpoint, on_end"),
         (Diary(), {"metrics": {"m": raising}}, r"\(LookupError: no class\); got 'm'"),
         (Diary(), {"metrics": {"m": vector}}, "`metrics` must return a number"),
-        (Diary(), {"metrics": {"loss": vector}}, "`metrics` must have other names .*; got 'loss'"),
+        (Diary(), {"metrics": {"loss": vector}}, "`metrics` must not be named .*; got 'loss'"),
         (Diary(), {"monitor": "eror"}, "must be one of loss, accuracy, errors; got 'eror' "),
         (Diary(), {"patience": 0}, "`patience` must be an integer >= 1"),
         (Diary(), {"mode": "low"}, "`mode` must be one of min, max"),
