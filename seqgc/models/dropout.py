@@ -77,7 +77,7 @@ class Dropout(nn.Module):
         self.axes: Final = None if axes is None else require_int("axes", axes, least=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x``; in training mode, set some elements to 0 and scale the others."""
+        """Return ``x``; in training mode, set some elements to 0 and scale the rest."""
         if not self.training or self.p == 0:
             return x
         axes = x.ndim if self.axes is None else min(self.axes, x.ndim)

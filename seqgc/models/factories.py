@@ -133,7 +133,7 @@ def register_module(name: str) -> Callable[[ModuleFactory], ModuleFactory]:
 def register_data(name: str) -> Callable[[DataFactory], DataFactory]:
     """Return a decorator that registers a function ``(**data_args) -> (train, test)``.
 
-    The function must return the same data on every call. The rules for names are those of
+    The function must return the same data on every call. Names follow the rules of
     `register_module`.
     """
     return _registering(_DATA, name)
@@ -208,19 +208,19 @@ def named_data(name: str, args: Mapping[str, Json] = _NONE) -> tuple[PointDatase
 
 
 def _seeded_factory(name: str, listed: Collection[str] | None = None) -> _SeededFactory:
-    """Return a function that makes a network from a seed; ``listed`` is that of `own_function`."""
-    function = None
+    """Return a function that makes a network from a seed; ``listed`` is as in `own_function`."""
+    function: OwnFunction | None = None
     if own_module(name) is not None:
         function = own_function(name, argument="module", listed=listed)
     else:
         require_known("module", name, _MODULES)
 
     def draw(seed: int, args: Mapping[str, Json]) -> nn.Module:
-        own = partial(_MODULES[name], seed) if function is None else function
+        make = partial(_MODULES[name], seed) if function is None else function
         with torch.random.fork_rng(devices=[]):  # torch initialises from its global state only
             # Not `torch.manual_seed`, which records a stack trace for every kind of device.
             torch.default_generator.manual_seed(seed)
-            module = call_own(own, name, argument="module", seed=seed, args=args)
+            module = call_own(make, name, argument="module", seed=seed, args=args)
         return cast("nn.Module", module)
 
     return draw
@@ -257,7 +257,7 @@ def _as_text(args: Mapping[str, Json]) -> str:
 
 @contextmanager
 def loading_once() -> Iterator[None]:
-    """Make the models in this block share the data of each name, which are loaded once."""
+    """Load the data of each name only once for all models that are made in this block."""
     token = _loaded.set({})
     try:
         yield
@@ -298,7 +298,7 @@ def registered_model(
     - any other loss; then only workers that are not cloud functions can train the model.
 
     ``seed`` draws the model's weights and the order of its data points. The model is evaluated on
-    the test data. All other arguments are those of `Model`.
+    the test data. All other arguments are as in `Model`.
 
     Raises
     ------
@@ -376,10 +376,10 @@ def grid(make: Callable[..., Model], axes: Mapping[str, Sequence[object] | int])
         raise ParameterError("make", "must be a function that makes a model", make)
     parameters = inspect.signature(make).parameters.values()
     any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-    known = None if any_name else [each.name for each in parameters]
+    names = None if any_name else [each.name for each in parameters]
     models = []
     with loading_once():
-        for name, values in grid_points(axes, known=known).items():
+        for name, values in grid_points(axes, known=names).items():
             model = make(**values)
             if not isinstance(model, Model):
                 raise ParameterError("make", "must return a Model", model)
@@ -391,7 +391,7 @@ def grid(make: Callable[..., Model], axes: Mapping[str, Sequence[object] | int])
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise `ParameterError` if no cloud function could rebuild the model, whatever it lists."""
+    """Raise `ParameterError` if no cloud function could rebuild the model."""
     listed = [own_module(path) or "" for path in (recipe.module, recipe.data, recipe.loss)]
     _seeded_factory(recipe.module, listed)
     _data_factory(recipe.data, listed)
@@ -429,8 +429,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
         if any(in_script(factory) for factory in factories_of(model.recipe)):
             rule = "must be made in a module for functions, because no code is sent to them"
             raise ParameterError("models", rule, model.name, _TO_A_MODULE)
-        own: dict[str, Json] = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
-        settings.append({**model.recipe.settings, **own})
+        rest: dict[str, Json] = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
+        settings.append({**model.recipe.settings, **rest})
         recipes.append(model.recipe)
     objectives = with_shared_modules(model.objective for model in models)
     stored = [m.dataset.stored for m in models if isinstance(m.dataset, StoredPoints)]
@@ -460,7 +460,7 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     Raises
     ------
     ParameterError
-        If a setting breaks its rule, or this image does not know a name.
+        If the settings do not describe models, or this image does not know a name.
     SkewError
         If the fingerprint differs from the master's.
     """

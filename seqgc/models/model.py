@@ -308,7 +308,7 @@ class ParameterVector:
             p.grad = torch.from_numpy(piece).view(p.shape) if has_gradient else None
 
     def read_gradient(self, out: FloatArray) -> list[bool]:
-        """Write the parameters' gradient, or zeros if there is none, into ``out`` (size,).
+        """Write the parameters' gradient into ``out`` (size,); a missing gradient becomes zeros.
 
         Return a list (K,) that is True for the tensors that have a gradient.
         """
@@ -342,7 +342,7 @@ def structure_of(value: object, digests: _Digests | None = None) -> bytes | None
     """Return a digest of a module, or of any other object, without its trainable weights.
 
     Modules with the same digest differ at most in their trainable weights. Return None if the
-    object cannot be pickled, and hence not be compared. ``digests`` caches the digests of tensors
+    object cannot be pickled, and so cannot be compared. ``digests`` caches the digests of tensors
     that several objects share.
     """
     out = io.BytesIO()

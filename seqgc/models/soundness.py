@@ -191,7 +191,7 @@ def _frozen_norms(model: Model) -> list[tuple[str, nn.modules.batchnorm._NormBas
 
 
 def _try(trial: ModelTrial) -> None:
-    """Raise `ParameterError` if the model is unsound, at its initial weights or at others.
+    """Raise `ParameterError` if the model is unsound, at its initial weights or near them.
 
     The second set of weights is needed because weights that start at zero (a last layer, a gamma)
     hide the effects of everything that they multiply.

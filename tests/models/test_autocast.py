@@ -99,7 +99,7 @@ def test_validation_is_under_autocast_and_metrics_see_the_outputs_in_the_weights
 
 
 class Mixed(nn.Module):
-    """Cannot multiply what autocast makes of its layer's output, as it turns autocast off."""
+    """A module that turns autocast off, and so cannot multiply its layer's output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def test_what_it_cannot_go_with_is_refused(
 def test_a_torch_that_cannot_do_it_is_refused_on_either_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There is no such torch to be had here: one whose autocast does nothing stands in."""
+    """A torch whose autocast does nothing stands in for one that cannot do it."""
     model = half()
     with pytest.raises(ParameterError, match="`autocast` must be one of"):
         TorchCompute([replace(model.objective, autocast="half")], store=MemoryStore())

@@ -51,7 +51,7 @@ def layout(of: Objective) -> ResultLayout:
 
 
 def gradient_and_loss(result: FloatArray, *objectives: Objective) -> FloatArray:
-    """The first P + 1 numbers of the result of each of these."""
+    """Return the first P + 1 numbers of the result of each part."""
     ends = np.cumsum([layout(each).size for each in objectives])
     assert len(result) == ends[-1]
     parts = zip(np.split(result, ends[:-1]), objectives, strict=True)
@@ -59,7 +59,7 @@ def gradient_and_loss(result: FloatArray, *objectives: Objective) -> FloatArray:
 
 
 def directly(of: Objective, points: list[int], coefficients: list[float]) -> FloatArray:
-    """One backward pass a point, with autograd alone."""
+    """Compute the same with autograd, by one backward pass for each point."""
     module = copy.deepcopy(of.module).double()
     parameters = [p for p in module.parameters() if p.requires_grad]
     total = np.zeros(sum(p.numel() for p in parameters) + 1)

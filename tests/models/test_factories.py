@@ -122,7 +122,7 @@ def test_gradients_are_the_local_workers_bit_for_bit(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_seeds_draw_nothing_but_weights_of_our_own_networks(name: str) -> None:
-    """So a function makes one for all seeds: the weights travel."""
+    """So a function makes one network for all seeds: the master sends the weights."""
     assert (
         structure_of(make_module(name, seed=0))
         == structure_of(make_module(name, seed=1))
@@ -215,7 +215,7 @@ LISTED = {"module": "seqgc_own:net", "data": "seqgc_own:points", "loss": "mse"}
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of the user's, which may be imported; nobody lists it yet."""
+    """A module of the user that can be imported, and that no image lists yet."""
     (tmp_path / "seqgc_own.py").write_text(OWN)
     (tmp_path / "seqgc_unlisted.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""`grid`: what makes a model, called with every combination of its arguments."""
+"""`grid` calls a function that makes a model with every combination of its arguments."""
 
 from __future__ import annotations
 

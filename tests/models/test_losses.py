@@ -236,7 +236,7 @@ def test_the_loss_of_each_job_is_torchs() -> None:
 
 
 def test_what_a_job_is_made_without_leaves_a_mean_over_the_rest() -> None:
-    """As without weights, where a gradient lacks the share of the points that are lost."""
+    """The same holds without weights: a gradient lacks the share of the lost points."""
     model, mean = model_of("unset labels", optimizer=partial(torch.optim.SGD, lr=1.0))
     scheme, store = parse_scheme("backup:b=1", n=3), MemoryStore()
     workload = TorchWorkload([model], scheme=scheme, store=store, precision="float64")

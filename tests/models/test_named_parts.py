@@ -75,7 +75,7 @@ WEIGHT = [1.0, 3.0, 0.5]
 
 @pytest.fixture(autouse=True)
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of the user's, which functions list."""
+    """A module of the user that functions list."""
     (tmp_path / "seqgc_parts.py").write_text(PARTS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(FACTORIES, "listed", [])

@@ -18,7 +18,7 @@ CASE = CASES["dictionaries, tuples and lists as inputs, outputs and targets"]
 
 
 def distance(output: dict[str, object], target: list[object]) -> float:
-    """Return a metric of all points at once, of the forms that the module and the items have."""
+    """Return a metric of all points, whose nests are those of the module and the items."""
     one, more = target
     assert len(output["one"]) == len(one) == len(more["more"]) == len(NESTED)
     return float((output["more"][0] - more["more"]).abs().max())

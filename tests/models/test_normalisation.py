@@ -1,4 +1,4 @@
-"""The two ways out of batch normalisation that the documentation has train as a plain loop does."""
+"""The two documented ways to avoid batch normalisation train like a plain loop."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def warm_up(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
 
 
 def late_steps(optimizer: torch.optim.Optimizer) -> lr_scheduler.SequentialLR:
-    """Of which the second begins, and asks for its milestones, when the run has been resumed."""
+    """Schedulers of which the second begins when the run has been resumed."""
     first = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=3)
     then = lr_scheduler.MultiStepLR(optimizer, milestones=[1, 1, 2])
     return lr_scheduler.SequentialLR(optimizer, [first, then], milestones=[6])

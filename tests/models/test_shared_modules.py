@@ -1,4 +1,4 @@
-"""What is done once for all models of a form, and what tells two forms apart."""
+"""Models of one structure share a module and a trial; other differences tell structures apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.training.reference import Chunks, blobs, make_model
 
 
 class Net(nn.Module):
-    """Its seed draws its weights, and nothing else."""
+    """A network whose seed draws its weights, and nothing else."""
 
     calls = RawValue("i")  # in the child of a trial as well
 
@@ -82,11 +82,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_modules_that_may_compute_otherwise_at_the_same_weights_have_other_forms(name: str) -> None:
+def test_modules_that_may_differ_at_the_same_weights_have_other_structures(name: str) -> None:
     assert structure_of(OTHERS[name]) not in {structure_of(Net()), None}
 
 
-def test_modules_that_differ_by_their_weights_alone_have_one_form() -> None:
+def test_modules_that_differ_by_their_weights_alone_have_one_structure() -> None:
     assert structure_of(Net(1)) == structure_of(Net(2)) is not None
     for name in ("mlp", "digits-cnn"):
         assert (
@@ -98,7 +98,7 @@ def test_modules_that_differ_by_their_weights_alone_have_one_form() -> None:
     assert structure_of(tied()) != structure_of(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
 
 
-def test_what_cannot_be_told_has_no_form() -> None:
+def test_a_module_that_cannot_be_pickled_has_no_structure() -> None:
     net = Net()
     net.own = lambda x: x
     assert structure_of(net) is None
@@ -122,7 +122,7 @@ def grid(count: int, kind: type[Net] = Net) -> list[Model]:
     return [make_model(f"m{i}", module=kind(i), dataset=data, seed=i) for i in range(count)]
 
 
-def test_models_of_one_form_are_tried_once() -> None:
+def test_models_of_one_structure_are_tried_once() -> None:
     def calls(count: int) -> int:
         Net.calls.value = 0
         workload(grid(count))
@@ -145,7 +145,7 @@ def test_an_unsound_model_is_found_among_sound_ones() -> None:
         workload([*sound, other])
 
 
-def test_a_worker_has_one_module_for_all_models_of_a_form_and_the_same_bits() -> None:
+def test_a_worker_has_one_module_for_each_structure_and_the_same_bits() -> None:
     models, store = grid(20), MemoryStore()
     sent = [
         len(pickle.dumps(TorchComputeFactory(models=some, store=store)))

@@ -1,4 +1,4 @@
-"""What would train silently wrong is refused before anything starts, with the remedy."""
+"""A model that would be trained wrongly without an error is refused before the run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Drifting(Counting):
 
 
 class Tiring(nn.Module):
-    """Gives less from call to call, which no buffer says."""
+    """A layer whose output shrinks from call to call, without a buffer."""
 
     strength = 1.0
 
@@ -163,7 +163,7 @@ def test_dropout_inside_a_recurrent_layer_is_named() -> None:
 
 
 class Augmented(Dataset[tuple[Tensor, Tensor]]):
-    """Flips images at random, by the given source of randomness."""
+    """A dataset that flips images at random, with the given source of randomness."""
 
     def __init__(self, draw: object) -> None:
         self.points, self.draw = blobs(), draw
@@ -271,7 +271,7 @@ def test_the_rounding_of_a_coarser_dtype_is_not_taken_for_an_effect_of_other_poi
 
 
 class Kinked(nn.Module):
-    """Gives a point another result when it is alone, a few times, as a ReLU does at its kink."""
+    """A module that a few times gives a point alone another result, as a ReLU does at its kink."""
 
     def __init__(self, times: int) -> None:
         super().__init__()

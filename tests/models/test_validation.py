@@ -1,4 +1,4 @@
-"""Which validation is the best, and after which a model is stopped."""
+"""The best validation of a model, and the validation after which it is stopped."""
 
 from __future__ import annotations
 
