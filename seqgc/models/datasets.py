@@ -84,13 +84,7 @@ def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> t
 
 
 def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
-    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, in the items' own dtypes.
-
-    Raises
-    ------
-    ParameterError
-        If the items are not pairs.
-    """
+    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, in the items' dtypes."""
     batch: object
     # The same tensors without m Python calls, unless a subclass has its own items.
     if getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__:

@@ -320,14 +320,7 @@ class Validator:
 
 
 def require_valid(models: Sequence[Model]) -> None:
-    """Validate one untrained model for each `Validation`, so that errors appear before the run.
-
-    Raises
-    ------
-    ParameterError
-        If a metric raises or does not return a number, if the monitored metric does not exist, or
-        if the module cannot take the data.
-    """
+    """Validate one untrained model for each `Validation`, so that errors appear before the run."""
     for model in {id(each.validation): each for each in reversed(models)}.values():
         if (rules := model.validation) is None:
             continue

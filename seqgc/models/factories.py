@@ -407,14 +407,7 @@ def factories_of(recipe: Recipe) -> tuple[OwnFunction, ...]:
 
 
 def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef:
-    """Return the reference from which cloud functions rebuild the models' objectives.
-
-    Raises
-    ------
-    ParameterError
-        If a model has no recipe, or a recipe that a function cannot follow because a name is
-        unknown or the code is in a script or a notebook.
-    """
+    """Return the reference from which cloud functions rebuild the models' objectives."""
     torch_dtype(precision)
     settings, recipes = list[Mapping[str, Json]](), list[Recipe]()
     for model in models:
@@ -455,14 +448,8 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     """Make the compute function of the models that `workload_of` described.
 
     It computes the same as the one of local workers: same modules, data and arithmetic. From now
-    on the process uses one torch thread.
-
-    Raises
-    ------
-    ParameterError
-        If the settings do not describe models, or this image does not know a name.
-    SkewError
-        If the fingerprint differs from the master's.
+    on the process uses one torch thread. Raise `SkewError` if the fingerprint differs from the
+    master's.
     """
     with refusing("settings", "must describe models ({})", ", ".join(sorted(settings))):
         workload = msgspec.convert(settings, _WorkloadSettings)

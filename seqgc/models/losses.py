@@ -239,11 +239,6 @@ def make_loss(
     ``name`` is one of `LOSSES`, or the path of a function or a class. ``args`` are its arguments;
     a torch class also takes lists in place of tensors. If ``listed`` is given, a path must lead
     into one of these modules, as in `own_function`.
-
-    Raises
-    ------
-    ParameterError
-        If there is no loss of this name, or it does not take the arguments.
     """
     args = args or {}
     if own_module(name) is None:

@@ -74,13 +74,7 @@ class ModelTrial:
         )
 
     def sum_of(self, points: IntArray, coefficients: FloatArray) -> TrialSum:
-        """Return the sum over ``points`` (m,), each multiplied by its coefficient (m,).
-
-        Raises
-        ------
-        ParameterError
-            If the module or the loss raises, or the loss does not have a value for each point.
-        """
+        """Return the sum over ``points`` (m,), each multiplied by its coefficient (m,)."""
         try:
             return self._sum_of(points, coefficients)
         except ParameterError:

@@ -25,7 +25,7 @@ from tests.simulation.seams import (
     lambda_backend,
     opening,
     opening_stores,
-    shared_objective,
+    shared_objectives,
 )
 from tests.simulation.world import Violation
 
@@ -119,7 +119,7 @@ def simulated(account: Account) -> Iterator[None]:
     calls = type("Calls", (_Calls,), {"account": account})
     with (
         mock.patch.object(opening_stores, "DirectoryStore", partial(SharedFiles, account)),
-        mock.patch.object(factories, "_objective", shared_objective),
+        mock.patch.object(factories, "_objectives", shared_objectives),
         mock.patch.object(lambda_backend, "CallThreads", calls),
     ):
         yield

@@ -17,6 +17,8 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from seqgc import _durable as durable
 from seqgc import master
 from seqgc.backends.lambda_ import _backend as lambda_backend
@@ -66,7 +68,7 @@ __all__ = [
     "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "TorchWorkload",
     "WorkloadState", "checkpoints_at_once", "codec", "connection_error", "durable", "frames",
     "gathering", "invocations", "lambda_backend", "line", "messages", "objects", "opening",
-    "opening_stores", "replaced", "reply_of", "resident", "serving", "shared_objective", "starts",
+    "opening_stores", "replaced", "reply_of", "resident", "serving", "shared_objectives", "starts",
     "staying", "switchboard",
 ]  # fmt: skip
 
@@ -83,8 +85,8 @@ def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
 
 _plain_of_model = fingerprint._of_model
 _require_sound = cache(workload.require_sound)
-_objective = factories._objective
-_objectives: dict[object, Objective] = {}
+_objectives = factories._objectives
+_shared: dict[bytes, tuple[Objective, ...]] = {}
 
 
 class _Anywhere:
@@ -120,12 +122,12 @@ def _compute_of(models: tuple[Model, ...]) -> tuple[TorchCompute, _Anywhere]:
     return TorchCompute([model.objective for model in models], store=source), source
 
 
-def shared_objective(model: Any, parts: Any) -> Objective:
-    """Stand for `factories._objective`; whoever computes with an objective copies its module."""
-    key = tuple(sorted(model.items()))
-    if key not in _objectives:
-        _objectives[key] = _objective(model, parts)
-    return _objectives[key]
+def shared_objectives(workload: Any) -> tuple[Objective, ...]:
+    """Replace `factories._objectives` with a cache; users of an objective copy its module."""
+    key = msgspec.json.encode([workload.models, workload.data])
+    if key not in _shared:
+        _shared[key] = _objectives(workload)
+    return _shared[key]
 
 
 class Inline:
