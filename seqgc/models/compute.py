@@ -238,7 +238,6 @@ class TorchComputeFactory:
 
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
-    """Return the error that names the value that cannot be pickled."""
     rule = "must pickle, to be sent to the workers"
     named = [("models", objective.name, objective) for objective in objectives]
     for argument, name, value in (*named, ("store", type(store).__name__, store)):

@@ -146,7 +146,6 @@ def _output(module: nn.Module, x: object) -> Any:
 
 
 def _concatenate(values: Sequence[object]) -> Any:
-    """Concatenate the tensors of several batches along their first axis."""
     columns = iter([torch.cat(column) for column in zip(*map(leaves_of, values), strict=True)])
     return map_tensors(values[0], lambda _: next(columns))
 

@@ -257,7 +257,6 @@ def make_loss(
 
 
 def _require_loss(function: OwnFunction, name: str, args: Mapping[str, Json]) -> None:
-    """Raise `ParameterError` if a function cannot be called with an output and a target."""
     try:
         inspect.signature(function).bind(None, None, **args)
     except TypeError as error:
@@ -286,7 +285,6 @@ def name_of(loss: object) -> tuple[str, dict[str, Json]] | None:
 
 
 def _arguments_of(loss: nn.Module) -> dict[str, Json]:
-    """Return the arguments of a torch loss that differ from their defaults."""
     args: dict[str, Json] = {}
     for name, parameter in inspect.signature(type(loss)).parameters.items():
         if name not in _DEPRECATED:

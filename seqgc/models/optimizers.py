@@ -26,6 +26,7 @@ from seqgc.runs.packing import pack, unpack
 __all__ = ["Stepper", "call_optimizer_factory", "require_additive"]
 
 _NAMED: Final = "named_parameters"
+_TOLERANCE: Final = 1e-6  # relative to a step; rounding is far below, weight decay far above
 
 
 class Stepper:
@@ -212,9 +213,6 @@ def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
         pack(thing.state_dict(), {}, name=name)
 
 
-_TOLERANCE: Final = 1e-6  # relative to a step; rounding is far below, weight decay far above
-
-
 def require_additive(models: Sequence[Model], *, remedy: str) -> None:
     """Raise `ParameterError` for a model that cannot apply a gradient part by part.
 
@@ -231,7 +229,7 @@ def require_additive(models: Sequence[Model], *, remedy: str) -> None:
         largest = max(float(each.abs().max()) for each in at_once)
         for one, other in zip(at_once, in_parts, strict=True):
             if not torch.allclose(one, other, rtol=0, atol=_TOLERANCE * largest + 1e-14):
-                rule = "must move weights by parts of a gradient as by their sum, like plain SGD"
+                rule = "must step by the parts of a gradient as far as by their sum, like plain SGD"
                 raise ParameterError("optimizer", rule, name, remedy)
 
 

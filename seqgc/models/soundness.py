@@ -233,7 +233,9 @@ def _require_sums(trial: ModelTrial) -> None:
             "use seqgc.training.Dropout instead of torch's dropout layers; attention and "
             "recurrent layers need dropout=0",
         )
-    _require_unchanged(trial, parameters)
+    for (name, now), old in zip(trial.module.named_parameters(), parameters, strict=True):
+        if not _same([now], [old]):
+            raise _changing(f"{name} of model {trial.model.name!r}")
     _require_gradient(trial, together)
     trial.require_mean(points)
     remembers = _unsound(
@@ -261,7 +263,6 @@ def _require_sums(trial: ModelTrial) -> None:
 
 
 def _result_alone(trial: ModelTrial, point: int) -> TrialSum:
-    """Return the result of a batch of one point."""
     try:
         return trial.sum_of(np.array([point]), np.ones(1))
     except ParameterError as error:
@@ -275,13 +276,6 @@ def _result_alone(trial: ModelTrial, point: int) -> TrialSum:
         ) from error
 
 
-def _require_unchanged(trial: ModelTrial, parameters: Sequence[Tensor]) -> None:
-    """Raise `ParameterError` if the forward pass has changed the ``parameters``."""
-    for (name, now), old in zip(trial.module.named_parameters(), parameters, strict=True):
-        if not _same([now], [old]):
-            raise _changing(f"{name} of model {trial.model.name!r}")
-
-
 def _changing(got: str) -> ParameterError:
     return ParameterError(
         "module",
@@ -293,7 +287,6 @@ def _changing(got: str) -> ParameterError:
 
 
 def _require_gradient(trial: ModelTrial, result: TrialSum) -> None:
-    """Raise `ParameterError` if no trainable parameter receives a gradient."""
     if trial.receives_gradient:
         return
     name = trial.model.name
