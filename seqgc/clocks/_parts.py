@@ -55,7 +55,7 @@ class Parts:
     @property
     def members(self) -> int:
         """How many workers have a part."""
-        return sum(map(bool, self._of))
+        return self._members
 
     def of(self, worker: int) -> tuple[int, ...]:
         """Return the parts that are a worker's."""
@@ -88,6 +88,7 @@ class Parts:
 
     def _own(self, of: Iterable[Sequence[int]]) -> None:
         self._of = [tuple(parts) for parts in of]
+        self._members = sum(map(bool, self._of))
         self._loads = np.array([self._shares[list(parts)].sum() for parts in self._of])
 
     def loads(self, sent: Mapping[int, Sequence[int]], *, jobs: int) -> FloatArray:

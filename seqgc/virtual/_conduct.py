@@ -119,7 +119,7 @@ class Conduct:
             if (part.index in parts) != part.again:
                 how = "as if it were in already" if part.again else "twice"
                 raise self._broken(f"applies part {part.index} of job {job} {how}")
-            if any(each.of != part.of for each in parts.values()):
+            if parts and next(iter(parts.values())).of != part.of:  # all of them agree
                 raise self._broken(f"cuts job {job} into parts in two ways")
             parts[part.index] = part
         whole = (job,) if part is None or len(parts) == part.of else ()
