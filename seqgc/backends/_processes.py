@@ -16,20 +16,26 @@ are killed, the next master of this user removes it (`mark_in_use`).
 from __future__ import annotations
 
 import atexit
+import math
+import mmap
 import os
+import select
 import shutil
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import (
     current_process,
     forkserver,
     get_context,
+    parent_process,
     reduction,
     resource_tracker,
     spawn,
@@ -37,18 +43,28 @@ from multiprocessing import (
 )
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from types import TracebackType
-from typing import Final
+from types import ModuleType, TracebackType
+from typing import Final, cast
 
+from seqgc._by_value import loads
 from seqgc._durable import is_marked, mark_in_use
+from seqgc._fault import fault_of
 from seqgc.backends._channel import Channel
-from seqgc.backends._child import main
-from seqgc.backends._main_module import without_script
-from seqgc.backends._sightings import Sightings
-from seqgc.errors import ParameterError, WorkerError
-from seqgc.wire import MAX_FRAME_BYTES
+from seqgc.backends._events import LONGEST_WAIT_S
+from seqgc.errors import ParameterError, WireError, WorkerError, reraise_stop
+from seqgc.ports import Computing
+from seqgc.wire import MAX_FRAME_BYTES, InvokeMessage, ReadyMessage, TaskMessage, encode
+from seqgc.worker import PROGRESS, Compute, ComputeFactory, TaskServer, WorkerProgress, run_task
 
-__all__ = ["WorkerProcess", "fork_process", "set_preload", "start_fork_server"]
+__all__ = [
+    "Sightings",
+    "WorkerProcess",
+    "fork_process",
+    "main",
+    "set_preload",
+    "start_fork_server",
+    "without_script",
+]
 
 _CONTEXT = get_context("forkserver")
 _FOLDER: Final = "SEQGC_FORK_SERVER_FOLDER"
@@ -220,3 +236,182 @@ def _ensure_running() -> None:
             os.environ.pop(name, None)
         os.environ.update(before)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def main(
+    end: socket.socket, worker: int, run_id: str, max_bytes: int, sightings: Sightings
+) -> None:
+    """Serve tasks until the master is gone; its first frame is a pickled `ComputeFactory`."""
+    for number in (signal.SIGINT, signal.SIGTSTP):  # of the terminal, to the master and its workers
+        signal.signal(number, signal.SIG_IGN)  # stopping is the master's decision
+    threading.Thread(target=_die_with_master, daemon=True).start()
+    master = _Conversation(Channel(end, max_bytes=max_bytes))
+    frames: list[bytearray] = []
+    while not frames:
+        if master.ended:
+            return
+        frames += master.receive(math.inf)  # one: it sends no other before it hears from us
+    try:
+        # Not from the wire: the master's own object over its own socket pair, as multiprocessing
+        # passes arguments itself, but unpickled here, where a module that cannot be imported is a
+        # cause that can be told.
+        compute: Compute = cast("ComputeFactory", loads(frames.pop()))()
+    except BaseException as error:
+        reraise_stop(error)
+        ready = ReadyMessage(worker=worker, problem=fault_of(error))
+        master.send(encode(ready, run_id=run_id, sealed=False))
+        raise SystemExit(1) from None  # the master knows: no traceback on the terminal
+    sightings.watch(worker)
+    master.send(encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))
+
+    def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
+        if isinstance(message, InvokeMessage):
+            raise WireError("a process is sent no invocation")
+        PROGRESS.begin(message.task.round, message.task.attempt)
+        try:
+            computed = run_task(message.task, compute, cancelled=cancelled)
+        finally:
+            PROGRESS.end()
+        if computed is None:
+            return None
+        return encode(message.result(*computed), run_id=run_id, sealed=False)
+
+    TaskServer(master, answer, run_id=run_id, sealed=False).serve()
+
+
+def _die_with_master() -> None:
+    """Exit once the master is gone, even in the middle of a computation."""
+    if (master := parent_process()) is not None:
+        master.join()
+        os._exit(1)
+
+
+class _Conversation:
+    """The channel to the master, waiting as long as it takes (see `_channel` why that ends)."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    @property
+    def ended(self) -> bool:
+        return self._channel.ended
+
+    def receive(self, timeout_s: float) -> Sequence[bytearray]:
+        self._wait(select.POLLIN, timeout_s)
+        return self._channel.pull()
+
+    def send(self, frame: bytes) -> None:
+        self._channel.push(frame)
+        while self._channel.unsent:
+            self._wait(select.POLLOUT)
+            self._channel.flush()
+
+    def _wait(self, what: int, timeout_s: float = math.inf) -> None:
+        poll = select.poll()
+        poll.register(self._channel, what)
+        poll.poll(min(timeout_s, LONGEST_WAIT_S) * 1000)
+
+
+_lock = threading.Lock()
+_blocks = 0  # that are open, of all threads
+
+
+class _Fileless(ModuleType):
+    """Another module's names, but for its file and its spec."""
+
+    def __init__(self, script: ModuleType) -> None:
+        super().__init__(script.__name__)  # its spec is None
+        self._script = script
+
+    def __getattr__(self, name: str) -> object:
+        if name == "__file__":
+            raise AttributeError(name)
+        return getattr(self._script, name)
+
+
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Have processes that are started in the block import no script; blocks may overlap.
+
+    Examples
+    --------
+    >>> with without_script():
+    ...     hasattr(sys.modules["__main__"], "__file__")
+    False
+    """
+    global _blocks  # noqa: PLW0603 (as is what it counts for, sys.modules)
+    with _lock:
+        _blocks += 1
+        if _blocks == 1:
+            sys.modules["__main__"] = _Fileless(sys.modules["__main__"])
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            stand_in = sys.modules["__main__"]
+            if _blocks == 0 and isinstance(stand_in, _Fileless):
+                sys.modules["__main__"] = stand_in._script
+
+
+class Sightings:
+    """Memory shared with ``n`` worker processes, each of which writes into its own part.
+
+    It is pickled only as an argument of such a process, which then calls `watch`.
+    """
+
+    def __init__(self, n: int) -> None:
+        size = n * WorkerProgress.BYTES
+        if hasattr(os, "memfd_create"):  # in a file, a full disk would end the writer
+            self._file = os.memfd_create("seqgc-sightings")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
+        os.ftruncate(self._file, size)
+        self._open(size)
+
+    def _open(self, size: int) -> None:
+        self._size = size
+        self._memory = mmap.mmap(self._file, size)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (reduction.DupFd(self._file), self._size)
+
+    def watch(self, worker: int) -> None:
+        """Make this process record its tasks, as this worker."""
+        PROGRESS.attach(self._part(worker))
+
+    def computing(self, worker: int) -> Computing | None:
+        """Return what a worker's process computes, or computed at its end; None if it is idle."""
+        if self._size == 0 or (seen := WorkerProgress.read(self._part(worker))) is None:
+            return None
+        now = time.monotonic()
+        return Computing(
+            round=seen.round,
+            attempt=seen.attempt,
+            model=seen.model,
+            is_stuck=now - seen.model_began_at >= (now - seen.began_at) / 2,
+        )
+
+    def clear(self, worker: int) -> None:
+        """Forget what a worker's process was computing, before another process takes its place."""
+        self._memory[worker * WorkerProgress.BYTES] = 0
+
+    def close(self) -> None:
+        """Release the memory; a second call does nothing."""
+        if self._size:
+            self._size = 0
+            self._memory.close()
+            os.close(self._file)
+
+    def _part(self, worker: int) -> memoryview:
+        start = worker * WorkerProgress.BYTES
+        return memoryview(self._memory)[start : start + WorkerProgress.BYTES]
+
+
+def _received(descriptor: object, size: int) -> Sightings:
+    """Return the same memory in a process that has received its descriptor."""
+    sightings = Sightings.__new__(Sightings)
+    sightings._file = descriptor.detach()  # type: ignore[attr-defined]
+    sightings._open(size)
+    return sightings

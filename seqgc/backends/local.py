@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import selectors
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from seqgc._bounded import require_files
 from seqgc._by_value import PicklingError, dumps
-from seqgc.backends._events import EventBackend, Messaging
-from seqgc.backends._pool import WorkerPool
-from seqgc.backends._processes import set_preload
-from seqgc.errors import ParameterError
+from seqgc.backends._events import (
+    LONGEST_WAIT_S,
+    EventBackend,
+    Messaging,
+    Owed,
+    TaskKey,
+    event_of,
+    failure_of,
+)
+from seqgc.backends._processes import Sightings, WorkerProcess, set_preload
+from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import Arrival, Clock, Computing, Failure, Task
-from seqgc.wire import CancelMessage, encode
+from seqgc.wire import CancelMessage, FailureMessage, ReadyMessage, ResultMessage, decode, encode
 from seqgc.worker import ComputeFactory
 
-__all__ = ["LocalBackend", "require_local_files"]
+__all__ = ["LocalBackend", "WorkerPool", "require_local_files"]
 
 _FILES, _FILES_EACH = 64, 3  # a run's own; a worker's connection, and two of its process
 
@@ -156,3 +166,237 @@ class LocalBackend(EventBackend):
     def _end(self) -> None:
         """End all workers, at once whatever they do."""
         self._pool.close()
+
+
+_MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
+_CLOSE_GRACE_S = 1.0
+_PAUSE_S = 1.0  # in the middle of an answer
+_NO_TASK: TaskKey = (-1, -1)
+
+
+@dataclass(slots=True, kw_only=True)
+class _LocalWorker:
+    """What lasts of a worker when its process is replaced."""
+
+    process: WorkerProcess | None = None
+    held: list[tuple[TaskKey, bytes]] = field(default_factory=list)  # frames to be sent, in order
+    owed: Owed = field(default_factory=Owed)
+    failed_starts: int = 0  # in a row
+    cause: str = ""  # of the last failed start
+
+
+class WorkerPool:
+    """``n`` processes, their connections, and one selector over all of them; no threads."""
+
+    def __init__(self, n: int, *, run_id: str, factory: bytes, clock: Clock) -> None:
+        self._run_id, self._factory, self._clock = run_id, factory, clock
+        self._selector = selectors.DefaultSelector()
+        self._places = [_LocalWorker() for _ in range(n)]
+        self._sightings = Sightings(n)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process id of each worker; 0 where it has been given up."""
+        return tuple(0 if p.process is None else p.process.pid for p in self._places)
+
+    def start(self, timeout_s: float) -> None:
+        """Start all processes; return once every worker is ready.
+
+        Raises `WorkerError` if one cannot start, or not all are ready in time; names the first
+        cause.
+        """
+        deadline, n = time.monotonic() + timeout_s, len(self._places)
+        for worker in range(n):
+            self._start(worker)
+        while (ready := sum(p.process is not None and p.process.ready for p in self._places)) < n:
+            for worker, place in enumerate(self._places):
+                if place.process is None:
+                    message = f"worker {worker} does not start: {place.cause}"
+                    raise WorkerError(message, worker=worker)
+            if (left := deadline - time.monotonic()) <= 0:
+                causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
+                raise WorkerError(
+                    f"{ready} of {n} workers were ready within {timeout_s:g} s{''.join(causes[:1])}"
+                    "; raise `start_timeout_s`, or preload what they import"
+                )
+            for _ in self.poll(left):
+                pass  # nothing has been sent, so nothing can be answered or lost
+
+    def submit(self, task: Task, frame: bytes) -> None:
+        """Send a task's frame to its worker, as soon as that is ready for one; never blocks."""
+        address = task.round, task.attempt
+        self._places[task.worker].owed.tasks.add(address)
+        self._send(task.worker, address, frame)
+
+    def cancel(self, round: int, worker: int, frame: bytes) -> None:
+        """Send a worker this frame if it has tasks of the round; they are no failures any more."""
+        place = self._places[worker]
+        unsent = {task for task, _ in place.held if task[0] == round}
+        place.held = [entry for entry in place.held if entry[0] not in unsent]
+        if place.owed.cancel(round, unsent=unsent):
+            self._send(worker, _NO_TASK, frame)
+
+    def refuse(self) -> Iterator[Failure]:
+        """Yield each task of workers that have been given up as a failure."""
+        for worker, place in enumerate(self._places):
+            if place.process is None:
+                yield from self._lose(worker, place.cause, at=self._clock.now())
+
+    def computing(self, worker: int) -> Computing | None:
+        """Return what a worker's process is computing."""
+        return self._sightings.computing(worker)
+
+    def restart(self, worker: int) -> Iterator[Failure]:
+        """End a worker's process and start another, also for one that had been given up."""
+        place = self._places[worker]
+        place.failed_starts = 0
+        if place.process is None:
+            self._start(worker)
+        else:
+            place.process.kill()  # it may hang
+            yield from self._replace(place.process, because="the worker was restarted")
+
+    def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
+        """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
+        for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
+            process: WorkerProcess = key.data
+            if self._places[process.worker].process is not process:
+                continue  # it ended earlier in this very list
+            if mask & selectors.EVENT_WRITE:
+                process.channel.flush()
+                self._feed(self._places[process.worker])
+            if mask & selectors.EVENT_READ:
+                yield from self._attend(process, ended=key.fd == process.sentinel)
+
+    def catch_up(self) -> Iterator[Arrival | Failure]:
+        """Yield what there is, with the rest of the answers of which some has come meanwhile.
+
+        A worker sends a long answer only as it is read: nobody has read this one so far. Whose
+        answer stops midway is waited for no longer than a second.
+        """
+        known = self._coming()
+        yield from self.poll(0.0)
+        coming = {p: count for p, count in self._coming().items() if count != known.get(p)}
+        give_up_at = time.monotonic() + _PAUSE_S
+        while coming and (left := give_up_at - time.monotonic()) > 0:
+            yield from self.poll(left)
+            before, coming = coming, {p: n for p, n in self._coming().items() if p in coming}
+            if coming != before:
+                give_up_at = time.monotonic() + _PAUSE_S
+
+    def _coming(self) -> dict[WorkerProcess, int]:
+        """Return how many bytes have come of each answer that is under way, by process."""
+        there = [place.process for place in self._places if place.process is not None]
+        return {process: n for process in there if (n := process.channel.begun)}
+
+    def close(self) -> None:
+        """End every process, within about a second; leave none. Interrupted, it can be repeated."""
+        for place in self._places:
+            if place.process is not None:
+                place.process.terminate()
+        deadline = time.monotonic() + _CLOSE_GRACE_S
+        for place in self._places:
+            process, place.process = place.process, None
+            if process is not None:
+                process.bury(grace_s=max(0.0, deadline - time.monotonic()))
+        self._selector.close()
+        self._sightings.close()
+
+    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
+        """Read what a process says; if it has ended, what it said last, then replace it."""
+        try:
+            for frame in process.channel.pull():
+                at = self._clock.now()
+                match decode(frame, run_id=self._run_id, sealed=False):
+                    case ResultMessage() | FailureMessage() as answer if (
+                        answer.subject.worker == process.worker
+                    ):
+                        event = event_of(answer, at=at)
+                        if self._places[process.worker].owed.settle(event):
+                            yield event
+                    case ReadyMessage(worker=process.worker, problem=problem):
+                        process.problem = problem
+                        if not problem:
+                            self._welcome(process)
+                    case message:
+                        kind = type(message).__name__
+                        raise WireError(f"worker {process.worker} sent a foreign {kind}")
+        except WireError as error:
+            # Its stream cannot be trusted from here on, nor told apart from an old one's.
+            process.terminate()
+            yield from self._replace(process, because=f"{type(error).__name__}: {error}")
+            return
+        if ended or process.channel.ended:
+            yield from self._replace(process)
+
+    def _send(self, worker: int, task: TaskKey, frame: bytes) -> None:
+        place = self._places[worker]
+        if place.process is not None:
+            place.held.append((task, frame))
+            self._feed(place)
+
+    def _feed(self, place: _LocalWorker) -> None:
+        """Send what is held as far as the process, once it is ready, takes it now."""
+        if (process := place.process) is None:
+            return
+        while process.ready and place.held and not process.channel.unsent:
+            process.channel.push(place.held.pop(0)[1])
+        self._watch(process)
+
+    def _welcome(self, process: WorkerProcess) -> None:
+        """Send a process that has become ready what was held for it."""
+        process.ready, place = True, self._places[process.worker]
+        place.failed_starts = 0
+        self._feed(place)
+
+    def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
+        """Start another process; what a ready one had been sent is lost with it."""
+        worker, place = process.worker, self._places[process.worker]
+        self._selector.unregister(process.channel)
+        self._selector.unregister(process.sentinel)
+        place.process = None
+        end = process.bury()
+        reason = because or end
+        if not process.ready:
+            place.failed_starts += 1
+            place.cause = reason
+        at, computing = self._clock.now(), None if because else self._sightings.computing(worker)
+        self._start(worker)
+        if process.ready or place.process is None:
+            yield from self._lose(worker, reason, at=at, died_at=computing)
+
+    def _lose(
+        self, worker: int, reason: str, *, at: float, died_at: Computing | None = None
+    ) -> Iterator[Failure]:
+        """Yield a failure for each task that a worker owes; it may have died of one of them."""
+        place = self._places[worker]
+        for round, attempt in place.owed.lose():
+            is_cause = died_at is not None and (died_at.round, died_at.attempt) == (round, attempt)
+            model = died_at.model if died_at is not None and is_cause else None
+            yield failure_of((round, worker, attempt), at=at, reason=reason, model=model)
+        place.held.clear()
+
+    def _start(self, worker: int) -> None:
+        place = self._places[worker]
+        while place.process is None and place.failed_starts < _MAX_FAILED_STARTS:
+            try:
+                self._sightings.clear(worker)
+                place.process = WorkerProcess(
+                    worker,
+                    run_id=self._run_id,
+                    factory=self._factory,
+                    sightings=self._sightings,
+                )
+            except WorkerError as error:
+                place.failed_starts += 1
+                place.cause = str(error)
+                continue
+            for source in (place.process.channel, place.process.sentinel):
+                self._selector.register(source, selectors.EVENT_READ, data=place.process)
+            self._watch(place.process)  # what it is made from may take more than one send
+
+    def _watch(self, process: WorkerProcess) -> None:
+        """Ask the selector to say when a process takes more, while something waits for it."""
+        events = selectors.EVENT_READ | selectors.EVENT_WRITE * process.channel.unsent
+        if self._selector.get_key(process.channel).events != events:
+            self._selector.modify(process.channel, events, data=process)

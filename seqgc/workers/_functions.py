@@ -233,7 +233,8 @@ class FunctionWorkers(WorkerSet):
     def _transport(self, functions: Functions) -> Transport:
         from seqgc.backends import lambda_
 
-        kind, session = self.settings.transport, functions.session
+        default = "curl" if lambda_.CurlTransport.is_available() else "boto3"
+        kind, session = self.settings.transport or default, functions.session
         region = session.region_name
         connections = max(_MOST_CONNECTIONS, 4 * self.n)
         limits = lambda_.Limits(timeout_s=self.settings.timeout_s, connections=connections)

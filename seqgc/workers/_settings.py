@@ -139,9 +139,10 @@ class FunctionSettings(Settings):
     and region are given here; those of this machine are priced as the ones which they stand for.
     """
 
-    transport: Annotated[Literal["boto3", "http", "curl"], "To functions: boto3, http or curl."] = (
-        "boto3"
-    )
+    transport: Annotated[
+        Literal["boto3", "http", "curl"] | None,
+        "Library that invokes functions: curl (default where it is installed), boto3 or http.",
+    ] = None
     store: Annotated[
         Literal["auto", "directory", "s3", "inline"],
         "Place of weights and large results: auto, directory, s3 or inline (in messages).",

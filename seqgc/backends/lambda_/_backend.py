@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 A worker of a coding scheme is a number, and nothing of it lasts: each of its tasks is one
-invocation, served by whatever environment Lambda chooses. So there is no worker to lose, and one
-that still computes for an old round holds up nobody. An invocation goes through these states, each
-left once (`Calls` keeps them, by a tag; a reply to a tag that is unknown is nobody's):
+invocation, served by whatever environment Lambda chooses. So there is no worker to lose, and a
+worker that still computes for an old round delays nothing. `Calls` keeps the invocations, by a tag.
+An invocation goes through these states, each at most once; a reply to an unknown tag is ignored:
 
 ::
 
@@ -15,18 +15,18 @@ left once (`Calls` keeps them, by a tag; a reply to a tag that is unknown is nob
         v  |                        |
      throttled --patience ends--> settled      submitted --receipt--> fetching --> settled
 
-*Throttled* is the one refusal that no function has seen, hence the only one that is repeated here:
-`Throttle` says when, with jitter and a window. Every other failure is the policy's to decide. A
-*receipt* stands for an answer too large for a reply: it lies in the store, and is fetched by a few
-threads, so that whoever waits for another answer is not held up.
+No function has seen a *throttled* invocation, so it is the only kind that is repeated here:
+`Throttle` chooses the time, with jitter and a window. After every other failure, the policy
+decides. A *receipt* stands for an answer that is too large for a reply: a few threads fetch it from
+the store, so that other answers are not delayed.
 
-What the transport must do is small: carry bytes, once, and say when a reply came. It does so inside
-`dispatch` (which returns when the requests have left, since a task's time starts when it leaves)
-and inside `receive`; a fetch that ends wakes it. Times of events never go back: an answer that was
-read before the last one's fetch ended is stamped with the later time.
+The transport carries bytes, once, and stamps replies. It does so during `dispatch`, which returns
+when the requests have been sent, since a task's time starts then, and during `receive`; a fetch
+that ends wakes it. Times of events never decrease: an answer that was read before the latest fetch
+ended is stamped with the later time.
 
-Nothing can be taken back from a function. What `cancel` says is kept: a throttled invocation is not
-submitted again, an answer in the store is removed unread, and a failure is no event any more.
+A function that runs cannot be stopped. After `cancel`, a throttled invocation is not submitted
+again, an answer in the store is removed unread, and a failure is not reported.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ from seqgc.wire import (
 
 __all__ = ["Invoking", "LambdaBackend"]
 
-_FETCHES = 8  # at once: what boto3's usual pool of connections has room for
+_FETCHES = 8  # at once; boto3's pool keeps 10 connections
 
-_Outcome: TypeAlias = ResultMessage | FailureMessage | Exception | str  # or why there is none
+_Outcome: TypeAlias = ResultMessage | FailureMessage | Exception | str  # a string is a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoking:
-    """How a backend invokes its function.
+    """Settings of a backend's invocations.
 
-    ``throttling`` is how HTTP 429 is met; ``max_body_bytes`` holds for an invocation and for its
-    answer, as JSON. Before the backend is there, every worker is invoked ``warm_up_rounds`` times
-    (see `LambdaBackend.warm_up`).
+    ``throttling`` is the response to HTTP 429. ``max_body_bytes`` limits an invocation and its
+    answer, as JSON. Before the first task, every worker is invoked ``warm_up_rounds`` times (see
+    `LambdaBackend.warm_up`).
     """
 
     throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
@@ -77,35 +77,36 @@ class Invoking:
 
 
 class LambdaBackend(EventBackend):
-    """``n`` workers, each round's tasks as invocations; a `seqgc.ports.Backend`.
+    """``n`` workers whose tasks are invocations of a function; a `seqgc.ports.Backend`.
 
-    - What fails is a `Failure`, in one line: an error in computing, a function that crashed or ran
-      out of time (with the last line it logged), a refused or broken connection, a damaged answer,
-      or one to something else. Nothing is repeated here, that is the policy's decision, but
-      throttled invocations, which no function has seen, as long as `ThrottlePolicy` has patience.
-    - An answer that lies in the store arrives when it has been fetched.
-    - A function that has other code, data or versions than the master ends the run, whichever
-      round asked it: whatever is called then raises `SkewError`.
-    - Invocations cannot be stopped. `cancel` takes back what throttling has kept from being
-      submitted; others run out, their answers are `Arrival` events, late, and their failures are
-      no events. A late answer that lies in the store is removed unread: it has no results.
-    - Nothing is sent that Lambda would not carry, nor anything whose answer it would not, nor a
-      task whose weights must travel along and are not in the store (`StoreError`).
+    - A task fails with a `Failure` of one line if computing raises, if the function crashes or runs
+      out of time (the line contains the last line of its log), if a connection is refused or
+      breaks, or if the answer is damaged or answers another task. Only throttled invocations,
+      which no function has seen, are repeated here, as often as `ThrottlePolicy` allows. Whether
+      other tasks are repeated is the policy's decision.
+    - An answer in the store arrives when it has been fetched.
+    - A function with other code, data or versions than the master ends the run: the method that is
+      called next raises `SkewError`.
+    - Running invocations cannot be stopped. `cancel` removes throttled ones; the others continue,
+      and their answers are late `Arrival` events, but their failures are no events. A late answer
+      in the store is removed unread and has no results.
+    - A task is refused if it, or its answer, is too large for Lambda (`WireError`), or if weights
+      that must be sent with it are not in the store (`StoreError`).
 
     Parameters
     ----------
     transport
         Carries the invocations; `close` closes it. It must have the same ``clock``.
     workload
-        What the function computes: a factory's name in its registry, and JSON settings.
+        The computation: the name of a factory in the function's registry, and its JSON settings.
     store
-        Where functions find weights and put large answers, as they see it.
+        The store of weights and large answers, as functions see it.
     shared
-        The same store as the master sees it, which several threads may use; may be None where
-        ``store`` is of kind "inline": then no weights travel.
+        The same store as the master sees it; several threads use it. It may be None if ``store``
+        is of kind "inline" and no weights are sent.
     messaging, invoking, clock
-        See `Messaging` (what is delayed is paid for), `Invoking` and `EventBackend`; None: the
-        usual.
+        See `Messaging` (injected delays are billed), `Invoking` and `EventBackend`; None: the
+        defaults.
 
     Raises
     ------
@@ -161,16 +162,16 @@ class LambdaBackend(EventBackend):
 
     @property
     def outstanding(self) -> int:
-        """How many invocations are no event yet, late and throttled ones among them."""
+        """Number of unfinished invocations, late and throttled ones included."""
         return len(self._calls)
 
     @property
     def under_way(self) -> int:
-        """How many invocations may be running: those that have left, and have no reply."""
+        """Number of invocations that may be running: they were sent and have no reply."""
         return self._calls.under_way
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Submit an invocation for each task; return once they have left."""
+        """Submit an invocation for each task; return when they have been sent."""
         requests = self._requests(round, tasks)
         bodies = [self._invocations.body(each) for each in requests]
         left_at = []
@@ -181,24 +182,24 @@ class LambdaBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Take note that these workers' tasks of the round are of no more use."""
+        """Mark these workers' tasks of the round as useless from now on."""
         self._check_workers(workers)
         self._calls.cancel(round, set(workers))
 
     def warm_up(self, rounds: int, *, hold_s: float = 0.2, timeout_s: float = 120.0) -> None:
-        """Invoke every worker, ``rounds`` times, with a task that asks for nothing.
+        """Invoke every worker ``rounds`` times with an empty task.
 
-        Environments start, import what they need and make the workload before anything is timed;
-        none of it is an event, or part of a profile. Each invocation takes at least ``hold_s``
-        seconds, so that no environment serves two. Who has not answered ``timeout_s`` seconds after
-        a round has begun is left alone.
+        Environments start, import their modules and make the workload before any task is timed.
+        Warm-up invocations are neither events nor part of a profile. Each takes at least ``hold_s``
+        seconds, so that no environment serves two of them. A worker that has not answered
+        ``timeout_s`` seconds after the beginning of a round is not waited for.
 
         Raises
         ------
         ParameterError
             If ``rounds`` is negative.
         WorkerError
-            If nobody answers; names the first cause.
+            If no worker answers; names the first cause.
         """
         self._check_open()
         for number in range(require_int("warm_up_rounds", rounds, least=0)):
@@ -212,11 +213,11 @@ class LambdaBackend(EventBackend):
             give_up_at = self._clock.now() + timeout_s
             while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
                 self._collect(left)
-            self._calls.forget(tags)  # an answer after this is nobody's
+            self._calls.forget(tags)  # later answers are ignored
             if not any(isinstance(event, Arrival) for event in self._warmed):
                 causes = [event.reason for event in self._warmed if isinstance(event, Failure)]
-                cause = causes[0] if causes else f"nobody answered in {timeout_s:g} s"
-                raise WorkerError(f"no worker answers in the warm-up: {cause}", worker=0)
+                cause = causes[0] if causes else f"no answer within {timeout_s:g} s"
+                raise WorkerError(f"no worker answered in the warm-up: {cause}", worker=0)
 
     def _submit(self, call: Call, body: bytes) -> int:
         tag = self._calls.add(call)
@@ -224,7 +225,7 @@ class LambdaBackend(EventBackend):
         return tag
 
     def _collect(self, timeout_s: float) -> None:
-        """Submit the throttled invocations that are due; settle those that have ended."""
+        """Submit the throttled invocations that are due, and settle invocations that have ended."""
         news: list[Reply | Ended[ResultMessage]] = []
         now = self._clock.now()
         for tag, call in self._calls.due(now=now):
@@ -269,10 +270,10 @@ class LambdaBackend(EventBackend):
             return error
 
     def _settle(self, tag: int, outcome: _Outcome, *, at: float, died: bool = False) -> None:
-        """Make an invocation's outcome its event."""
+        """Queue the event of an invocation's outcome."""
         if (call := self._calls.settled(tag)) is None:
-            return  # a warm-up that nobody waited for
-        self._latest = max(self._latest, at)  # in order, whatever thread saw it first
+            return  # of a warm-up that was given up
+        self._latest = max(self._latest, at)  # two threads stamp replies and fetches
         if isinstance(outcome, ResultMessage | FailureMessage):
             event = event_of(outcome, at=self._latest)
         else:
@@ -284,7 +285,7 @@ class LambdaBackend(EventBackend):
             self._tell(event)
 
     def _end(self) -> None:
-        """Abandon what is on its way."""
+        """Abandon all invocations and fetches."""
         self._calls.clear()
         self._transport.close()
         self._fetches.close()

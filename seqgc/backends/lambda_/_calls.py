@@ -1,6 +1,7 @@
-"""Which invocations are on their way, and when those that the service refuses are sent again.
+"""The unfinished invocations of a backend, and the times at which throttled ones are sent again.
 
-They wait with full jitter, and few are on trial at once. All is sans-I/O: times are arguments.
+Waits have full jitter, and a window limits the number of re-submissions at once. Nothing here does
+I/O: times are arguments.
 """
 
 from __future__ import annotations
@@ -20,33 +21,34 @@ from seqgc.wire import TaskMessage
 
 __all__ = ["Call", "Calls", "Throttle", "ThrottlePolicy"]
 
-_DOUBLINGS: Final = 30  # beyond any longest wait, and no overflow
+_DOUBLINGS: Final = 30  # more would overflow, and exceed any longest wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottlePolicy:
-    """How a backend meets throttling (HTTP 429).
+    """A backend's response to throttling (HTTP 429).
 
     The wait before an invocation's k-th re-submission is uniform between 0 and
-    ``min(longest_s, first_s * 2**(k - 1))`` seconds ("full jitter"), so that those which were
-    refused together do not come back together. What the service asks for (Retry-After) is waited
-    for before that, but no longer than ``longest_s``. How many may be on trial at once is a window:
-    each refusal halves it, each accepted invocation widens it by one, never beyond ``window``. And
-    in no second are more submitted again than there are workers.
+    ``min(longest_s, first_s * 2**(k - 1))`` seconds ("full jitter"), so that invocations that were
+    refused together do not come back together. If the service asks for a wait (Retry-After), it
+    comes first, but is no longer than ``longest_s``. A window limits the number of re-submissions
+    on trial at once: each refusal halves it, each accepted invocation widens it by one, up to
+    ``window``. At most as many invocations as there are workers are submitted again in a second.
 
     Parameters
     ----------
     max_resubmissions
-        Of one invocation, >= 0; the next refusal is its `seqgc.ports.Failure`.
+        Largest number of re-submissions of an invocation, >= 0; the next refusal is its
+        `seqgc.ports.Failure`.
     first_s, longest_s
-        The waits' bounds, seconds, ``0 < first_s <= longest_s``.
+        Bounds of the waits, seconds, ``0 < first_s <= longest_s``.
     window
-        Most re-submissions on trial at once, >= 1.
+        Largest number of re-submissions on trial at once, >= 1.
     trial_s
-        A re-submission that has not been refused for this long counts as accepted: a function
-        that computes, or hangs, does not hold up others.
+        Seconds after which a re-submission that was not refused counts as accepted, so that a
+        function that computes, or hangs, does not delay others.
     seed
-        Of the waits' generator.
+        Seed of the waits' generator.
 
     Raises
     ------
@@ -82,17 +84,17 @@ class ThrottlePolicy:
 
 
 class Throttle:
-    """The waiting invocations of one backend, by their tags, and the window.
+    """The throttled invocations of a backend, by their tags, and the window.
 
-    In no second are more than ``per_s`` submitted again.
+    At most ``per_s`` invocations are submitted again in a second.
     """
 
     def __init__(self, policy: ThrottlePolicy, *, per_s: float = math.inf) -> None:
         self._policy, self._per_s = policy, per_s
-        self._latest: deque[float] = deque()  # when one was submitted again, in the last second
+        self._latest: deque[float] = deque()  # times of re-submissions in the last second
         self._rng = np.random.default_rng(policy.seed)
-        self._due: dict[int, float] = {}  # waiting: tag -> when it may be submitted again
-        self._trials: dict[int, float] = {}  # submitted again: tag -> when it counts as accepted
+        self._due: dict[int, float] = {}  # tag -> time of its next submission
+        self._trials: dict[int, float] = {}  # tag on trial -> time when it counts as accepted
         self._window = float(policy.window)
 
     def __len__(self) -> int:
@@ -100,7 +102,7 @@ class Throttle:
 
     @property
     def wake_at(self) -> float:
-        """When `ready` may return something; infinity if nothing waits."""
+        """Time at which `ready` may return something; infinity if nothing waits."""
         if not self._due:
             return math.inf
         due = min(self._due.values())
@@ -109,9 +111,9 @@ class Throttle:
         return due if self._room > 0 else max(due, min(self._trials.values()))
 
     def refused(self, tag: int, *, refusals: int, now: float, least_s: float = 0.0) -> float:
-        """Take note that ``tag`` was throttled, the ``refusals``-th time; return when it is due.
+        """Record that ``tag`` was throttled for the ``refusals``-th time; return its next time.
 
-        ``least_s``: what the service wants it to wait, seconds.
+        ``least_s`` is the wait that the service asks for, seconds.
         """
         self.abandoned(tag)
         begin = now + min(least_s, self._policy.longest_s)
@@ -119,12 +121,12 @@ class Throttle:
         return self._due[tag]
 
     def accepted(self, tag: int) -> None:
-        """Take note that ``tag`` was answered, by whatever it is."""
+        """Record that ``tag`` was answered, or failed in another way than by throttling."""
         self._trials.pop(tag, None)
         self._window = min(float(self._policy.window), self._window + 1)
 
     def abandoned(self, tag: int) -> None:
-        """Take note that ``tag`` was throttled and will not be submitted again."""
+        """Record that ``tag`` was throttled and will not be submitted again."""
         self._trials.pop(tag, None)
         self._window = max(1.0, self._window / 2)
 
@@ -154,19 +156,19 @@ class Throttle:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
-    """An invocation that is no event yet."""
+    """An unfinished invocation: its event has not been queued yet."""
 
     request: TaskMessage
-    refusals: int = 0  # in a row, by throttling
+    refusals: int = 0  # consecutive, by throttling
     cancelled: bool = False  # read by the thread that fetches its answer
-    fetching: bool = False  # its answer, from the store
+    fetching: bool = False  # a thread fetches its answer from the store
     warm_up: bool = False
 
 
 class Calls:
-    """The invocations of one backend that are no event yet.
+    """The unfinished invocations of a backend.
 
-    In no second are more than ``per_s`` of those that were throttled submitted again.
+    At most ``per_s`` throttled invocations are submitted again in a second.
     """
 
     def __init__(self, policy: ThrottlePolicy, *, per_s: float = math.inf) -> None:
@@ -179,28 +181,29 @@ class Calls:
 
     @property
     def under_way(self) -> int:
-        """How many have left and have no reply; those that wait are to leave again."""
+        """Number of invocations that were sent and not answered; throttled ones do not count."""
         return sum(not call.fetching for call in self._calls.values()) - len(self._throttle)
 
     @property
     def wake_at(self) -> float:
-        """When `due` may return something; infinity if nothing waits."""
+        """Time at which `due` may return something; infinity if nothing waits."""
         return self._throttle.wake_at
 
     def add(self, call: Call) -> int:
-        """Return the tag of a new invocation."""
+        """Add an invocation and return its tag."""
         tag = next(self._tags)
         self._calls[tag] = call
         return tag
 
     def due(self, *, now: float) -> list[tuple[int, Call]]:
-        """Return the throttled invocations that are to be submitted again now, with their tags."""
+        """Return the throttled invocations to submit again now, with their tags."""
         return [(tag, self._calls[tag]) for tag in self._throttle.ready(now=now)]
 
     def replied(self, reply: Reply) -> Call | None:
-        """Return the invocation that a reply is the end of.
+        """Return the invocation that ends with this reply.
 
-        None: the tag is unknown, or it has been replied to, or it will be submitted again.
+        Return None if the tag is unknown, if there was a reply before, or if the invocation will be
+        submitted again.
         """
         call = self._calls.get(reply.tag)
         if call is None or call.fetching:
@@ -220,11 +223,11 @@ class Calls:
         return None
 
     def settled(self, tag: int) -> Call | None:
-        """Return, and have no more, an invocation whose outcome is known."""
+        """Remove and return an invocation whose outcome is known; None if there is none."""
         return self._calls.pop(tag, None)
 
     def cancel(self, round: int, workers: Collection[int]) -> None:
-        """Mark these workers' tasks of a round; what waits is not submitted any more."""
+        """Mark these workers' tasks of a round as cancelled; remove those that are throttled."""
         for tag, call in list(self._calls.items()):
             task = call.request.task
             if task.round == round and task.worker in workers and not call.warm_up:
@@ -233,11 +236,11 @@ class Calls:
                     del self._calls[tag]
 
     def forget(self, tags: Iterable[int]) -> None:
-        """Have nothing to do with these any more, whatever is replied."""
+        """Remove these invocations; their replies will be ignored."""
         for tag in tags:
             self._throttle.forget(tag)
             self._calls.pop(tag, None)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all invocations."""
         self.forget(tuple(self._calls))

@@ -1,4 +1,4 @@
-"""The Invoke API, or a function URL, through libcurl: hundreds of invocations on one thread."""
+"""A transport on libcurl: hundreds of invocations on one thread."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CurlTransport"]
 
-_FLUSH_S: Final = 1.0  # more than a TLS handshake takes, and no more than a dispatch may block
+_FLUSH_S: Final = 1.0  # longer than a TLS handshake, and as long as a dispatch may block
 _GLANCE_S: Final = 0.02
 
 
 class CurlTransport:
     """Posts invocations through libcurl, without threads; a `Transport`.
 
-    It is the one for hundreds of workers: it takes a fraction of boto3's processor time. Proxies
-    are those of ``HTTPS_PROXY`` and ``NO_PROXY``, certificates those of ``AWS_CA_BUNDLE``, and
-    ``credentials``, if None, those that botocore finds. Replies are stamped by ``clock`` (None:
-    `time.monotonic`).
+    It takes a fraction of boto3's processor time. Proxies are those of ``HTTPS_PROXY`` and
+    ``NO_PROXY``, certificates those of ``AWS_CA_BUNDLE``. If ``credentials`` is None, botocore
+    looks for them. ``clock`` stamps the replies (None: `time.monotonic`).
 
     Raises
     ------
     ParameterError
-        If there are no credentials.
+        If no credentials are given or found.
     WorkerError
         If pycurl is not installed.
 
@@ -67,34 +66,43 @@ class CurlTransport:
             signer=Signer(target, credentials=credentials),
             clock=clock or MonotonicClock(),
         )
-        self._waiting: deque[tuple[int, bytes]] = deque()  # for a connection
+        self._waiting: deque[tuple[int, bytes]] = deque()  # until a connection is free
         self._replies: list[Reply] = []
         self._returned = 0  # by the latest poll
         self._closed = False
 
+    @staticmethod
+    def is_available() -> bool:
+        """Return True if pycurl, which this transport needs, can be imported."""
+        try:
+            import pycurl  # noqa: F401
+        except ImportError:
+            return False
+        return True
+
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``; returns at once."""
+        """Invoke the function with ``body``, without waiting for it."""
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")
         self._waiting.append((tag, body))
         self._start_waiting()
 
     def flush(self) -> None:
-        """Return once what was submitted has left, or after a second: then it leaves later."""
+        """Return when all submitted requests have been sent, or after a second."""
         give_up_at = time.monotonic() + _FLUSH_S
         while self._transfers.unsent and (left := give_up_at - time.monotonic()) > 0:
             self._turn(min(left, _GLANCE_S))
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
         """Return the replies that have come, in order of time; wait for one if there is none."""
-        returned, self._returned = self._returned, 0  # whatever happens, none is taken back twice
+        returned, self._returned = self._returned, 0  # before anything raises
         self._transfers.memory.take_back(returned)
         give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)
         while True:
-            due = self._replies or self._transfers.woken  # also what `flush` has heard
-            left = 0.0 if due else give_up_at - time.monotonic()
-            self._turn(max(0.0, left))
-            if self._replies or self._transfers.woken or left <= 0:
+            has_news = self._replies or self._transfers.woken  # also from `flush`
+            left_s = 0.0 if has_news else give_up_at - time.monotonic()
+            self._turn(max(0.0, left_s))
+            if self._replies or self._transfers.woken or left_s <= 0:
                 break
         self._transfers.woken = False
         replies, self._replies = self._replies, []
@@ -102,11 +110,11 @@ class CurlTransport:
         return replies
 
     def wake(self) -> None:
-        """Have `poll` return, now or the next time; any thread may call it."""
+        """Make `poll` return, now or the next time; any thread may call this."""
         self._transfers.wake()
 
     def close(self) -> None:
-        """Abandon what is on its way; harmless if done already."""
+        """Abandon all invocations; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Tasks to invocation bodies, and answer bodies back to results: every size and address checked."""
+"""Conversion of tasks to invocations and of replies to results, with checks of both."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from seqgc.wire import (
 
 __all__ = ["Invocations"]
 
-_SPARE_BYTES: Final = 4096  # of an answer: what may be around its JSON
+_SPARE_BYTES: Final = 4096  # reserved in an answer for what surrounds its JSON
 _HEADER_BYTES: Final = 512  # of an answer's frame
-_PART_BYTES: Final = 96  # of that, beside it: a part's slot, and its pieces' lengths
+_PART_BYTES: Final = 96  # of a part's slot and the lengths of its pieces in that header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocations:
-    """Makes invocations of one run and reads their answers.
+    """Makes the invocations of one run and reads their answers.
 
-    Functions find weights in ``store``, and put answers there that are too large for a reply.
-    ``shared`` is the same store as the master sees it; with a store of kind "inline" it holds the
-    weights that travel along (None: none do). ``max_body_bytes`` are an invocation's and its
-    reply's, as JSON.
+    Functions read weights from ``store``, and write answers there that are too large for a reply.
+    ``shared`` is the same store as the master sees it; if ``store`` is of kind "inline", it holds
+    the weights that are sent within an invocation (None: there are none). ``max_body_bytes`` limits
+    an invocation and its reply, as JSON.
 
-    Raises `ParameterError` if answers may go into a store that the master does not see, or that is
-    not this run's alone.
+    Raises `ParameterError` if the master has no access to the store, or if the store belongs to
+    another run.
     """
 
     run_id: str
@@ -58,18 +58,18 @@ class Invocations:
             remedy = "open the store on the master too, or use StoreRef(kind='inline')"
             raise ParameterError("shared", "must be given with a store", None, remedy)
         if not self.store.is_of(self.run_id):
-            rule = f"must have a location that ends in the run's id, {self.run_id!r}"
+            rule = f"must have a location that ends with the run id {self.run_id!r}"
             raise ParameterError("store", rule, self.store.location)
 
     def body(self, request: TaskMessage) -> bytes:
-        """Return the body of the invocation that asks this; raises like `frame`."""
+        """Return the body of the invocation for a task; raises like `frame`."""
         return to_json(self.frame(request))
 
     def frame(self, request: TaskMessage) -> bytes:
-        """Return the frame of the invocation that asks this.
+        """Return the frame of the invocation for a task.
 
-        Raises `WireError` if it has no frame, or it or its answer is larger than what carries them
-        takes, and `StoreError` if the weights that must travel along are not in the store.
+        Raises `WireError` if the task cannot be encoded, or if the frame or its answer would be too
+        large, and `StoreError` if weights that it must contain are not in the store.
         """
         self._check_answer(request)
         weights: tuple[tuple[WeightRef, FloatArray], ...] = ()
@@ -90,24 +90,24 @@ class Invocations:
         return frame
 
     def answer(self, request: TaskMessage, frame: bytes) -> AnswerMessage:
-        """Return what a frame says; raises `WireError` if it is damaged, or no answer to this."""
+        """Decode an answer; raise `WireError` if it is damaged or answers another task."""
         message = decode(frame, run_id=self.run_id)
         if not isinstance(message, AnswerMessage):
-            raise WireError(f"a function answered with a {type(message).__name__}; drop it")
+            raise WireError(f"a function answered with a {type(message).__name__}: it is dropped")
         request.check(message)
         return message
 
     def redeem(
         self, request: TaskMessage, receipt: ReceiptMessage, *, wanted: Callable[[], bool]
     ) -> ResultMessage:
-        """Return the answer that a receipt is for; any thread may call it.
+        """Fetch the answer that a receipt stands for, and remove it from the store.
 
-        What lay in the store is removed, if it can be. An answer that is not ``wanted`` any more
-        is not fetched from there: it has no results then. Raises `WireError` if it is damaged, or
-        no answer to this, and `StoreError` if the store does not have it, or cannot be read.
+        Any thread may call this. If the answer is not ``wanted`` any more, it is not fetched, and
+        has no results. Raises `WireError` if the answer is damaged or answers another task, and
+        `StoreError` if it is missing or the store cannot be read.
         """
         if self.shared is None:
-            raise StoreError(f"the answer is under {receipt.key!r} of a store that is none")
+            raise StoreError(f"the answer is in a store ({receipt.key!r}), but the run has none")
         try:
             if not wanted():
                 return ResultMessage(subject=request.subject, results={})
@@ -118,22 +118,22 @@ class Invocations:
             why = f"cannot be read: {one_line(error)}"
             raise StoreError(f"the answer under {receipt.key!r} {why}") from error
         finally:
-            with suppress(Exception):  # what stays behind costs only space
+            with suppress(Exception):  # an answer that stays costs only space
                 self.shared.remove(receipt.key)
         message = self.answer(request, frame)
         if not isinstance(message, ResultMessage):
-            raise WireError(f"a {type(message).__name__} lies under {receipt.key!r}; drop it")
+            raise WireError(f"{receipt.key!r} holds a {type(message).__name__}: it is dropped")
         return message
 
     def _check_answer(self, request: TaskMessage) -> None:
-        """Refuse a task whose answer cannot come back: it is as long as the weights it is about."""
+        """Refuse a task whose answer, which is as long as its weights, would be too large."""
         if self.store.kind != "inline":
             return
         frame_bytes = _HEADER_BYTES
         for part in (part for item in request.task.items for part in item.parts):
             if request.payload is not None:
                 item_bytes = payload_format(request.payload).bits // 8
-            else:  # no narrower than float32, which is all that is known
+            else:  # at least float32; more is not known
                 item_bytes = max(4, np.dtype(part.weights.dtype).itemsize)
             frame_bytes += part.weights.size * item_bytes + _PART_BYTES
         if (size := envelope_bytes(frame_bytes)) > self.max_body_bytes - _SPARE_BYTES:

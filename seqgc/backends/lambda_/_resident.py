@@ -47,14 +47,10 @@ from functools import partial
 from typing import Final
 
 from seqgc._bounded import require_files
-from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
-from seqgc.backends._owed import TaskKey
-from seqgc.backends.lambda_._certificate import tls_server
-from seqgc.backends.lambda_._leases import Staying
+from seqgc.backends._events import EventBackend, Messaging, TaskKey, event_of, failure_of
 from seqgc.backends.lambda_._messages import Invocations
-from seqgc.backends.lambda_._places import Place, Stay, task_key
-from seqgc.backends.lambda_._starts import Starts
-from seqgc.backends.lambda_._switchboard import Heard, Switchboard
+from seqgc.backends.lambda_._stays import ResidentWorker, Starts, Stay, Staying, task_key
+from seqgc.backends.lambda_._switchboard import Heard, Switchboard, tls_server
 from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import SkewError, StoreError, WireError, WorkerError
 from seqgc.ports import Arrival, BlobStore, Clock, Failure, Task
@@ -135,7 +131,7 @@ class ResidentBackend(EventBackend):
         )
         self._transport = transport
         self._stays: dict[int, Stay] = {}
-        self._places: Final = [Place() for _ in range(self.n)]
+        self._places: Final = [ResidentWorker() for _ in range(self.n)]
         self._latest = -math.inf  # event's time
         require_files(self.n, each=_FILES_EACH, beside=_FILES)
         address = self._staying.address
@@ -332,7 +328,7 @@ class ResidentBackend(EventBackend):
             self._switchboard.send(before.tag, self._frame(leave))
         self._feed(place)
 
-    def _feed(self, place: Place) -> None:
+    def _feed(self, place: ResidentWorker) -> None:
         """Send what is held to the function that serves, if there is one."""
         if place.serving is None:
             return

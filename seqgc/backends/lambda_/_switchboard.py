@@ -1,14 +1,17 @@
-"""Where functions that stay call their master: one thread, and a line for each of them.
+"""The master's end of the connections that functions which stay open to it, served by one thread.
 
-The thread carries frames and decides nothing. It beats, and hears beats, whatever the master's own
-thread is busy with: a master that spends ten seconds on an optimizer's step is not silent, and
-takes nobody for lost. What it hears it stamps and queues, and wakes who waits for it.
+The thread carries frames and makes no decisions. It sends and receives heartbeats whatever the
+master's main thread does, so a master that spends ten seconds on an optimizer's step is not silent
+and does not lose functions. The thread stamps and queues what it receives, and wakes the reader.
 
-Anybody who reaches the port may connect. A connection is a stranger's until its call is proved
-(`seqgc.worker._line`); of a stranger nothing is kept but 54 bytes, or a TLS handshake (0.3 MB), for
-a few beats, and where there are too many strangers at once the one that has been there longest must
-go: a function takes milliseconds, so those who let others wait are never the functions. These beats
-are counted as silent ones are: while this thread has no processor it can hear no proof.
+Any program that reaches the port may connect. Such a stranger must first prove its call
+(`seqgc.worker._line`). Until then it can only occupy 54 bytes, or a TLS handshake (0.3 MB), for a
+few heartbeats. If there are too many strangers, the oldest is disconnected; a function takes
+milliseconds, so the oldest is not a function. These heartbeats are counted by this thread itself,
+so that a stranger is not blamed while the thread has no processor time.
+
+The certificate for encrypted connections is made at the beginning of a run and signed by itself.
+Functions receive it in their invocation, over AWS's TLS, and accept no other.
 """
 
 from __future__ import annotations
@@ -21,17 +24,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from typing import Final
 
+from seqgc._durable import temporary_folder
 from seqgc.errors import ParameterError
 from seqgc.ports import Clock
-from seqgc.worker._line import PROOF_BEATS, Line, Stranger, prove_master
+from seqgc.worker._line import CERTIFIED_NAME, PROOF_BEATS, Line, Stranger, prove_master
 
-__all__ = ["MASTER_PORTS", "Address", "Heard", "Switchboard"]
+__all__ = ["MASTER_PORTS", "Address", "Heard", "Switchboard", "tls_server"]
 
 MASTER_PORTS: Final = range(9840, 9856)
-"""Where masters in the functions' VPC listen, each run at one: what template.yaml lets through."""
+"""Ports of masters in the functions' VPC, one for each run: template.yaml allows these."""
 
 _STRANGERS = 256
 _CLOSE_S = 5.0
@@ -39,10 +44,15 @@ _CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where to listen: an IP ``host`` of this machine, and the first free one of some ``ports``.
+    """The address at which a master listens: an IP address of this machine and a range of ports.
 
-    Port 0 is any free one. What goes through there is encrypted unless the address is
-    ``plain``, which only 127.0.0.1 may be. `ParameterError`: it is no address, or stands for all.
+    The first free one of ``ports`` is used; port 0 is any free port. Connections are encrypted
+    unless the address is ``plain``, which is allowed for 127.0.0.1 only.
+
+    Raises
+    ------
+    ParameterError
+        If ``host`` is not an IP address or stands for all addresses.
     """
 
     host: str = "127.0.0.1"
@@ -55,27 +65,30 @@ class Address:
         except ValueError:
             everywhere = True
         if everywhere:
-            rule, remedy = "must be one IP address of this machine", "give the one functions reach"
+            rule, remedy = (
+                "must be one IP address of this machine",
+                "give the address that functions reach",
+            )
             raise ParameterError("master_address", rule, self.host, remedy)
         if self.plain and self.host != "127.0.0.1":
-            rule = "must be 127.0.0.1 where connections are not encrypted"
+            rule = "must be 127.0.0.1 if connections are not encrypted"
             raise ParameterError("host", rule, self.host)
 
     @classmethod
     def in_vpc(cls, host: str | None) -> Address:
-        """Return the address of a master in the functions' VPC; None: its usual one there."""
+        """Return the address of a master in the functions' VPC; None: that of its main interface."""
         if host is None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 try:
                     probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the interface
                 except OSError as error:
-                    rule = f"must be given where this machine has no route to others ({error})"
+                    rule = f"must be given, because this machine has no route to others ({error})"
                     raise ParameterError("master_address", rule, host) from None
                 host = probe.getsockname()[0]
         return cls(host=host, ports=MASTER_PORTS, plain=False)
 
     def listener(self) -> socket.socket:
-        """Return a socket that listens there, or raise `ParameterError`."""
+        """Return a socket that listens at this address, or raise `ParameterError`."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         why: OSError | None = None
         for port in self.ports:
@@ -85,15 +98,15 @@ class Address:
                 why = error
         ports = f"{self.ports[0]} to {self.ports[-1]}" if len(self.ports) > 1 else self.ports[0]
         rule = f"must be an address of this machine with a free port ({why})"
-        remedy = "give the one that functions reach, or end what listens there"
+        remedy = "give the address that functions reach, or end the program that uses the port"
         raise ParameterError("master_address", rule, f"{self.host}, port {ports}", remedy) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Heard:
-    """Something from the function that was invoked as ``tag``, read at ``at``.
+    """A ``frame`` from the function that was invoked as ``tag``, received at ``at``.
 
-    A ``frame``, or, if it is None, that there will be no more, and why, in one line.
+    If ``frame`` is None, the connection has ended; ``why`` is the reason in one line.
     """
 
     tag: int
@@ -103,16 +116,15 @@ class Heard:
 
 
 class Switchboard:
-    """Answers the functions that it expects, from when it is made to `close`.
+    """Serves the connections of expected functions until `close`.
 
-    From its first frame on, a function is taken for lost after ``patience`` silent beats of
-    ``beat_s`` seconds; before, while it makes its workload, it may be too busy to beat. ``on_news``
-    is called by the thread, once `take` would return what is new. With ``tls`` connections are
-    encrypted.
+    After its first frame, a function is lost after ``patience`` silent heartbeats of ``beat_s``
+    seconds; before, while it makes its workload, it may be too busy to send any. The thread calls
+    ``on_news`` when `take` has something to return. With ``tls``, connections are encrypted.
 
-    Of what a function says, and does not hear, no more than a frame beyond ``untaken_bytes`` is
-    kept: until `take` is called it is not listened to; if it does not read it is hung up on.
-    ``trouble`` says in a few words why nobody was let in the last time; empty: nothing was wrong.
+    At most ``untaken_bytes`` and one frame are kept in each direction. A function that has sent
+    more is not read from until `take` is called, and a function that does not read is disconnected.
+    ``trouble`` is the reason why the latest connection could not be accepted, or empty.
     """
 
     def __init__(
@@ -130,11 +142,11 @@ class Switchboard:
         self._listener, self._tls, self._clock, self._on_news = listener, tls, clock, on_news
         self._beat_s, self._patience, self._untaken_bytes = beat_s, patience, untaken_bytes
         self.trouble = ""
-        self._said: Final[dict[int, int]] = {}  # bytes of each function there; the thread counts
-        self._taken: Final[dict[int, int]] = {}  # of these; who takes counts
+        self._said: Final[dict[int, int]] = {}  # bytes received from each function; of the thread
+        self._taken: Final[dict[int, int]] = {}  # bytes taken; of the master
         self._expected: Final[dict[bytes, tuple[int, bytes]]] = {}  # call: tag, token
         self._lines: Final[dict[int, Line]] = {}
-        self._strangers: Final[dict[asyncio.Task[None], int]] = {}  # in order, and their beats
+        self._strangers: Final[dict[asyncio.Task[None], int]] = {}  # oldest first: heartbeats
         self._news: Final[deque[Heard]] = deque()
         self._over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -145,20 +157,20 @@ class Switchboard:
     # ---- for the master's own thread ------------------------------------------------------------
 
     def expect(self, tag: int, *, call: bytes, token: bytes) -> None:
-        """Answer one call, if it is proved by this token."""
+        """Accept the call of a function that proves this token, once."""
         self._expected[call] = (tag, token)
 
     def send(self, tag: int, frame: bytes) -> None:
-        """Send a frame to a function, if it is still there."""
+        """Send a frame to a function, if it is still connected."""
         self._loop.call_soon_threadsafe(self._send, tag, frame)
 
     def hang_up(self, tag: int, *, call: bytes) -> None:
-        """End a function's line, or do not answer its call any more."""
+        """Close a function's connection, or do not accept its call any more."""
         self._expected.pop(call, None)
         self._loop.call_soon_threadsafe(self._hang_up, tag)
 
     def take(self) -> list[Heard]:
-        """Return what has been heard, in order of time."""
+        """Return what functions have sent, in order of time."""
         news = []
         while self._news:
             each = self._news.popleft()
@@ -170,7 +182,7 @@ class Switchboard:
         return news
 
     def close(self) -> None:
-        """Hang up on everybody, and stop listening; harmless if done already."""
+        """Close all connections and stop listening; a second call does nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(_CLOSE_S)
@@ -188,7 +200,7 @@ class Switchboard:
         answering = asyncio.gather(self._answer(), self._send_away())
         await self._over.wait()
         answering.cancel()
-        await asyncio.gather(answering, return_exceptions=True)  # nobody else is let in
+        await asyncio.gather(answering, return_exceptions=True)  # accepts no more
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -196,12 +208,12 @@ class Switchboard:
 
     async def _answer(self) -> None:
         while True:
-            try:  # asyncio's own way, if it is cancelled, loses who has just been let in
+            try:  # asyncio's sock_accept, if cancelled, loses an accepted connection
                 connection, _ = self._listener.accept()
             except BlockingIOError:
-                await self._somebody()
+                await self._caller()
                 continue
-            except OSError as error:  # too many open files, or one that hung up already
+            except OSError as error:  # too many open files, or the caller has gone
                 self.trouble = str(error)
                 await asyncio.sleep(self._beat_s / 10)
                 continue
@@ -210,10 +222,10 @@ class Switchboard:
                 next(iter(self._strangers)).cancel()
             task = asyncio.create_task(self._meet(connection))
             self._strangers[task] = 0
-            await asyncio.sleep(0.0)  # it is under way, and so are others, before the next comes
+            await asyncio.sleep(0.0)  # lets tasks run before the next connection is accepted
 
-    async def _somebody(self) -> None:
-        """Wait until somebody wants to connect."""
+    async def _caller(self) -> None:
+        """Wait for a connection."""
         is_there = asyncio.Event()
         self._loop.add_reader(self._listener, is_there.set)
         try:
@@ -222,7 +234,7 @@ class Switchboard:
             self._loop.remove_reader(self._listener)
 
     async def _send_away(self) -> None:
-        """Hang up on strangers who have proved nothing for too many beats."""
+        """Disconnect strangers that have proved nothing for too many heartbeats."""
         while True:
             await asyncio.sleep(self._beat_s)
             for task in self._strangers:
@@ -231,16 +243,16 @@ class Switchboard:
                     task.cancel()
 
     async def _meet(self, connection: socket.socket) -> None:
-        """Answer one connection: a stranger's for a moment, a function's as long as it stays."""
+        """Serve one connection: a stranger's for a moment, a function's as long as it stays."""
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await self._opened(connection)
             call = await prove_master(reader, writer, token_of=self._token_of)
-            tag, _ = self._expected.pop(call)  # each call is answered once
+            tag, _ = self._expected.pop(call)  # each call is accepted once
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             await self._hear(tag, Line(reader, writer, self._beat_s, patience=math.inf))
         except (OSError, Stranger, KeyError):
-            pass  # whoever it was knows no more than before
+            pass  # the stranger has learnt nothing
         finally:
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             if writer is None:
@@ -252,7 +264,7 @@ class Switchboard:
         self, connection: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection.setblocking(False)
-        # asyncio's own way leaves out sockets that `accept` made: a frame would wait for 40 ms.
+        # asyncio does not do this for accepted sockets; without it, a frame waits for 40 ms.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -266,11 +278,11 @@ class Switchboard:
         return None if expected is None else expected[1]
 
     async def _hear(self, tag: int, line: Line) -> None:
-        """Queue what a function says, until its line ends."""
+        """Queue what a function sends, until its connection ends."""
         self._lines[tag], self._said[tag] = line, 0
         try:
             async for frame in line.frames():
-                line.patience = self._patience  # its first frame says that it is ready
+                line.patience = self._patience  # the first frame says that it is ready
                 self._said[tag] += _weight(frame)
                 self._tell(tag, frame)
                 while self._said[tag] - self._taken.get(tag, 0) > self._untaken_bytes:
@@ -297,5 +309,50 @@ class Switchboard:
 
 
 def _weight(frame: bytearray) -> int:
-    """Return the bytes that a frame takes while it waits, roughly."""
+    """Return roughly how much memory a queued frame takes, bytes."""
     return len(frame) + 500
+
+
+_BEFORE, _AFTER = timedelta(days=1), timedelta(days=60)  # required; functions do not check it
+
+
+def tls_server() -> tuple[ssl.SSLContext, str]:
+    """Return a master's TLS context and its certificate (PEM), which functions must accept.
+
+    Raises `ParameterError` if cryptography is not installed.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        rule = f"needs the package cryptography, which cannot be imported ({error})"
+        raise ParameterError("resident", rule, True, "pip install 'seqgc[aws]'") from None
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, CERTIFIED_NAME)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _AFTER)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(CERTIFIED_NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with temporary_folder("seqgc-tls-") as folder:  # ssl reads keys from files only
+        file = folder / "both.pem"
+        file.write_bytes(secret + pem)
+        context.load_cert_chain(file)
+    return context, pem.decode("ascii")

@@ -1,8 +1,8 @@
-"""Where invocations are posted to, and their signatures (AWS Signature Version 4).
+"""Addresses to which invocations are posted, and their signatures (AWS Signature Version 4).
 
-All that differs from one invocation to the next is body and second. botocore's signer takes every
-request apart, 0.2 ms each; 256 of those are a fifth of all that a master does in a round. See
-"Create a signed AWS API request" in AWS's IAM user guide.
+Two invocations differ only in their body and time. botocore's signer parses each request, which
+takes 0.2 ms: for 256 workers that is a fifth of the master's work in a round. This signer does the
+common part once. See "Create a signed AWS API request" in AWS's IAM user guide.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _METHOD = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An address that takes invocations by HTTP POST; `invoke_api` and `function_url` make one.
+    """An address that accepts invocations by HTTP POST, made by `invoke_api` or `function_url`.
 
     Examples
     --------
@@ -55,16 +55,16 @@ class Target:
         qualifier: str | None = None,
         endpoint_url: str | None = None,
     ) -> Target:
-        """Return the Invoke API's address of a function, by its name or ARN.
+        """Return the Invoke API's address of a function, which is given by its name or ARN.
 
-        ``qualifier`` is an alias or version, None the newest, unpublished one. ``endpoint_url`` is
-        a VPC endpoint, or a service of this machine; None: what every client of AWS takes, from
-        ``AWS_ENDPOINT_URL_LAMBDA``, the profile, or else the region's public one.
+        ``qualifier`` is an alias or a version; None: the newest, unpublished version.
+        ``endpoint_url`` is a VPC endpoint or a service on this machine; None: the endpoint that
+        ``AWS_ENDPOINT_URL_LAMBDA`` or the profile names, or else the region's public one.
 
         Raises
         ------
         ParameterError
-            If ``endpoint_url`` is no URL, or there is none for the region.
+            If ``endpoint_url`` is not a URL, or if there is no endpoint for the region.
         """
         base = endpoint_url or _endpoint(region)
         _check_url("endpoint_url", base)
@@ -79,39 +79,39 @@ class Target:
 
     @classmethod
     def function_url(cls, url: str, *, region: str | None = None) -> Target:
-        """Return a function URL, with AWS_IAM authentication, as a target.
+        """Return the target of a function URL with AWS_IAM authentication.
 
         Raises
         ------
         ParameterError
-            If it is no URL, or does not say its ``region`` and none is given.
+            If ``url`` is not a URL, or if ``region`` is missing and the URL does not contain it.
         """
         host = _check_url("url", url)
         if region is None:
             match = _FUNCTION_URL.fullmatch(host)
             if match is None:
-                raise ParameterError("region", "must be given where the URL does not say it", url)
+                raise ParameterError("region", "must be given if the URL does not contain it", url)
             region = match[1]
         return cls(url=url, region=region, headers={"Content-Type": "application/json"})
 
 
 def _endpoint(region: str) -> str:
-    """Return what botocore takes: its rules are many, of partitions, profiles and variables."""
+    """Return botocore's endpoint, which depends on partitions, profiles and the environment."""
     from botocore.exceptions import BotoCoreError
 
-    nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}  # else it looks for somebody
+    nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}  # else it looks for keys
     session = open_session(region=region)
     try:
         client = session.client("lambda", **nobody)
-    except (BotoCoreError, ValueError) as error:  # ValueError: what is configured is no URL
-        rule = f"must be given where botocore finds none for {region!r} ({error})"
+    except (BotoCoreError, ValueError) as error:  # ValueError: the configured one is not a URL
+        rule = f"must be given, because botocore finds none for region {region!r} ({error})"
         raise ParameterError("endpoint_url", rule, None) from None
     with closing(client):
         return str(client.meta.endpoint_url)
 
 
 def _check_url(argument: str, url: str) -> str:
-    """Return a URL's host."""
+    """Return the host of a URL, or raise."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ParameterError(argument, "must be a URL, http:// or https://", url)
@@ -119,11 +119,17 @@ def _check_url(argument: str, url: str) -> str:
 
 
 class Signer:
-    """Signs invocations of one target, at ``now`` seconds since the epoch: for any `Transport`.
+    """Signs the invocations of one target.
 
-    A ``now`` that is wrong is put right by the date of the first refusal (`is_stale`); None is
-    `time.time`. Without ``credentials`` it takes those that botocore finds (environment, profile,
-    role), and raises `ParameterError` if there are none. Temporary ones are renewed by botocore.
+    ``now`` returns the seconds since the epoch (None: `time.time`); if this clock is wrong, the
+    date of the first refusal corrects it (`is_stale`). Without ``credentials``, those that botocore
+    finds in the environment, the profile or the machine's role are used; botocore renews temporary
+    ones. Several threads may use a signer.
+
+    Raises
+    ------
+    ParameterError
+        If no credentials are given or found.
 
     Examples
     --------
@@ -148,13 +154,13 @@ class Signer:
             raise ParameterError("credentials", "must be given or found", None, remedy)
         self._target, self._credentials, self._time = target, credentials, ServiceTime(now)
         parts = urlsplit(target.url)
-        # Every service but S3 has the path, as it is sent, quoted once more.
+        # For every service but S3, the quoted path is quoted again.
         self._begin = f"POST\n{quote(parts.path or '/', safe='/~')}\n{parts.query}\n"
         self._host = parts.netloc
-        self._key: tuple[str, str, bytes] = ("", "", b"")  # day, secret, what they make
+        self._key: tuple[str, str, bytes] = ("", "", b"")  # day, secret, and the key made of them
 
     def headers(self, body: bytes) -> dict[str, str]:
-        """Return all headers of an invocation with this body, but those of the connection."""
+        """Return the headers of an invocation with this body, but for those of the connection."""
         caller = self._credentials.get_frozen_credentials()
         at = self._time.stamp()
         headers = {**self._target.headers, "X-Amz-Date": at}
@@ -175,17 +181,17 @@ class Signer:
         return headers
 
     def is_stale(self, sent: Mapping[str, str], status: int, date: str | None) -> bool:
-        """Whether what went out with the headers ``sent`` was refused for its time.
+        """Return True if a request with the headers ``sent`` was refused because of its time.
 
-        ``date`` is the response's. If so, the next `headers` are signed at the right time.
+        ``status`` and ``date`` are the response's. Further `headers` have the corrected time.
         """
         return self._time.corrects(sent["X-Amz-Date"], status=status, date=date)
 
     def _signing_key(self, day: str, caller: ReadOnlyCredentials) -> bytes:
-        known = self._key  # threads sign, and around midnight on two days
-        if known[:2] != (day, caller.secret_key):
+        cached = self._key  # read once: around midnight, threads sign for two days
+        if cached[:2] != (day, caller.secret_key):
             key = f"AWS4{caller.secret_key}".encode()
             for step in (day, self._target.region, _SERVICE, "aws4_request"):
                 key = hmac.digest(key, step.encode(), "sha256")
-            known = self._key = (day, caller.secret_key, key)
-        return known[2]
+            cached = self._key = (day, caller.secret_key, key)
+        return cached[2]

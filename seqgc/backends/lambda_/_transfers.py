@@ -1,24 +1,23 @@
-"""Requests to one URL through libcurl, any number at once, driven by whoever calls `turn`.
+"""Requests to one URL through libcurl, any number at once, driven by calls of `turn`.
 
 Theory of operation
 -------------------
-libcurl has two kinds of handle. An *easy* handle is one request and its answer; a *multi* handle
-drives any number of them over connections that it keeps, and never blocks. It says which sockets it
-waits for (`Transfers._watch`) and when it wants to be called although nothing has happened
-(`Transfers._set_alarm`), and is called when that is so (`Transfers.turn`). There is no thread, no
-event loop and no coroutine. So a master runs in a notebook, inside other people's event loops, as
-well as in a script; and between two calls answers wait in the system's buffers.
+libcurl has two kinds of handle. An *easy* handle is one request and its answer. A *multi* handle
+drives any number of easy handles over connections that it keeps open, and never blocks. It names
+the sockets that it waits for (`Transfers._watch`) and the time at which it wants to be called even
+if nothing happens (`Transfers._set_alarm`); `Transfers.turn` calls it then. There is no thread, no
+event loop and no coroutine, so a master also runs in a notebook or inside another event loop.
+Between two calls, answers wait in the system's buffers.
 
-What a round of 256 answers of half a megabyte costs is moving 136 MB, so each byte is moved as
-rarely as possible, and by nobody's Python code. libcurl hands over what it has received, or
-decrypted, 16 KB at a time, to `io.BytesIO.write`, which is C. The same memory is written again from
-its beginning when another answer comes (`_Memory`): of fresh memory the system would have to map
-and clear every page.
+The cost of a round of 256 answers of half a megabyte is that of moving 136 MB. So each byte is
+moved as rarely as possible, and never by Python code: libcurl passes what it has received, or
+decrypted, in pieces of 16 KB to `io.BytesIO.write`, which is written in C. The memory of earlier
+answers is used again (`_Memory`), because the system must map and clear every page of new memory.
 
-An invocation must not be sent twice, since a function may have seen it. libcurl sends a request
-again when a kept connection turns out to be dead, provided that it can read the body again from its
-beginning. So it is given a body that can be read once (READFUNCTION without SEEKFUNCTION), and
-reports an error instead. It neither follows redirects nor decodes answers unless asked to.
+An invocation must not be sent twice, since a function may have seen it. If a kept connection turns
+out to be dead, libcurl sends the request again, provided that it can read the body a second time.
+Here it cannot (READFUNCTION without SEEKFUNCTION), so it reports an error. libcurl neither follows
+redirects nor decodes answers unless told to.
 """
 
 from __future__ import annotations
@@ -45,35 +44,35 @@ from seqgc.ports import Clock
 
 __all__ = ["Transfers"]
 
-_BUFFER_BYTES: Final = 512 << 10  # libcurl's own, for reading from a socket: fewer system calls
+_BUFFER_BYTES: Final = 512 << 10  # for reading from a socket: fewer system calls
 _KEPT_BYTES: Final = 256 << 20
 _BUNDLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 _BAD_CERTIFICATE = (pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE)
-_FIXED = ("Expect:", "Accept:", "Accept-Encoding: identity")  # nothing after it: not sent at all
+_FIXED = ("Expect:", "Accept:", "Accept-Encoding: identity")  # an empty value: not sent
 
 
 class _Memory:
-    """Memory that is written again and again; `lend` makes a body of what has been written."""
+    """Reusable buffers: `take` one, write to it, `lend` what was written, `take_back` later."""
 
     def __init__(self) -> None:
-        self._room = _KEPT_BYTES  # for what is free; beyond it memory is the system's again
+        self._room = _KEPT_BYTES  # free buffers beyond this are given back to the system
         self._free: list[tuple[BytesIO, int]] = []
         self._lent: deque[tuple[BytesIO, memoryview]] = deque()
 
     def take(self) -> BytesIO:
-        """Return memory that is to be written from its beginning."""
+        """Return a buffer to be written from its beginning."""
         buffer, size = self._free.pop() if self._free else (BytesIO(), 0)
         self._room += size
         return buffer
 
     def lend(self, buffer: BytesIO) -> memoryview:
-        """Return what has been written, to be read until `take_back`."""
+        """Return what has been written to a buffer; it can be read until `take_back`."""
         view = buffer.getbuffer()[: buffer.tell()]
         self._lent.append((buffer, view))
         return view
 
     def take_back(self, count: int) -> None:
-        """Have the ``count`` bodies that were lent first, except what somebody still reads."""
+        """Reuse the ``count`` buffers that were lent first, except those still being read."""
         for _ in range(count):
             buffer, view = self._lent.popleft()
             size = view.nbytes
@@ -81,7 +80,7 @@ class _Memory:
                 view.release()
                 buffer.seek(0)
                 buffer.write(b"")
-            except BufferError:  # a view of a view: its holder keeps this memory
+            except BufferError:  # somebody holds a view of the view, and keeps this buffer
                 continue
             if size <= self._room:
                 self._room -= size
@@ -89,15 +88,15 @@ class _Memory:
 
 
 class Transfers:
-    """POST requests to one URL that are under way."""
+    """The unfinished POST requests to one URL."""
 
     def __init__(self, url: str, limits: Limits, *, signer: Signer, clock: Clock) -> None:
         self._clock, self._options, self._signer = clock, _options(url, limits), signer
         self.memory = _Memory()
-        self.woken = False  # by `wake`; whoever sees it resets it
+        self.woken = False  # set by `wake`, reset by the reader
         self._idle: list[_Transfer] = []
         self._busy: dict[pycurl.Curl, _Transfer] = {}
-        self._fresh: set[_Transfer] = set()  # libcurl has not looked at them yet
+        self._fresh: set[_Transfer] = set()  # not seen by libcurl yet
         self._unsent: set[_Transfer] = set()
         self._alarm = math.inf  # when libcurl wants to be called, on `time.monotonic`
         self._bell, self._button = socket.socketpair()
@@ -115,12 +114,12 @@ class Transfers:
 
     @property
     def unsent(self) -> int:
-        """How many requests have not left as a whole."""
+        """Number of requests that have not been sent completely."""
         self._unsent = {each for each in self._unsent if not each.sent}
         return len(self._unsent) + len(self._fresh)
 
     def start(self, tag: int, body: bytes) -> None:
-        """Begin a request; it leaves in the next `turn`."""
+        """Begin a request; the next `turn` sends it."""
         transfer = self._idle.pop() if self._idle else _Transfer(self._options)
         transfer.tag, transfer.body, transfer.buffer = tag, body, self.memory.take()
         transfer.again = False
@@ -133,9 +132,10 @@ class Transfers:
         self._fresh.add(transfer)
 
     def turn(self, timeout_s: float) -> list[Reply]:
-        """Have libcurl do what can be done; return the replies of what has ended, bodies on loan.
+        """Let libcurl read and write; return the replies of the requests that have ended.
 
-        Waits until something can be done, or `wake` is called, at most ``timeout_s`` seconds.
+        Waits at most ``timeout_s`` seconds for a socket that is ready, or for `wake`. The bodies
+        are lent by `memory`.
         """
         replies: list[Reply] = []
         if self._alarm <= time.monotonic():
@@ -154,12 +154,12 @@ class Transfers:
         return replies + self._take_ended()
 
     def wake(self) -> None:
-        """Have `turn` return, now or the next time; any thread may call it, even after `close`."""
-        with suppress(OSError):  # there is no room, so it has rung; or it is closed
+        """Make `turn` return, now or the next time; any thread may call it, even after `close`."""
+        with suppress(OSError):  # full: it has been woken already; or closed
             self._button.send(b"!")
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for handle in self._busy:
             self._multi.remove_handle(handle)
         for transfer in (*self._busy.values(), *self._idle):
@@ -178,7 +178,7 @@ class Transfers:
         return [reply for reply in ended if reply is not None]
 
     def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Reply | None:
-        """Return what has come of a request, unless it is sent again since its time was wrong."""
+        """Return the reply to a request, or None if it is sent again with a corrected time."""
         transfer = self._busy.pop(handle)
         self._multi.remove_handle(handle)
         self._unsent.discard(transfer)
@@ -186,7 +186,7 @@ class Transfers:
         if error is None and not transfer.again:
             transfer.again = self._signer.is_stale(transfer.signed, status, headers.get("date"))
             if transfer.again:
-                transfer.buffer.seek(0)  # where its answer is to begin
+                transfer.buffer.seek(0)  # overwrite the refusal
                 self._send(transfer)
                 return None
         self._idle.append(transfer)
@@ -197,7 +197,7 @@ class Transfers:
         return reply_of(tag, at, status, body, headers)
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
-        """Take note of what libcurl waits for at a socket."""
+        """Let the selector wait for what libcurl waits for at a socket."""
         if events == pycurl.POLL_REMOVE:
             self._selector.unregister(descriptor)
         elif descriptor in self._selector.get_map():
@@ -206,17 +206,17 @@ class Transfers:
             self._selector.register(descriptor, events)
 
     def _set_alarm(self, milliseconds: int) -> None:
-        """Take note of when libcurl wants to be called; negative: not at all."""
+        """Store the time at which libcurl wants to be called; negative: never."""
         self._alarm = math.inf if milliseconds < 0 else time.monotonic() + 1e-3 * milliseconds
 
 
 class _Transfer:
-    """An easy handle, used for one request after the other."""
+    """An easy handle, reused for further requests."""
 
     def __init__(self, options: Mapping[int, object]) -> None:
         self.tag = -1
         self.body, self.buffer = b"", BytesIO()
-        self.again = False  # sent already, by a wrong clock
+        self.again = False  # sent before, with a wrong time
         self.signed: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self.handle = pycurl.Curl()
@@ -226,7 +226,7 @@ class _Transfer:
 
     @property
     def sent(self) -> bool:
-        """Whether the request has left; of a used handle the last one's, until libcurl begins."""
+        """True if the request has been sent; before libcurl begins, this is of the previous one."""
         return bool(self.handle.getinfo(pycurl.POSTTRANSFER_TIME_T))
 
     def begin(self, signed: Mapping[str, str]) -> None:
@@ -242,7 +242,7 @@ class _Transfer:
         headers: dict[str, str] = {}
         for line in self._lines:
             if line.startswith(b"HTTP/"):
-                headers.clear()  # those before belong to a "continue", or the like
+                headers.clear()  # the lines before belong to a "continue" or the like
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         return headers
@@ -252,12 +252,12 @@ def _error(code: int, message: str) -> Exception:
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return TimeoutError(message)
     if code in _BAD_CERTIFICATE:
-        message += "; AWS_CA_BUNDLE names the certificates that are trusted"
+        message += "; AWS_CA_BUNDLE must name a file of trusted certificates, if the usual fail"
     return ConnectionError(message)
 
 
 def _options(url: str, limits: Limits) -> dict[int, object]:
-    # Whom to trust: whom AWS's own tools would, and else whom requests would.
+    # Trust the same certificates as AWS's tools, or else as requests.
     bundle = next(filter(None, map(os.environ.get, _BUNDLES)), None) or certifi.where()
     options: dict[int, object] = {
         pycurl.URL: url,
@@ -267,11 +267,11 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
         pycurl.TIMEOUT_MS: max(1, round(1e3 * (limits.connect_timeout_s + limits.answer_s))),
         pycurl.MAXFILESIZE_LARGE: limits.max_answer_bytes,
         pycurl.BUFFERSIZE: _BUFFER_BYTES,
-        pycurl.TCP_KEEPALIVE: 1,  # a NAT forgets who is silent for 350 s; libcurl asks every 60 s
+        pycurl.TCP_KEEPALIVE: 1,  # every 60 s: AWS's NAT forgets a connection after 350 silent ones
         pycurl.USERAGENT: "seqgc",
         pycurl.NOSIGNAL: 1,
         pycurl.CAPATH if Path(bundle).is_dir() else pycurl.CAINFO: bundle,
     }
     if is_on_this_machine(url):
-        options[pycurl.PROXY] = ""  # none, whatever the environment says
+        options[pycurl.PROXY] = ""  # none, even if the environment names one
     return options

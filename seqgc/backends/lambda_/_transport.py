@@ -1,4 +1,4 @@
-"""What carries invocations to Lambda and their answers back: protocol, limits, and replies."""
+"""The protocol of transports, which carry invocations to Lambda: their limits and replies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Body", "Limits", "Reply", "Transport", "connection_error", "reply_of
 Body: TypeAlias = bytes | bytearray | memoryview
 
 _LINE_CHARACTERS: Final = 500
-_SECONDS = re.compile("[0-9]{1,9}")  # of a date, HTTP's other form, Lambda makes no use
+_SECONDS = re.compile("[0-9]{1,9}")  # Lambda does not use the other form, a date
 _PLATFORM = ("START ", "END ", "REPORT ", "INIT_", "XRAY ", "RequestId:")
 
 _REMEDIES = {
@@ -30,28 +30,28 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a transport allows one invocation, and all of them together.
+    """Limits of a single invocation, and of all invocations of a transport together.
 
     Parameters
     ----------
     timeout_s
         The function's own time-out, seconds.
     grace_s
-        How much longer than that an answer is waited for, seconds: that the function's time is up
-        is for the service to say, and no transport guesses it first.
+        Seconds to wait for an answer after that time-out, so that the service, and not the
+        transport, reports that the function ran out of time.
     connect_timeout_s
-        For a connection to be made, seconds. With transports that use threads, `Transport.close`
-        may take as long if one hangs.
+        Time limit for making a connection, seconds.
     connections
-        Most invocations at once: at least the workers and their outstanding stragglers. What
-        exceeds it waits its turn.
+        Largest number of invocations at once; further invocations wait. It should be at least the
+        number of workers and their unfinished stragglers.
     max_answer_bytes
-        A longer answer is an error; the default is more than the service lets through.
+        Size limit of an answer; a longer one is an error. The default is more than the service
+        allows.
 
     Raises
     ------
     ParameterError
-        If one of them is not positive; ``grace_s`` may be 0.
+        If a limit is not positive; only ``grace_s`` may be 0.
 
     Examples
     --------
@@ -77,20 +77,22 @@ class Limits:
 
     @property
     def answer_s(self) -> float:
-        """How long an answer is waited for, seconds."""
+        """Time limit for an answer, seconds."""
         return self.timeout_s + self.grace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What became of the invocation ``tag``, known at ``at`` (seconds on the master's clock).
+    """The outcome of the invocation ``tag``, received at ``at`` (seconds on the master's clock).
 
-    Either a ``body``, whose memory is the transport's again at the next `Transport.poll`, or the
-    ``error`` in one line. ``throttled``: the service refused it for now, and no function saw it, so
-    the very same invocation can be submitted again, but not within ``retry_after_s`` seconds.
-    ``ran`` says whether a function has: True, and it has ended; False, the service refused it;
-    None, no answer says so, since a connection has broken, or a service in between: it may run on.
-    ``died`` says that the function's process ended in the middle of the invocation.
+    It has either a ``body``, which is valid until the next `Transport.poll`, or an ``error`` of one
+    line.
+
+    - ``throttled``: the service refused the invocation for now. No function has seen it, so it can
+      be submitted again, but not within ``retry_after_s`` seconds.
+    - ``ran``: True if a function ran and has ended, False if the service refused the invocation,
+      None if that is not known because a connection broke: the function may still run.
+    - ``died``: the function's process ended in the middle of the invocation.
     """
 
     tag: int
@@ -104,39 +106,42 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Carries invocations; never sends one twice, and decides nothing.
+    """Carries invocations to a function, each at most once, and makes no decisions.
 
-    Not thread-safe, but for `wake`: one master's loop calls it. Each submitted tag comes back in
-    exactly one `Reply`, unless `close` comes first.
+    A single thread, that of the master's loop, calls all methods but `wake`. Each submitted tag
+    comes back in exactly one `Reply`, unless the transport is closed first.
     """
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``; returns at once, perhaps before that has left.
+        """Invoke the function with ``body``. Return at once, perhaps before the request is sent.
 
         Raises `seqgc.errors.WorkerError` if the transport is closed.
         """
 
     def flush(self) -> None:
-        """Return once what was submitted has left, or after a second: then it leaves later."""
+        """Return when all submitted requests have been sent, or after a second."""
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
         """Return the replies that have come, in order of time; wait for one if there is none."""
 
     def wake(self) -> None:
-        """Have `poll` return, now or the next time; any thread may call it, even after `close`."""
+        """Make `poll` return, now or the next time; any thread may call it, even after `close`."""
 
     def close(self) -> None:
-        """Abandon what is on its way, within about a second; leave no thread and no socket."""
+        """Abandon all invocations, within about a second.
+
+        Daemon threads may remain until the invocations that they wait for end.
+        """
 
 
-# ---- what a response means ----------------------------------------------------------------------
+# ---- reading responses --------------------------------------------------------------------------
 
 
 def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str, str]) -> Reply:
-    """Return what an HTTP response means; what went wrong in one line, with its remedy.
+    """Return an HTTP response as a reply; an error is one line and names a remedy.
 
-    Four headers are read (names in lower case): that the function failed, the tail of its log in
-    base64, the service's name of an error, and how many seconds to wait.
+    Four ``headers`` are read (names in lower case): the flag that the function failed, the tail of
+    its log in base64, the service's name for an error, and the seconds to wait.
     """
     if headers.get("x-amz-function-error"):
         fields = _fields(body)
@@ -155,20 +160,20 @@ def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str,
         at=at,
         error=_line("; ".join(str(part) for part in parts if part)),
         throttled=status == 429,
-        ran=False if 400 <= status < 500 and status != 408 else None,  # which is a proxy's
+        ran=False if 400 <= status < 500 and status != 408 else None,  # 408 is a proxy's
         retry_after_s=float(retry_after) if _SECONDS.fullmatch(retry_after) else 0.0,
     )
 
 
 def connection_error(error: BaseException) -> str:
-    """Return why no response came, of whatever library the error is."""
+    """Return the exception of an HTTP library as one line."""
     return _line(f"{type(error).__name__}: {error}")
 
 
 def _function_error(fields: _Fields, log_tail: str) -> str:
-    """Return a function's error, and the last line that it logged itself."""
+    """Return a function's error and the last line of the function's own log."""
     parts = [str(part) for part in (fields.errorType, fields.errorMessage) if part]
-    error = ": ".join(parts) or "the function failed without a word"
+    error = ": ".join(parts) or "the function failed without a message"
     try:
         text = base64.b64decode(log_tail, validate=True).decode(errors="replace")
     except (binascii.Error, ValueError):
@@ -182,7 +187,7 @@ _Word: TypeAlias = str | int | float | None
 
 
 class _Fields(msgspec.Struct):
-    """What is read of an error's JSON object; of all else in it no object is made."""
+    """The fields that are read from an error's JSON object; all others are skipped."""
 
     errorType: _Word = None
     errorMessage: _Word = None

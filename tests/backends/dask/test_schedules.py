@@ -19,8 +19,7 @@ import msgspec
 import pytest
 
 from seqgc.backends import Messaging
-from seqgc.backends.dask_ import DaskBackend
-from seqgc.backends.dask_._cluster import Place
+from seqgc.backends.dask_ import DaskBackend, DaskSlot
 from seqgc.master import run
 from seqgc.ports import Arrival, Close, Drop, Failure, Seen, Task
 from seqgc.rounds import ClosingRule, RoundPolicy
@@ -45,11 +44,11 @@ class Reply:
     frame: bytes
     turns: int  # of the loop, until it is there
 
-    def __await__(self) -> Generator[None, None, tuple[Place, bytes]]:
+    def __await__(self) -> Generator[None, None, tuple[DaskSlot, bytes]]:
         for _ in range(self.turns):
             yield
         self.gossip.under_way -= 1
-        return Place("here", 1), self.frame
+        return DaskSlot("here", 1), self.frame
 
     def release(self) -> None:
         """Its result is of no more use."""

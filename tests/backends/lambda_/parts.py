@@ -6,8 +6,8 @@ They have no other way in, and whoever renames one finds all that is to be chang
 from __future__ import annotations
 
 from seqgc.backends.lambda_._calls import Throttle as Throttle
-from seqgc.backends.lambda_._certificate import tls_server as tls_server
 from seqgc.backends.lambda_._switchboard import Switchboard as Switchboard
+from seqgc.backends.lambda_._switchboard import tls_server as tls_server
 from seqgc.backends.lambda_._threads import CallThreads as CallThreads
 from seqgc.worker._line import Stranger as Stranger
 from seqgc.worker._line import tls_client as tls_client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import hmac
 import ssl
@@ -63,6 +64,7 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Peer]:
         peer.release.set()
         server.shutdown()
         thread.join()
+        gc.collect()  # urllib3 closes the connections of a pool when the pool is collected
         server.server_close()
 
 

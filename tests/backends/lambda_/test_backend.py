@@ -349,7 +349,7 @@ def test_a_store_must_be_there_for_the_master_too(tmp_path: object) -> None:
         open_backend(store=SHARED)
     open_backend(store=SHARED, shared=DirectoryStore(str(tmp_path)))
     another = StoreRef(kind="directory", location="run-2")
-    with pytest.raises(ParameterError, match="location that ends in the run's id, 'run-1'"):
+    with pytest.raises(ParameterError, match=r"`store` must .* 'run-1'"):
         open_backend(store=another, shared=DirectoryStore(str(tmp_path)))
 
 
@@ -386,10 +386,10 @@ def test_a_warm_up_invokes_everybody_and_is_no_event() -> None:
 def test_a_warm_up_that_nobody_answers_names_the_cause() -> None:
     backend, wire = open_backend(2)
     wire.submit = Answering({0: "no such factory", 1: "b"})(wire, wire.submit)  # type: ignore[method-assign, assignment]
-    with pytest.raises(WorkerError, match="no worker answers in the warm-up: no such factory"):
+    with pytest.raises(WorkerError, match="warm-up: no such factory"):
         backend.warm_up(1)
     silent, wire = open_backend(2)
-    with pytest.raises(WorkerError, match="nobody answered in 120 s"):
+    with pytest.raises(WorkerError, match="120 s"):
         silent.warm_up(1)
     assert silent.outstanding == 0
     wire.fail(0, "too late")
@@ -400,7 +400,7 @@ def test_a_warm_up_that_nobody_answers_names_the_cause() -> None:
 
 def test_a_backend_that_cannot_be_warmed_up_is_closed() -> None:
     wire = InMemory(clock := Clock())
-    with pytest.raises(WorkerError, match="nobody answered"):
+    with pytest.raises(WorkerError, match="no answer within"):
         LambdaBackend(
             2,
             wire,

@@ -356,7 +356,7 @@ def test_whose_clock_is_right_is_no_question_between_the_two(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return cls(year, 1, 1, tzinfo=tz)
 
-    monkeypatch.setattr("seqgc.backends.lambda_._certificate.datetime", Wrong)
+    monkeypatch.setattr("seqgc.backends.lambda_._switchboard.datetime", Wrong)
     tls, certificate = tls_server()
     board = opened(tls)
     try:

@@ -1,0 +1,377 @@
+"""Functions that stay: their settings, states, invocations and billed time.
+
+A function is paid for from its invocation until it has ended. There are three signs of its end:
+
+- *A reply says that it ran*: it has ended at that time.
+- *A reply says that the service refused it*: no function has seen it, and nothing is paid for.
+- *Its connection to the master ends*, and the function was ready, but its reply is missing or says
+  nothing: a function that hears nothing from its master ends by itself, within `OUTLIVES_BEATS`.
+
+Until then, the rest of its lease is reserved (`Leases`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from seqgc.backends._events import Owed, TaskKey
+from seqgc.backends.lambda_._calls import Throttle, ThrottlePolicy
+from seqgc.backends.lambda_._switchboard import Address, Switchboard
+from seqgc.backends.lambda_._transport import Reply, Transport
+from seqgc.errors import ParameterError, require_int
+from seqgc.ports import Clock
+from seqgc.wire import StayMessage, TaskMessage, encode, to_json
+from seqgc.worker._staying import GRACE_BEATS, OUTLIVES_BEATS
+
+__all__ = ["Leases", "ResidentWorker", "Starts", "Stay", "Staying", "task_key"]
+
+_SPARE: Final = 1 / 60  # of the time-out: if the service ends a function, its environment is lost
+
+
+class Leases:
+    """The billed times of functions that stay.
+
+    A function is billed for ``longest_s`` seconds at most, its start included. This time counts in
+    full until an earlier end is known. ``admit`` is called before each invocation; if it raises,
+    the function is not invoked.
+
+    Examples
+    --------
+    >>> leases = Leases(longest_s=900.0)
+    >>> leases.begin(0, at=100.0)
+    >>> leases.begin(1, at=110.0)
+    >>> leases.end(0, at=160.0)
+    >>> leases.ended_s, leases.open, leases.open_s, leases.count
+    (60.0, 1, 900.0, 2)
+    >>> leases.end_by(1, at=210.0)
+    >>> leases.open_s
+    100.0
+    """
+
+    def __init__(self, *, longest_s: float) -> None:
+        self.longest_s: Final = longest_s
+        self.admit: Callable[[], None] = lambda: None
+        self.count = 0  # of functions that were not refused
+        self.ended_s = 0.0  # total of the functions that have ended
+        self._open: dict[int, tuple[float, float]] = {}  # begin and latest end of each
+
+    @property
+    def open(self) -> int:
+        """Number of functions that may still run."""
+        return len(self._open)
+
+    @property
+    def open_s(self) -> float:
+        """Longest total time that may be billed for these, seconds."""
+        return sum(until - began for began, until in self._open.values())
+
+    def begin(self, tag: int, *, at: float) -> None:
+        """Record an invocation."""
+        self.count += 1
+        self._open[tag] = at, at + self.longest_s
+
+    def end(self, tag: int, *, at: float) -> None:
+        """Record that a function has ended."""
+        if (lease := self._open.pop(tag, None)) is not None:
+            began, until = lease
+            self.ended_s += min(at, until) - began
+
+    def end_by(self, tag: int, *, at: float) -> None:
+        """Record that a function will have ended by this time."""
+        if (lease := self._open.get(tag)) is not None:
+            began, until = lease
+            self._open[tag] = began, min(at, until)
+
+    def refuse(self, tag: int) -> None:
+        """Record that the service refused an invocation, which costs nothing."""
+        if self._open.pop(tag, None) is not None:
+            self.count -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staying:
+    """Settings of functions that stay.
+
+    Parameters
+    ----------
+    address
+        The address at which functions call the master.
+    limit_s
+        The function's time-out, seconds, at most Lambda's 900.
+    leave
+        Smallest and largest share of this time-out after which a function announces that it will
+        leave; drawn with ``seed``, so that functions do not leave together. The default is 13 ± 1
+        minutes of Lambda's 15. It is earlier if the time-out is so short that the heartbeats in
+        which a last computation may end are a part of it.
+    beat_s
+        Seconds between heartbeats. A function that is ready is lost after 5 silent heartbeats, a
+        master after 30.
+    start_timeout_s
+        Time limit for an invoked function to become ready, seconds.
+    start_s
+        ``start_s(worker, number)``: the least duration of the start of a worker's function with
+        this number, seconds, to inject slow starts. None: no delay.
+    throttling
+        The response to HTTP 429.
+    leases
+        Records the billed time; None: it is not recorded.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range.
+    """
+
+    address: Address = field(default_factory=Address)
+    limit_s: float = 900.0
+    leave: tuple[float, float] = (12 / 15, 14 / 15)
+    beat_s: float = 1.0
+    start_timeout_s: float = 120.0
+    seed: int = 0
+    start_s: Callable[[int, int], float] | None = None
+    throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
+    leases: Leases | None = None
+
+    def __post_init__(self) -> None:
+        require_int("seed", self.seed, least=0)
+        for argument, most in (("limit_s", 900.0), ("beat_s", 60.0), ("start_timeout_s", math.inf)):
+            if not 0 < (value := getattr(self, argument)) <= most:
+                raise ParameterError(argument, f"must be in (0, {most:g}] seconds", value)
+
+        if not 0 < self.leave[0] <= self.leave[1] < 1 - _SPARE:
+            rule = f"must satisfy 0 < least <= most < {1 - _SPARE:.3f}"
+            raise ParameterError("leave", rule, self.leave)
+        if not self.end_s > 0:
+            rule = f"must be longer than {GRACE_BEATS + 1} heartbeats of {self.beat_s:g} s"
+            raise ParameterError("limit_s", rule, self.limit_s)
+
+    def leave_s(self, worker: int, number: int) -> float:
+        """Return the age, in seconds, at which a worker's function announces that it leaves."""
+        rng = np.random.default_rng([self.seed, worker, number])
+        return self.end_s / (1 - _SPARE) * float(rng.uniform(*self.leave))
+
+    @property
+    def end_s(self) -> float:
+        """Age, in seconds, at which a function ends.
+
+        A computation may continue for `GRACE_BEATS` heartbeats; then the process ends.
+        """
+        return self.limit_s - max(self.limit_s * _SPARE, (GRACE_BEATS + 1) * self.beat_s)
+
+
+_MAX_FAILED_STARTS = 3  # in a row: then tasks fail at once, and starts are tried less often
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # between starts that fail
+_LONGEST_VAIN_S = 10.0  # between functions that end without an answer
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Stay:
+    """One invocation, until its function has ended."""
+
+    tag: int
+    worker: int
+    call: bytes
+    message: StayMessage
+    began: float
+    ready: bool = False
+    answered: bool = False  # at least one task
+    leaving: bool = False
+    asked: bool = False
+    handed_back: bool = False
+    refusals: int = 0  # consecutive, by throttling
+    owed: Owed = field(default_factory=Owed)
+    requests: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # unanswered, or late
+
+    def owe(self, request: TaskMessage) -> None:
+        """Record that a task was sent."""
+        key = task_key(request)
+        self.owed.tasks.add(key)
+        self.requests[key] = request
+
+    def cancel(self, round: int) -> bool:
+        """Cancel the tasks of a round; return True if any of them had been sent."""
+        sent = self.owed.cancel(round)
+        known = self.owed.tasks.union(self.owed.late)
+        self.requests = {key: each for key, each in self.requests.items() if key in known}
+        return sent
+
+    def hand_back(self, keeps: Sequence[TaskKey]) -> dict[TaskKey, TaskMessage]:
+        """Keep only the tasks that the function ``keeps``; return the others, in order."""
+        self.handed_back = True
+        back = sorted(self.owed.tasks.difference(map(tuple, keeps)))
+        self.owed.tasks.difference_update(back)
+        return {key: self.requests.pop(key) for key in back}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ResidentWorker:
+    """The state of a worker, which outlasts its functions."""
+
+    coming: Stay | None = None
+    serving: Stay | None = None
+    asked: list[Stay] = field(default_factory=list)
+    held: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # to send when one is ready
+    invocations: int = 0
+    failed_starts: int = 0  # in a row
+    vain: int = 0  # consecutive functions that became ready and ended without an answer
+    cause: str = ""  # of the last failed start
+    start_at: float = -math.inf  # earliest time of the next start
+
+    @property
+    def lacks(self) -> bool:
+        """True if a function must be invoked."""
+        return self.coming is None and (self.serving is None or self.serving.leaving)
+
+    @property
+    def hopeless(self) -> bool:
+        """True if tasks should fail, rather than wait for the next function."""
+        return self.serving is None and self.failed_starts >= _MAX_FAILED_STARTS
+
+    def stays(self) -> list[Stay]:
+        """Return the worker's functions, the serving one last."""
+        there = (*self.asked, self.coming, self.serving)
+        return [each for each in there if each is not None]
+
+    def due_at(self, patience_s: float) -> float:
+        """Return the time of the next start, or at which the current one takes too long."""
+        if self.lacks:
+            return self.start_at
+        return math.inf if self.coming is None else self.coming.began + patience_s
+
+    def start_failed(self, cause: str, *, at: float) -> None:
+        """Record that a function ended before it was ready; the next start may wait."""
+        self.failed_starts += 1
+        self.cause = cause
+        self.start_at = at + _wait_s(self.failed_starts, _LONGEST_WAIT_S)
+
+    def served_nobody(self, *, at: float) -> None:
+        """Record that a function became ready and ended without an answer.
+
+        After the first such function, the next one starts at once. Further ones wait, because each
+        is paid for.
+        """
+        self.vain += 1
+        if self.vain > 1:
+            self.start_at = at + _wait_s(self.vain - 1, _LONGEST_VAIN_S)
+
+
+def _wait_s(times: int, longest_s: float) -> float:
+    return min(_FIRST_WAIT_S * 2.0 ** min(times - 1, 10), longest_s)
+
+
+def task_key(request: TaskMessage) -> TaskKey:
+    """Return the round and attempt of a task."""
+    return request.task.round, request.task.attempt
+
+
+_FAREWELL_S: Final = 0.5
+
+
+class Starts:
+    """Invokes functions that stay.
+
+    ``message`` makes a function's first message from what differs between functions. At most
+    ``per_s`` throttled invocations are repeated in a second.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        switchboard: Switchboard,
+        *,
+        staying: Staying,
+        message: Callable[..., StayMessage],
+        run_id: str,
+        per_s: float,
+        clock: Clock,
+    ) -> None:
+        self._transport, self._switchboard, self._staying = transport, switchboard, staying
+        self._message, self._run_id, self._clock = message, run_id, clock
+        self._leases = staying.leases or Leases(longest_s=staying.limit_s)
+        self._throttle = Throttle(staying.throttling, per_s=per_s)
+        self._refused: dict[int, Stay] = {}  # throttled
+        self._tags = itertools.count()
+
+    @property
+    def wake_at(self) -> float:
+        """Time at which `again` may do something; infinity if nothing waits."""
+        return self._throttle.wake_at
+
+    def invoke(self, worker: int, number: int) -> Stay:
+        """Invoke the function of a worker that has this number, if that is admitted."""
+        self._leases.admit()
+        tag, staying = next(self._tags), self._staying
+        call, token = secrets.token_bytes(16), secrets.token_bytes(32)
+        message = self._message(
+            worker=worker,
+            call=call.hex(),
+            token=token.hex(),
+            beat_s=staying.beat_s,
+            leave_s=staying.leave_s(worker, number),
+            end_s=staying.end_s,
+            start_s=0.0 if staying.start_s is None else staying.start_s(worker, number),
+        )
+        now = self._clock.now()
+        stay = Stay(tag=tag, worker=worker, call=call, message=message, began=now)
+        self._switchboard.expect(tag, call=call, token=token)
+        self._submit(stay, now=now)
+        return stay
+
+    def again(self) -> None:
+        """Repeat the throttled invocations that are due, if that is admitted."""
+        now = self._clock.now()
+        for tag in self._throttle.ready(now=now):
+            self._leases.admit()
+            self._submit(self._refused.pop(tag), now=now)
+
+    def _submit(self, stay: Stay, *, now: float) -> None:
+        self._leases.begin(stay.tag, at=now)
+        frame = encode(stay.message, run_id=self._run_id)
+        self._transport.submit(stay.tag, to_json(frame))
+
+    def replied(self, stay: Stay | None, reply: Reply) -> bool:
+        """Record the reply to an invocation; return True if the invocation will be repeated."""
+        if reply.ran:
+            self._leases.end(reply.tag, at=reply.at)
+        elif reply.ran is False and (stay is None or not stay.ready):
+            self._leases.refuse(reply.tag)
+        patience = self._staying.throttling.max_resubmissions
+        if stay is None or not reply.throttled or stay.refusals >= patience:
+            return False
+        stay.refusals, stay.began = stay.refusals + 1, reply.at
+        self._refused[stay.tag] = stay
+        self._throttle.refused(
+            stay.tag, refusals=stay.refusals, now=reply.at, least_s=reply.retry_after_s
+        )
+        return True
+
+    def hang_up(self, stay: Stay) -> None:
+        """Close a function's connection. Its billed time remains open until its end is known."""
+        self._throttle.forget(stay.tag)
+        self._refused.pop(stay.tag, None)
+        self._switchboard.hang_up(stay.tag, call=stay.call)
+        self._ends_soon(stay)
+
+    def _ends_soon(self, stay: Stay) -> None:
+        if stay.ready:  # else it may not have begun
+            outlives_s = OUTLIVES_BEATS * self._staying.beat_s
+            self._leases.end_by(stay.tag, at=self._clock.now() + outlives_s)
+
+    def close(self, stays: Collection[Stay]) -> None:
+        """Close all connections and, if time is recorded, wait a moment for the functions' ends."""
+        self._switchboard.close()
+        for stay in stays:
+            self._ends_soon(stay)
+        wait_s = _FAREWELL_S if stays and self._staying.leases is not None else 0.0
+        give_up_at = self._clock.now() + wait_s
+        while self._leases.open and (left_s := give_up_at - self._clock.now()) > 0:
+            for reply in self._transport.poll(left_s):
+                self.replied(None, reply)
+        self._transport.close()
