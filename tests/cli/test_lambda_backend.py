@@ -220,5 +220,5 @@ def test_endpoints_are_those_of_every_client_of_aws(monkeypatch: pytest.MonkeyPa
     china = Target.invoke_api("f", region="cn-north-1")
     assert china.url == f"https://lambda.cn-north-1.amazonaws.com.cn{path}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "nowhere")
-    with pytest.raises(ParameterError, match="`endpoint_url` must be given.*us-west-2"):
+    with pytest.raises(ParameterError, match=r"`endpoint_url` must be given.*us-west-2"):
         Target.invoke_api("f", region=REGION)

@@ -76,7 +76,7 @@ class Address:
 
     @classmethod
     def in_vpc(cls, host: str | None) -> Address:
-        """Return the address of a master in the functions' VPC; None: that of its main interface."""
+        """Return the address of a master in the functions' VPC; None: its usual one."""
         if host is None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 try:

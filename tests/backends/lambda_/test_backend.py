@@ -85,9 +85,9 @@ def test_an_answer_that_outruns_the_last_task_is_stamped_as_it_came() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"round": 4}, "answer has round 4 where 3 was asked for"),
-        ({"worker": 0}, "answer has worker 0 where 1 was asked for"),
-        ({"attempt": 1}, "answer has attempt 1 where 0 was asked for"),
+        ({"round": 4}, "answer has round 4"),
+        ({"worker": 0}, "answer has worker 0"),
+        ({"attempt": 1}, "answer has attempt 1"),
         ({"weights_digest": "1" * 64}, "answer has weights_digest"),
         ({"code": "other"}, "answer has code 'other'"),
     ],
