@@ -1,27 +1,27 @@
-"""Functions on AWS: their deployment, data and removal, and a diagnosis if they do not answer.
+"""Functions on AWS: deployment, data, removal, and a diagnosis of what does not work.
 
-This room needs the extra aws.
+This room needs the extra ``aws``.
 """
 
 from seqgc.deploy._aws import DeployError as DeployError
 from seqgc.deploy._aws import open_session as open_session
+from seqgc.deploy._context import OwnCode as OwnCode
 from seqgc.deploy._context import context_files as context_files
 from seqgc.deploy._context import write_context as write_context
-from seqgc.deploy._data_put import copy_data as copy_data
-from seqgc.deploy._data_put import put_data as put_data
-from seqgc.deploy._data_put import upload_data as upload_data
+from seqgc.deploy._data import copy_data as copy_data
+from seqgc.deploy._data import put_data as put_data
+from seqgc.deploy._data import upload_data as upload_data
 from seqgc.deploy._deployment import DEPLOYMENT_FILE as DEPLOYMENT_FILE
 from seqgc.deploy._deployment import Deployment as Deployment
 from seqgc.deploy._deployment import DeployOptions as DeployOptions
+from seqgc.deploy._deployment import pin_version as pin_version
 from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
 from seqgc.deploy._diagnosis import Check as Check
 from seqgc.deploy._diagnosis import diagnose as diagnose
-from seqgc.deploy._own_code import OwnCode as OwnCode
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands
-from seqgc.deploy._teardown import Part as Part
+from seqgc.deploy._teardown import DeployedPart as DeployedPart
 from seqgc.deploy._teardown import Teardown as Teardown
 from seqgc.deploy._teardown import plan_teardown as plan_teardown
 from seqgc.deploy._teardown import tear_down as tear_down
-from seqgc.deploy._versions import pin_version as pin_version

@@ -1,4 +1,4 @@
-"""boto3, once it is needed, and what it says when AWS refuses, in one line."""
+"""Sessions of boto3, which is imported when it is needed, and errors of AWS in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seqgc.errors import ParameterError, SeqgcError, one_line
 if TYPE_CHECKING:
     from boto3.session import Session
 
-_LONGEST = 300  # characters of AWS's own words
+_LONGEST = 300  # characters of a message of AWS
 _REMEDIES: Final = {
     "ExpiredToken": "renew the credentials: `aws sso login`",
     "ExpiredTokenException": "renew the credentials: `aws sso login`",
@@ -24,14 +24,14 @@ _REMEDIES: Final = {
 
 
 class DeployError(SeqgcError):
-    """A deployment that cannot be made, found or read; says what to run.
+    """A deployment cannot be made, found or read. The message says what to run.
 
     Examples
     --------
-    >>> raise DeployError("no AWS region is known", "export AWS_REGION")
+    >>> raise DeployError("no AWS region is set", "export AWS_REGION")
     Traceback (most recent call last):
         ...
-    seqgc.deploy._aws.DeployError: no AWS region is known (export AWS_REGION)
+    seqgc.deploy._aws.DeployError: no AWS region is set (export AWS_REGION)
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -40,16 +40,16 @@ class DeployError(SeqgcError):
 
 
 def open_session(*, region: str | None = None) -> Session:
-    """Return a session of boto3, which finds its credentials as the AWS CLI does.
+    """Return a session of boto3, which finds credentials in the same places as the AWS CLI.
 
-    The region is the one given, else of the environment (``AWS_REGION``), else of the AWS profile.
+    Without ``region``, it is that of the environment (``AWS_REGION``) or else of the AWS profile.
 
     Raises
     ------
     DeployError
-        If boto3 is not installed, or the region is not known.
+        If boto3 is not installed, or no region is set.
     ParameterError
-        If there cannot be a region of that name, or there is no such profile.
+        If the name of the region is not valid, or the profile does not exist.
     """
     try:
         from botocore.exceptions import InvalidRegionError
@@ -59,17 +59,17 @@ def open_session(*, region: str | None = None) -> Session:
     with calls("open a session"):
         session = _aws.open_session(region=region)
     if not session.region_name:
-        raise DeployError("no AWS region is known", "pass --region, or export AWS_REGION")
+        raise DeployError("no AWS region is set", "pass --region, or export AWS_REGION")
     try:
         validate_region_name(session.region_name)
     except InvalidRegionError:
-        rule = "must be the name of an AWS region, as eu-central-1"
+        rule = "must be the name of an AWS region, such as eu-central-1"
         raise ParameterError("region", rule, session.region_name) from None
     return session
 
 
 def client_config() -> object:
-    """Return how control-plane clients are set up: soon at an end where nothing answers."""
+    """Return the configuration of control-plane clients, which do not wait long for an answer."""
     from botocore.config import Config
 
     return Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
@@ -77,21 +77,21 @@ def client_config() -> object:
 
 @contextmanager
 def calls(what: str, *, remedy: str = "") -> Iterator[None]:
-    """Turn what botocore raises into a `DeployError`: what was tried, AWS's words, a remedy.
+    """Convert errors of botocore into a `DeployError`: what was tried, AWS's message, a remedy.
 
-    The ``remedy`` is for what has no better one.
+    ``remedy`` is used for errors that have no remedy of their own.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        message, known = in_one_line(error)
-        raise DeployError(f"cannot {what}: {message}", known or remedy) from error
+        message, specific = in_one_line(error)
+        raise DeployError(f"cannot {what}: {message}", specific or remedy) from error
 
 
 def in_one_line(error: Exception) -> tuple[str, str]:
-    """Return what botocore's error says, and the remedy for it or nothing."""
+    """Return the message of an error of botocore, and its remedy if there is one."""
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
     return one_line(error, limit=_LONGEST), _REMEDIES.get(code or type(error).__name__, "")

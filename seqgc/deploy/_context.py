@@ -1,86 +1,151 @@
 """The build context: the folder in which ``sam`` builds the functions, made from what is installed.
 
 =====================  ============================================================================
-``template.yaml``      what is deployed, and from which of these files
-``Dockerfile``         the image; ``.dockerignore`` beside it
-``seqgc/``             the package, as it is installed here
-``lambda_handlers/``   what a function runs, its Makefile (the zip), and what is installed with it
-``own/``               code and data of one's own, copied beside those two, and the
-                       ``requirements.txt`` of what they need besides
+``template.yaml``      the resources to deploy
+``Dockerfile``         the image; ``.dockerignore`` is next to it
+``seqgc/``             the package, as it is installed on this machine
+``lambda_handlers/``   the entry points of the functions, and a Makefile for the zip
+``own/``               the user's code and data, and the ``requirements.txt`` of their dependencies
 =====================  ============================================================================
 
-A checkout has the same places, so that an image can be built there by hand. A wheel has what is no
-package of these beside this module, in ``context``. All is looked at before anything is written,
-and a folder that could not be filled is left empty.
+A checkout has the same layout, so that an image can be built in it by hand. A wheel has the files
+that belong to neither package in the folder ``context`` next to this module. All files are checked
+before the first one is written, and if copying fails, the folder is left empty.
+
+The user's files keep their path below the working directory, so that ``import mine.nets`` works in
+functions as it does on this machine. Build products and older build contexts are left out. Files
+that look like secrets are refused, because everybody who may read an image can read them.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Final
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Final
 
 from seqgc.deploy._deployment import DeployOptions, Package
-from seqgc.deploy._own_code import OwnCode, require_modules
-from seqgc.deploy._places import FILES, OWN, PACKAGES
 from seqgc.errors import ParameterError
 
-__all__ = ["context_files", "require_room", "write_context"]
+_FILES: Final = ("template.yaml", "Dockerfile", ".dockerignore", "own/requirements.txt")
+_PACKAGES: Final = ("seqgc", "lambda_handlers")
+_OWN: Final = "own"
+_MOST_BYTES: Final[Mapping[Package, int]] = {"zip": 250 << 20, "image": 10 << 30}  # Lambda's limits
+_MOST_TEMPLATE_BYTES: Final = 1 << 20  # CloudFormation's limit
+_LEFT_OUT: Final = (
+    "__pycache__", "*.py[co]", ".git", ".hg", ".svn", ".aws-sam", ".venv", ".*_cache",
+    ".ipynb_checkpoints", ".DS_Store", "node_modules",
+)  # fmt: skip
+_SECRET_NAMES: Final = (
+    ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore",
+    "*.kdbx", "*.ppk", "*.asc", "*.gpg", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".aws",
+    ".ssh", ".gnupg", ".kube", ".azure", ".gcloud", ".docker", "credentials", "credentials.*",
+    "*credentials*.json", "*credentials*.csv", "*accesskeys*.csv", "client_secret*",
+    "service?account*.json", "secret", "secrets", "secret.*", "secrets.*", ".netrc", "_netrc",
+    ".pgpass", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd", "*.tfstate", "*.tfvars",
+    "kubeconfig",
+)  # fmt: skip
+_SECRET_TEXT: Final = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    rb"|(?i:aws_secret_access_key)\s*[=:]|https?://[^\s:/@]+:[^\s/@]+@",
+)
+_SEARCHED_BYTES: Final = 1 << 16
+_WHERE: Final = "run seqgc in the folder from which `import {}` works, and --include it there"
 
-_MOST_BYTES: Final[Mapping[Package, int]] = {"zip": 250 << 20, "image": 10 << 30}
-"""What a function may weigh unpacked, by how it is packed (Lambda)."""
 
-_MOST_TEMPLATE_BYTES: Final = 1 << 20
-"""CloudFormation's limit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCode:
+    """The user's code and data that are built into functions, as options of ``seqgc deploy``."""
+
+    include: Annotated[
+        tuple[str, ...],
+        "Your file or folder, imported in functions as on this machine. Repeatable.",
+    ] = ()
+    requirements: Annotated[str, "Requirements file of your code, without PyTorch."] = ""
+    force: Annotated[bool, "--force", "Include files that look like secrets, too."] = False
+
+    def files(self) -> dict[str, Path]:
+        """Return the files to copy, by their path in the functions.
+
+        Raises
+        ------
+        ParameterError
+            If a path does not exist, is neither a file nor a folder, looks like a secret, or has
+            the same path in the functions as another.
+        """
+        files: dict[str, Path] = {}
+        for given in self.include:
+            for place, path in _files(given):
+                self._refuse_secret("include", place, path)
+                if not files.setdefault(place, path).samefile(path):
+                    rule = f"must have another name: {files[place]} is {place} in functions, too"
+                    raise ParameterError("include", rule, str(path))
+        if self.requirements:
+            path = Path(self.requirements)
+            if not os.path.isfile(path):  # noqa: PTH113 (`Path.is_file` raises at some names)
+                raise ParameterError("requirements", "must be a file", self.requirements)
+            self._refuse_secret("requirements", path.name, path)
+            if files.setdefault("requirements.txt", path) is not path:
+                rule = "must be passed as `requirements` or left out: functions have one such file"
+                raise ParameterError("include", rule, str(files["requirements.txt"]))
+        return files
+
+    def _refuse_secret(self, argument: str, place: str, path: Path) -> None:
+        if not self.force and (why := _secret(place, path)) is not None:
+            remedy = "leave it out; --force includes it, readable for everybody who has the image"
+            raise ParameterError(
+                argument, f"must not look like a secret ({why})", str(path), remedy
+            )
 
 
 def context_files(
     options: DeployOptions, own: OwnCode, *, template: Path | None = None
 ) -> dict[str, Path]:
-    """Return what a build context consists of: files of this machine, by their places in it.
+    """Return the files of a build context, by their path in it.
 
-    ``template`` is one's own in place of seqgc's.
+    ``template`` replaces the template of seqgc.
 
     Raises
     ------
     ParameterError
-        If something is not there, does not belong into an image, or does not fit a zip.
+        If a file does not exist, must not be in an image, or is too large.
     """
-    mine = own.files()
-    if options.image_uri and mine:
-        rule = "must be left out with include or requirements: nothing is built"
+    users_files = own.files()
+    if options.image_uri and users_files:
+        rule = "must be left out with include or requirements, because nothing is built"
         raise ParameterError("image_uri", rule, options.image_uri)
     if not options.image_uri:
-        require_modules(options.factories, mine, installs=bool(own.requirements))
-    for name in PACKAGES:
-        if taken := [place for place in mine if place.split("/")[0] in (name, f"{name}.py")]:
-            rule = f"must not have the place of {name}"
-            raise ParameterError("include", rule, str(mine[taken[0]]))
-    require_room(options.package, mine.values())
-    found = {name: _shipped(name) for name in FILES}
+        require_modules(options.factories, users_files, installs=bool(own.requirements))
+    for place, path in users_files.items():
+        if (name := place.split("/")[0].removesuffix(".py")) in _PACKAGES:
+            raise ParameterError("include", f"must not replace the package {name}", str(path))
+    require_room(options.package, users_files.values())
+    files = {name: _shipped(name) for name in _FILES}
     if template is not None:
         if not os.path.isfile(template):  # noqa: PTH113 (`Path.is_file` raises at some names)
             raise ParameterError("template", "must be a SAM template", str(template))
         if (size := template.stat().st_size) > _MOST_TEMPLATE_BYTES:
             rule = f"must have at most {_MOST_TEMPLATE_BYTES} bytes (CloudFormation)"
             raise ParameterError("template", rule, f"{size} in {template}")
-        found["template.yaml"] = template
-    for name in PACKAGES:
+        files["template.yaml"] = template
+    for name in _PACKAGES:
         folder = _package(name)
-        found |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in _code(folder)}
-    return found | {f"{OWN}/{place}": path for place, path in mine.items()}
+        files |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in _code(folder)}
+    return files | {f"{_OWN}/{place}": path for place, path in users_files.items()}
 
 
 def write_context(files: Mapping[str, Path], folder: Path) -> None:
-    """Copy the files to their places in a folder, which is new or empty.
+    """Copy the files of a build context to a new or empty folder.
 
     Raises
     ------
     ParameterError
-        If there is something in the folder, or it cannot be made.
+        If the folder is not empty, or cannot be created.
     """
     rule = "must be a new or an empty folder"
     try:
@@ -95,7 +160,7 @@ def write_context(files: Mapping[str, Path], folder: Path) -> None:
             copy = folder / place
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-            copy.chmod(0o644)  # functions run as another user, who must be able to read it
+            copy.chmod(0o644)  # functions run as another user
     except BaseException:
         for inner in folder.iterdir():
             shutil.rmtree(inner) if inner.is_dir() else inner.unlink()
@@ -103,18 +168,18 @@ def write_context(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def require_room(package: Package, files: Iterable[Path]) -> None:
-    """Refuse files that a function cannot hold."""
+    """Raise a `ParameterError` if the files are too large for a function."""
     size, most = sum(path.stat().st_size for path in files), _MOST_BYTES[package]
     if size > most:
-        rule = f"must not exceed {most} bytes as package {package}, unpacked (Lambda)"
-        larger = "take --package image, or " if package == "zip" else ""
-        raise ParameterError("include", rule, size, f"{larger}`seqgc data put` what is data")
+        rule = f"must have at most {most} bytes as package {package}, unpacked (Lambda)"
+        larger = "use --package image, or " if package == "zip" else ""
+        raise ParameterError("include", rule, size, f"{larger}store data with `seqgc data put`")
 
 
 def _shipped(name: str) -> Path:
-    """Return a file of the context: beside this module, or where a checkout has it."""
-    beside = Path(__file__).with_name("context") / name
-    return beside if beside.is_file() else _package("seqgc").parent / name
+    """Return a file of seqgc's own, as a wheel has it or else as a checkout has it."""
+    packaged = Path(__file__).with_name("context") / name
+    return packaged if packaged.is_file() else _package("seqgc").parent / name
 
 
 def _package(name: str) -> Path:
@@ -126,7 +191,77 @@ def _package(name: str) -> Path:
 
 
 def _code(folder: Path) -> Iterator[Path]:
-    """Yield the files of a package that is installed here."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
             yield path
+
+
+def require_modules(modules: Iterable[str], places: Mapping[str, Path], *, installs: bool) -> None:
+    """Raise a `ParameterError` for a module that functions will not have.
+
+    ``places`` are the included files by their path in the functions. If requirements are installed
+    (``installs``), a module may also come from one of them.
+
+    Examples
+    --------
+    >>> require_modules(["mine.nets"], {"mine/nets.py": Path("mine/nets.py")}, installs=False)
+    >>> require_modules(["mine"], {"nets.py": Path("mine/nets.py")}, installs=False)
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `factories` must be modules among the included files; got 'mine' \
+(run seqgc in the folder from which `import mine` works, and --include it there)
+    """
+    tops = {PurePosixPath(place).parts[0].removesuffix(".py") for place in places}
+    for module in modules:
+        file = module.replace(".", "/")
+        included = {f"{file}.py", f"{file}/__init__.py"} & places.keys()
+        top = module.partition(".")[0]
+        if not included and (top in tops or not installs):
+            rule = "must be modules among the included files"
+            raise ParameterError("factories", rule, module, _WHERE.format(module))
+
+
+def _files(given: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files below an included path, each after its path in the functions."""
+    top, here = Path(os.path.abspath(given)), Path.cwd()  # noqa: PTH100 (links are not followed)
+    place = top.relative_to(here) if top.is_relative_to(here) else Path(top.name)
+    if not os.path.exists(top):  # noqa: PTH110 (likewise)
+        raise ParameterError("include", "must be an existing file or folder", given)
+    for path in _below(top):
+        if path.is_symlink() or not path.is_file():
+            rule = "must contain only files and folders, no links or devices"
+            raise ParameterError("include", rule, str(path), "include the target of the link")
+        yield (place / path.relative_to(top)).as_posix(), path
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Yield the path if it is a file, else the files to copy from this folder, sorted by name."""
+    if path.is_symlink() or not path.is_dir():
+        yield path
+        return
+    for inner in sorted(path.iterdir()):
+        if not any(fnmatch(inner.name, pattern) for pattern in _LEFT_OUT) and not _is_context(
+            inner
+        ):
+            yield from _below(inner)
+
+
+def _is_context(folder: Path) -> bool:
+    """Return whether a folder is a build context, made by an earlier deployment."""
+    files, packages = (folder / name for name in _FILES), (folder / name for name in _PACKAGES)
+    return all(path.is_file() for path in files) and all(path.is_dir() for path in packages)
+
+
+def _secret(place: str, path: Path) -> str | None:
+    """Return why a file looks like a secret, or None if it does not."""
+    for part in {*PurePosixPath(place).parts, path.name}:
+        name = part.lower()
+        if name.endswith((".py", ".example", ".sample", ".template")):
+            continue
+        for pattern in _SECRET_NAMES:
+            if fnmatch(name, pattern):
+                return f"the name {part} matches {pattern}"
+    with path.open("rb") as file:
+        if (match := _SECRET_TEXT.search(file.read(_SEARCHED_BYTES))) is not None:
+            return f"it contains {match[0].decode(errors='replace')[:12]!r}..."
+    return None

@@ -1,4 +1,10 @@
-"""The options of a deployment, and its parts: the outputs of a stack, in a file."""
+"""Deployments: their options, their outputs in a file, and the version that a run invokes.
+
+`seqgc deploy` publishes a version of the function and points the alias to it. Earlier versions
+stay. A run asks once which version the alias means, records it, and invokes that version only, so
+that a later deployment does not change the code of a run that has begun or is resumed. If the
+recorded version cannot be used any more, `pin_version` refuses to continue the run.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import tomli_w
 
+from seqgc._aws import open_client
 from seqgc._bounded import read_toml
 from seqgc._durable import replacing
 from seqgc.costs.prices import Architecture
-from seqgc.deploy._aws import DeployError
+from seqgc.deploy._aws import DeployError, calls, client_config
 from seqgc.errors import ParameterError, require_int
+
+if TYPE_CHECKING:
+    from boto3.session import Session
 
 _LIMITS: Final = {
     "memory_mb": (256, 10240),
@@ -24,7 +34,7 @@ _LIMITS: Final = {
     "reserved_concurrency": (0, 10**6),
 }
 _TAG: Final = re.compile(r"[\w.:/@+-]{1,128}=[\w.:/@+-]{0,256}", re.ASCII)
-_MOST_TAGS: Final = 45  # of the 50 that a resource may have CloudFormation and SAM take some
+_MOST_TAGS: Final = 45  # a resource may have 50; CloudFormation and SAM add some
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
 Package: TypeAlias = Literal["image", "zip"]
@@ -33,7 +43,7 @@ ThroughputMode: TypeAlias = Literal["bursting", "elastic", "provisioned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployOptions:
-    """The parameters of ``template.yaml``, and options of ``seqgc deploy``: their help is here.
+    """The parameters of ``template.yaml``, which are the options of ``seqgc deploy``.
 
     Examples
     --------
@@ -43,7 +53,7 @@ class DeployOptions:
     >>> DeployOptions(vpc_id="vpc-1")
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `subnets` must be two of the existing VPC; got ()
+    seqgc.errors.ParameterError: `subnets` must be two subnets of the existing VPC; got ()
     """
 
     stack: Annotated[str, "Name of the CloudFormation stack."] = "seqgc"
@@ -57,7 +67,7 @@ class DeployOptions:
     reserved_concurrency: Annotated[
         int, "Concurrent invocations reserved for the function. 0: none."
     ] = 0
-    vpc_id: Annotated[str, "ID of an existing VPC. By default a new one is made."] = ""
+    vpc_id: Annotated[str, "ID of an existing VPC. By default a new one is created."] = ""
     subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC, as A,B."] = ()
     route_table_id: Annotated[
         str, "Route table of the subnets, which gets a gateway endpoint for S3."
@@ -82,14 +92,14 @@ class DeployOptions:
             raise ParameterError("stack", "must be letters, digits and hyphens", self.stack)
         _check_limits(self, *_LIMITS)
         if self.vpc_id and len(set(self.subnets)) != 2:
-            raise ParameterError("subnets", "must be two of the existing VPC", self.subnets)
+            raise ParameterError("subnets", "must be two subnets of the existing VPC", self.subnets)
         if not self.vpc_id and (self.subnets or self.route_table_id):
-            rule = "must be given with `subnets` and `route_table_id`"
+            rule = "must be set with `subnets` and `route_table_id`"
             raise ParameterError("vpc_id", rule, self.vpc_id)
         if self.image_uri and self.package != "image":
-            raise ParameterError("image_uri", "needs package 'image'", self.image_uri)
+            raise ParameterError("image_uri", "requires package 'image'", self.image_uri)
         if self.alarm_topic_arn and not self.monitoring:
-            rule = "must be left out without alarms (--no-monitoring)"
+            rule = "must be left out if there are no alarms (--no-monitoring)"
             raise ParameterError("alarm_topic_arn", rule, self.alarm_topic_arn)
         for module in self.factories:
             if not all(part.isidentifier() for part in module.split(".")):
@@ -98,22 +108,22 @@ class DeployOptions:
 
     @property
     def function(self) -> str:
-        """The function's logical name in the template."""
+        """The logical name of the function in the template."""
         return "ImageWorker" if self.package == "image" else "ZipWorker"
 
     def parameters(self, *, prefix_list: str) -> dict[str, str]:
-        """Return the template's parameters; ``prefix_list`` is the region's of S3."""
-        plain = asdict(self)
-        del plain["stack"], plain["subnets"], plain["tag"]
-        plain["factories"] = ",".join(self.factories)
+        """Return the template's parameters. ``prefix_list`` is the id of S3's list."""
+        options = asdict(self)
+        del options["stack"], options["subnets"], options["tag"]
+        options["factories"] = ",".join(self.factories)
         subnet_a, subnet_b = self.subnets or ("", "")
-        made = {_in_template(name): _as_parameter(value) for name, value in plain.items()} | {
+        result = {_in_template(name): _as_parameter(value) for name, value in options.items()} | {
             "SubnetA": subnet_a,
             "SubnetB": subnet_b,
             "S3PrefixListId": prefix_list,
         }
-        texts = "".join(f"{name}={value}\n" for name, value in sorted(made.items()))
-        return made | {"Setup": sha256(texts.encode()).hexdigest()[:16]}
+        texts = "".join(f"{name}={value}\n" for name, value in sorted(result.items()))
+        return result | {"Setup": sha256(texts.encode()).hexdigest()[:16]}
 
 
 def _check_limits(holder: object, *names: str) -> None:
@@ -128,7 +138,7 @@ def _check_tags(tags: tuple[str, ...]) -> None:
     for tag in tags:
         key = tag.partition("=")[0]
         if not _TAG.fullmatch(tag) or key.lower().startswith("aws:") or key in keys:
-            rule = "must be KEY=VALUE of letters, digits and _.:/@+-, each key once, not aws:…"
+            rule = "must be KEY=VALUE of letters, digits and _.:/@+-, each key once, none aws:…"
             raise ParameterError("tag", rule, tag)
         keys.add(key)
     if len(keys) > _MOST_TAGS:
@@ -142,7 +152,7 @@ def _as_parameter(value: object) -> str:
 
 
 def _in_template(field: str) -> str:
-    """Return the name that a field has in the template: ``MemoryMb`` is ``memory_mb``."""
+    """Return the name of a field in the template, as ``MemoryMb`` for ``memory_mb``."""
     return "".join(word.capitalize() for word in field.split("_"))
 
 
@@ -151,18 +161,18 @@ _SCHEMA_VERSION = 1
 _KINDS = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
 _REMEDY = "run `seqgc deploy`"
 _OPTIONAL: Final = ("factories",)
-_OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # all others by `_in_template`
+_OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # other names: `_in_template`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Worker functions that are deployed, and what they share with the master.
+    """Deployed worker functions, and the storage that they share with the master.
 
-    ``alias_arn`` is what means the version that runs invoke. Objects are below ``prefix`` of
-    ``bucket``, if the functions have a way there (``reaches_s3``); they see the file system at
-    ``mount_path``, and a master in the VPC mounts it through the access point as a member of the
-    security group. ``memory_mb`` in MB, ``timeout_s`` in seconds. Models may name functions of the
-    modules in ``factories``, comma-separated.
+    New runs invoke the version that the alias ``alias_arn`` means. If the functions can reach S3
+    (``reaches_s3``), objects are below ``prefix`` in ``bucket``. The file system is mounted at
+    ``mount_path`` in the functions. A master in the VPC mounts it through the access point, as a
+    member of the security group. Models may name functions of the modules in ``factories``, which
+    are separated by commas.
 
     Examples
     --------
@@ -204,33 +214,34 @@ class Deployment:
 
     @property
     def function_arn(self) -> str:
-        """The function's ARN, without the alias."""
+        """The ARN of the function, without the alias."""
         return self.alias_arn.rpartition(":")[0]
 
     @property
     def function_name(self) -> str:
-        """The function's name, without the alias."""
+        """The name of the function, without the alias."""
         return self.alias_arn.split(":")[6]
 
     @property
     def alias(self) -> str:
-        """The alias's name."""
+        """The name of the alias."""
         return self.alias_arn.split(":")[7]
 
     @property
     def deploy_command(self) -> str:
-        """The command that makes the stack what it should be."""
+        """The command that deploys this stack again."""
         return f"seqgc deploy --stack {self.stack} --region {self.region}"
 
     @classmethod
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:
-        """Return the deployment that a stack of ``template.yaml`` made, or raise `DeployError`."""
+        """Make a deployment from a stack's outputs, or raise a `DeployError` if one is missing."""
         values: dict[str, Any] = {"stack": stack, "region": region}
         for name in (each.name for each in fields(cls) if each.name not in values):
             output = _OUTPUTS.get(name, _in_template(name))
             if output not in outputs and name not in _OPTIONAL:
                 message = f"stack {stack!r} in {region} has no output {output!r}"
-                raise DeployError(message, f"it is not seqgc's: {_REMEDY} with another --stack")
+                remedy = f"it is not a stack of seqgc: {_REMEDY} with another --stack"
+                raise DeployError(message, remedy)
             values[name] = outputs.get(output, "")
         for name in ("memory_mb", "timeout_s"):
             values[name] = int(values[name])
@@ -239,7 +250,7 @@ class Deployment:
 
 
 def write_deployment(path: Path, deployment: Deployment) -> None:
-    """Write the file; it is whole or as it was."""
+    """Write the file, replacing an earlier one in one step."""
     text = "# Written by `seqgc deploy`; read by `seqgc train --backend lambda`. No secrets.\n"
     text += tomli_w.dumps({"schema": _SCHEMA_VERSION} | asdict(deployment))
     with replacing(path) as file:
@@ -247,7 +258,7 @@ def write_deployment(path: Path, deployment: Deployment) -> None:
 
 
 def read_deployment(path: Path) -> Deployment:
-    """Read what `write_deployment` wrote, or raise `ParameterError`."""
+    """Read a file of `write_deployment`, or raise a `ParameterError`."""
     rule = "must be a file that `seqgc deploy` wrote"
     try:
         values = read_toml(path)
@@ -257,9 +268,9 @@ def read_deployment(path: Path) -> Deployment:
     except ValueError as error:
         raise ParameterError("deployment", f"{rule}: {error}", str(path), _REMEDY) from None
     if (schema := values.pop("schema", None)) != _SCHEMA_VERSION:
-        rule = f"must have schema {_SCHEMA_VERSION}, {path} has another"
+        rule = f"must have schema {_SCHEMA_VERSION} in {path}"
         raise ParameterError("deployment", rule, schema, _REMEDY)
-    values.setdefault("factories", "")  # of before there was a choice
+    values.setdefault("factories", "")  # older files do not have it
     kinds = {each.name: _KINDS[str(each.type)] for each in fields(Deployment)}
     for name, (kind, article) in kinds.items():
         if type(values.get(name)) is not kind:
@@ -268,3 +279,56 @@ def read_deployment(path: Path) -> Deployment:
     if unknown := sorted(values.keys() - kinds.keys()):
         raise ParameterError("deployment", f"has unknown keys ({path})", unknown, _REMEDY)
     return Deployment(**values)
+
+
+def current_version(client: Any, deployment: Deployment) -> str:
+    """Return the ARN of the version that the alias means now. Raises the errors of botocore."""
+    alias = client.get_alias(FunctionName=deployment.function_name, Name=deployment.alias)
+    return f"{deployment.function_arn}:{alias['FunctionVersion']}"
+
+
+def pin_version(
+    deployment: Deployment, *, session: Session, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the ARN of the ``version`` that a run invokes, with memory and time limit, to record.
+
+    The version is the one recorded in ``before``. For a new run, whose ``before`` is empty, it is
+    the one that the alias means now.
+
+    Raises
+    ------
+    ParameterError
+        If the recorded version cannot be used any more.
+    DeployError
+        If AWS refuses.
+    """
+    setup = {"memory_mb": str(deployment.memory_mb), "timeout_s": str(deployment.timeout_s)}
+    try:
+        client = open_client(session, "lambda", config=client_config())
+    except ValueError as error:  # raised by boto3 for a wrong configuration
+        raise ParameterError("endpoint_url", f"must be a URL ({error})", None) from None
+    with calls("look up the published version of the functions", remedy="see `seqgc doctor`"):
+        if not before:
+            return {"version": current_version(client, deployment), **setup}
+        reason = _why_unusable(client, deployment, before=before, setup=setup)
+    if reason:
+        rule = f"must continue with the functions that it began with: {reason}"
+        remedy = "--accept-changes continues with the functions that are deployed now"
+        raise ParameterError("run", rule, before["version"], remedy)
+    return dict(before)
+
+
+def _why_unusable(
+    client: Any, deployment: Deployment, *, before: Mapping[str, str], setup: Mapping[str, str]
+) -> str:
+    """Return why a run cannot use its recorded version, or an empty text if it can."""
+    version = before["version"]
+    if version.rpartition(":")[0] != deployment.function_arn:
+        return f"the deployed function is another one, {deployment.function_arn}"
+    if changed := [f"{k} was {before[k]}, is {setup[k]}" for k in setup if before[k] != setup[k]]:
+        return f"deployed with other settings since, {', '.join(changed)}"
+    try:  # needs no further permission, and runs nothing
+        client.invoke(FunctionName=version, InvocationType="DryRun")
+    except client.exceptions.ResourceNotFoundException:
+        return "that version has been deleted"
+    return ""

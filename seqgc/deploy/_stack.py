@@ -1,4 +1,4 @@
-"""Building and deploying with AWS's own tool, `sam`, and reading the stack that this makes."""
+"""The deployment of a stack: AWS's tool `sam` builds and deploys it, then its outputs are read."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from seqgc._aws import open_client
 from seqgc._durable import temporary_folder
 from seqgc.deploy._aws import DeployError, calls, client_config
-from seqgc.deploy._context import context_files, require_room, write_context
+from seqgc.deploy._context import OwnCode, context_files, require_room, write_context
 from seqgc.deploy._deployment import Deployment, DeployOptions
-from seqgc.deploy._own_code import OwnCode
 
 if TYPE_CHECKING:
     from boto3.session import Session
 
 Runner: TypeAlias = Callable[[Sequence[str], Path, Mapping[str, str]], int]
-"""Runs a command in a folder with more environment variables; returns its exit status."""
+"""Runs a command in a folder with extra environment variables; returns its exit status."""
 
 _TEMPLATE: Final = "template.yaml"
-_BUILD: Final = Path(".aws-sam", "build")  # where `sam` itself would put it
+_BUILD: Final = Path(".aws-sam", "build")  # the default of `sam`
 
 
 def deploy_commands(
     options: DeployOptions, *, region: str, account: str, prefix_list: str
 ) -> list[list[str]]:
-    """Return the commands that deploy, to be run in the build context.
+    """Return the commands that deploy, which must run in the build context.
 
     Examples
     --------
@@ -47,7 +46,7 @@ def deploy_commands(
         f"{name}={value or chr(34) * 2}"  # sam wants "" for an empty value
         for name, value in options.parameters(prefix_list=prefix_list).items()
     ]
-    # sam asks for a repository wherever a template has an image, be it built or not
+    # sam asks for a repository if the template has an image, even if the image is not built
     unused = f"{account}.dkr.ecr.{region}.amazonaws.com/unused"
     builds_image = options.package == "image" and not options.image_uri
     build = ["sam", "build", options.function, "--template-file", _TEMPLATE]
@@ -63,7 +62,7 @@ def deploy_commands(
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
-    """Run a command; what it prints goes to stderr. Return its exit status."""
+    """Run a command with its output on stderr; return its exit status."""
     program = shutil.which(command[0])
     if program is None:
         remedy = "pip install aws-sam-cli, or see AWS's page 'Installing the AWS SAM CLI'"
@@ -73,7 +72,7 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -
         cwd=folder,
         env=dict(os.environ) | dict(environment),
         stdin=subprocess.DEVNULL,
-        stdout=2,  # stdout is for what this program prints
+        stdout=2,  # stdout is for the output of seqgc
         check=False,
     ).returncode
 
@@ -87,37 +86,37 @@ def deploy(
     context: Path | None = None,
     run: Runner = _run,
 ) -> Deployment:
-    """Build and deploy the worker functions; return what the stack consists of.
+    """Build and deploy the worker functions; return the deployment.
 
-    Needs the SAM CLI, and Docker for an image. What they print goes to stderr. ``own`` code is
-    built into the functions, ``template`` takes the place of seqgc's. The build context is made in
-    the new folder ``context``, and kept; unless it is given, in a temporary one.
+    This needs the SAM CLI, and Docker for an image. Their output goes to stderr. The user's ``own``
+    code is built into the functions. ``template`` replaces the template of seqgc. The build context
+    is made in the new folder ``context`` and kept, or by default in a temporary folder.
 
     Raises
     ------
     ParameterError
-        If there is no such template, or own code that cannot be had; nothing is made then.
+        If the template does not exist or the user's code cannot be included. Nothing is deployed.
     DeployError
-        If AWS or the SAM CLI refuses.
+        If AWS or the SAM CLI fails.
     """
     files = context_files(options, own or OwnCode(), template=template)
-    with calls("ask AWS who calls"):
+    with calls("ask AWS for the account"):
         account = open_client(session, "sts", config=client_config()).get_caller_identity()[
             "Account"
         ]
     region, prefix_list = session.region_name, _s3_prefix_list(session)
     commands = deploy_commands(options, region=region, account=account, prefix_list=prefix_list)
-    # what the zip's Makefile cannot learn from sam
+    # the Makefile of the zip cannot get it from sam
     environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
     with ExitStack() as stack:
-        if context is None:  # a temporary folder has a file of its own
+        if context is None:  # a temporary folder is not empty: it has a lock file
             context = stack.enter_context(temporary_folder("seqgc-deploy-")) / "context"
         write_context(files, folder := Path(os.path.realpath(context)))
         for command in commands:
             status = run(command, folder, environment)
             if status != 0:
                 name = " ".join(command[:2])
-                raise DeployError(f"`{name}` ended with status {status}", "what it says is above")
+                raise DeployError(f"`{name}` ended with status {status}", "see its output above")
             if options.package == "zip":
                 built = (folder / _BUILD / options.function).rglob("*")
                 require_room(options.package, (path for path in built if path.is_file()))
@@ -125,7 +124,7 @@ def deploy(
 
 
 def _s3_prefix_list(session: Session) -> str:
-    """Return the id of the region's list of S3's addresses."""
+    """Return the id of the list of S3's addresses in the region."""
     name = f"com.amazonaws.{session.region_name}.s3"
     with calls("look up S3's prefix list"):
         lists = open_client(session, "ec2", config=client_config()).describe_managed_prefix_lists(
@@ -137,7 +136,7 @@ def _s3_prefix_list(session: Session) -> str:
 
 
 def _read_outputs(stack: str, *, session: Session) -> Deployment:
-    """Return what a stack consists of, unless it is not seqgc's or its last change failed."""
+    """Return the deployment of a stack. Raise if the last change of the stack failed."""
     with calls(f"read stack {stack!r}"):
         client = open_client(session, "cloudformation", config=client_config())
         description = client.describe_stacks(StackName=stack)["Stacks"][0]

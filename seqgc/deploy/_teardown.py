@@ -1,14 +1,14 @@
-"""Taking a deployment down: what goes, what stays, and what is left if AWS refuses half-way.
+"""The removal of a deployment: what is deleted, what is kept, and what remains if AWS refuses.
 
-CloudFormation deletes the stack. The template has it keep three resources: the bucket, its policy
-and the file system, which hold what runs have shared. With ``data`` these are deleted after the
-stack, once nothing is there any more that could write to them. `sam deploy` has made a second
-stack beside it, with the repository of the image, which goes too.
+CloudFormation deletes the stack. The template makes it keep three resources: the bucket, its policy
+and the file system, which hold the data of runs. With ``data`` they are deleted too, after the
+stack, when no function can write to them any more. `sam deploy` has made a second stack for the
+repository of the image, which is deleted as well.
 
-What is found before is refused before: a role that still has one of the stack's policies, a machine
-in its security group. Either would let CloudFormation stop half-way, after ten minutes or more.
-Whatever still fails, the rest is done, and one line says what is left. To say the same again goes
-on: CloudFormation remembers for 90 days what a stack that it has deleted has kept.
+Two obstacles are refused at the start, because they stop CloudFormation half-way after ten minutes
+or more: a role that still has a policy of the stack, and a machine in its security group. If
+another step fails, the other steps are done and one error says what remains. The same command then
+continues: CloudFormation remembers for 90 days which resources of a deleted stack it has kept.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-_OURS: Final = "seqgc:"  # how the template's description begins
+_DESCRIPTION: Final = "seqgc:"  # beginning of the template's description
 _BUCKET, _FILES = "AWS::S3::Bucket", "AWS::EFS::FileSystem"
 _KEPT: Final = (_BUCKET, "AWS::S3::BucketPolicy", _FILES)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}|arn:[\w:/-]{1,1000}", re.ASCII)
-_POLL_S, _POLLS = 15, 240  # an hour: Lambda may take 40 minutes to give interfaces back
-_BATCH: Final = 1000  # objects that S3 deletes at a time
+_POLL_S, _POLLS = 15, 240  # an hour: Lambda may take 40 minutes to release its interfaces
+_BATCH: Final = 1000  # objects that S3 deletes in one request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A resource: its type as CloudFormation has it, and its name or id."""
+class DeployedPart:
+    """A resource: its type in CloudFormation, and its name or id."""
 
     kind: str
     name: str
@@ -46,110 +46,111 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teardown:
-    """What `tear_down` will delete, and what stays.
+    """The resources that `tear_down` will delete (``goes``) and keep (``stays``).
 
-    ``stack_id`` is empty if the stack has been deleted before, and only its data is there.
-    ``image_stack`` is the one that `sam` has made for the image, or empty.
+    ``stack_id`` is empty if the stack has already been deleted and only its data exists.
+    ``image_stack`` is the stack that `sam` has made for the image, or empty.
     """
 
     stack: str
     stack_id: str
     image_stack: str
-    goes: tuple[Part, ...]
-    stays: tuple[Part, ...]
+    goes: tuple[DeployedPart, ...]
+    stays: tuple[DeployedPart, ...]
 
 
 def plan_teardown(stack: str, *, session: Session, data: bool = False) -> Teardown:
-    """Return what would go; with ``data``, the bucket and the file system too. Changes nothing.
+    """Plan the removal of a stack, with its bucket and file system if ``data`` is set.
 
     Raises
     ------
     ParameterError
-        If no stack can have that name or id.
+        If the name or id is not valid.
     DeployError
-        If there is no such stack, it is not seqgc's, or something holds on to a part of it.
+        If the stack does not exist, is not a stack of seqgc, or a part of it is still in use.
     """
     if not _NAME.fullmatch(stack):
         raise ParameterError("stack", "must be the name of a stack, or its id", stack)
     cloud = open_client(session, "cloudformation", config=client_config())
     with calls(f"find stack {stack!r}"):
-        found = _find(cloud, stack)
-        if found is None:
-            where = f"in {session.region_name}"
-            raise DeployError(f"there is no stack {stack!r} {where}", "see --stack and --region")
-        if not str(found.get("Description", "")).startswith(_OURS):
-            raise DeployError(f"stack {stack!r} is not seqgc's", "nothing is deleted")
-        gone = found["StackStatus"] == "DELETE_COMPLETE"
-        parts = _parts(cloud, found["StackId"])
-        kept = [part for part in parts if part.kind in _KEPT]
-        if gone:
-            kept = [part for part in kept if _is_there(part, session)]
+        description = _find(cloud, stack)
+        if description is None:
+            message = f"there is no stack {stack!r} in {session.region_name}"
+            raise DeployError(message, "check --stack and --region")
+        if not str(description.get("Description", "")).startswith(_DESCRIPTION):
+            raise DeployError(f"stack {stack!r} is not a stack of seqgc", "nothing is deleted")
+        is_deleted = description["StackStatus"] == "DELETE_COMPLETE"
+        parts = _parts(cloud, description["StackId"])
+        data_parts = [part for part in parts if part.kind in _KEPT]
+        if is_deleted:
+            data_parts = [part for part in data_parts if _exists(part, session)]
         image_stack = _image_stack(cloud, stack)
         image = _parts(cloud, image_stack) if image_stack else []
-    goes = [] if gone else [part for part in parts if part.kind not in _KEPT]
+    goes = [] if is_deleted else [part for part in parts if part.kind not in _KEPT]
     goes += image
-    if not gone:
-        _refuse_users(goes, session)
-    elif not goes and not kept:
-        raise DeployError(f"stack {stack!r} has been deleted", "nothing is left of it")
+    if not is_deleted:
+        _require_unused(goes, session)
+    elif not goes and not data_parts:
+        raise DeployError(f"stack {stack!r} has been deleted", "nothing remains of it")
     return Teardown(
         stack=stack,
-        stack_id="" if gone else found["StackId"],
+        stack_id="" if is_deleted else description["StackId"],
         image_stack=image_stack,
-        goes=tuple(goes + (kept if data else [])),
-        stays=tuple([] if data else kept),
+        goes=tuple(goes + (data_parts if data else [])),
+        stays=tuple([] if data else data_parts),
     )
 
 
 def tear_down(plan: Teardown, *, session: Session, say: Say) -> None:
-    """Delete what the plan says; ``say`` hears, before each step, what is being deleted.
+    """Carry out the plan. ``say`` is called before each step with what is being deleted.
 
     Raises
     ------
     DeployError
-        If something is left: it says what, and why.
+        If a resource remains. The message names it with the reason.
     """
-    left: list[str] = []
+    remaining: list[str] = []
     kinds = {kind: [p.name for p in plan.goes if p.kind == kind] for kind in (_BUCKET, _FILES)}
     if plan.stack_id:
-        say(f"deleting stack {plan.stack} (Lambda may take 40 minutes to let go of the network)")
-        with _noted(left, f"stack {plan.stack}"):
+        say(f"deleting stack {plan.stack} (Lambda may take 40 minutes to release the network)")
+        with _collecting(remaining, f"stack {plan.stack}"):
             _delete_stack(plan.stack_id, session)
-    if left:  # functions may be there still, which write to what follows
-        left += [f"{part.kind} {part.name}" for part in plan.goes if part.kind in kinds]
+    if remaining:  # functions may still exist, and write to the data
+        remaining += [f"{part.kind} {part.name}" for part in plan.goes if part.kind in kinds]
     else:
         if plan.image_stack:
             say("deleting the image")
-            with _noted(left, f"stack {plan.image_stack}"):
+            with _collecting(remaining, f"stack {plan.image_stack}"):
                 _delete_images(plan, session)
         for bucket in kinds[_BUCKET]:
             say(f"emptying and deleting bucket {bucket}")
-            with _noted(left, f"bucket {bucket}"):
+            with _collecting(remaining, f"bucket {bucket}"):
                 _delete_bucket(bucket, session)
         for system in kinds[_FILES]:
             say(f"deleting file system {system}")
-            with _noted(left, f"file system {system}"):
+            with _collecting(remaining, f"file system {system}"):
                 efs = open_client(session, "efs", config=client_config())
                 efs.delete_file_system(FileSystemId=system)
-    if left:
-        raise DeployError(f"left: {'; '.join(left)}", "mend that, then say the same again")
+    if remaining:
+        message = f"not deleted: {'; '.join(remaining)}"
+        raise DeployError(message, "remove the cause, then run the same command again")
 
 
 @contextmanager
-def _noted(left: list[str], what: str) -> Iterator[None]:
-    """Note what is left if AWS refuses, and go on."""
+def _collecting(remaining: list[str], what: str) -> Iterator[None]:
+    """If AWS refuses, add the resource with the reason to ``remaining``, and continue."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        left.append(f"{what}: {in_one_line(error)[0]}")
+        remaining.append(f"{what}: {in_one_line(error)[0]}")
     except DeployError as error:
-        left.append(f"{what}: {error}")
+        remaining.append(f"{what}: {error}")
 
 
 def _find(cloud: Any, stack: str) -> Any:
-    """Return the stack of that name, else the newest that has been deleted, or None."""
+    """Describe the stack of this name or else the last deleted one, or return None."""
     from botocore.exceptions import ClientError
 
     try:
@@ -158,40 +159,40 @@ def _find(cloud: Any, stack: str) -> Any:
         if error.response.get("Error", {}).get("Code") != "ValidationError":
             raise
     pages = cloud.get_paginator("list_stacks").paginate(StackStatusFilter=["DELETE_COMPLETE"])
-    gone = [each for page in pages for each in page["StackSummaries"] if each["StackName"] == stack]
-    if not gone:
+    deleted = [each for p in pages for each in p["StackSummaries"] if each["StackName"] == stack]
+    if not deleted:
         return None
-    newest = max(gone, key=lambda each: each["CreationTime"])
+    newest = max(deleted, key=lambda each: each["CreationTime"])
     return cloud.describe_stacks(StackName=newest["StackId"])["Stacks"][0]
 
 
-def _parts(cloud: Any, stack: str) -> list[Part]:
+def _parts(cloud: Any, stack: str) -> list[DeployedPart]:
     pages = cloud.get_paginator("list_stack_resources").paginate(StackName=stack)
-    found = [each for page in pages for each in page["StackResourceSummaries"]]
     return [
-        Part(kind=each["ResourceType"], name=each["PhysicalResourceId"])
-        for each in found
+        DeployedPart(kind=each["ResourceType"], name=each["PhysicalResourceId"])
+        for page in pages
+        for each in page["StackResourceSummaries"]
         if each.get("PhysicalResourceId") and each["ResourceStatus"] != "DELETE_COMPLETE"
     ]
 
 
 def _image_stack(cloud: Any, stack: str) -> str:
-    """Return the name of the stack that `sam deploy --resolve-image-repos` makes, or nothing."""
+    """Return the name of the stack of `sam deploy --resolve-image-repos`, or an empty text."""
     pages = cloud.get_paginator("describe_stacks").paginate()
     names = [str(each["StackName"]) for page in pages for each in page["Stacks"]]
-    made = [n for n in names if n.startswith(f"{stack}-") and n.endswith("-CompanionStack")]
-    # between the two is a digest of eight digits: another stack's name may begin with ours
-    return next((n for n in made if len(n) == len(f"{stack}--CompanionStack") + 8), "")
+    # Eight digits of a digest are between the two, so another stack with this prefix is excluded.
+    pattern = re.compile(f"{re.escape(stack)}-.{{8}}-CompanionStack")
+    return next(filter(pattern.fullmatch, names), "")
 
 
-def _is_there(part: Part, session: Session) -> bool:
+def _exists(part: DeployedPart, session: Session) -> bool:
     from botocore.exceptions import ClientError
 
     try:
         if part.kind == _FILES:
             efs = open_client(session, "efs", config=client_config())
             efs.describe_file_systems(FileSystemId=part.name)
-        else:  # a policy is there as long as its bucket
+        else:  # a policy exists as long as its bucket
             open_client(session, "s3", config=client_config()).head_bucket(Bucket=part.name)
     except ClientError as error:
         if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
@@ -200,11 +201,11 @@ def _is_there(part: Part, session: Session) -> bool:
     return True
 
 
-def _refuse_users(goes: list[Part], session: Session) -> None:
-    """Refuse what CloudFormation could not delete, since somebody else uses it."""
+def _require_unused(goes: list[DeployedPart], session: Session) -> None:
+    """Raise a `DeployError` if CloudFormation could not delete a part because it is in use."""
     iam = open_client(session, "iam", config=client_config())
     ec2 = open_client(session, "ec2", config=client_config())
-    with calls("look who uses the stack"):
+    with calls("check that the stack is not in use"):
         for part in goes:
             if part.kind == "AWS::IAM::ManagedPolicy":
                 users = iam.list_entities_for_policy(PolicyArn=part.name)
@@ -212,16 +213,16 @@ def _refuse_users(goes: list[Part], session: Session) -> None:
                     for each in users[f"Policy{kind}s"]:
                         name, word = each[f"{kind}Name"], kind.lower()
                         how = f"aws iam detach-{word}-policy --{word}-name {name} --policy-arn"
-                        who = f"{word} {name} has the policy {part.name}"
-                        raise DeployError(who, f"`{how} {part.name}`")
+                        user = f"{word} {name} has the policy {part.name}"
+                        raise DeployError(user, f"`{how} {part.name}`")
             if part.kind == "AWS::EC2::SecurityGroup":
                 members = ec2.describe_network_interfaces(
                     Filters=[{"Name": "group-id", "Values": [part.name]}]
                 )["NetworkInterfaces"]
                 for each in members:
                     if machine := each.get("Attachment", {}).get("InstanceId"):
-                        who = f"instance {machine} is in the security group {part.name}"
-                        raise DeployError(who, "end it, or take it out of the group")
+                        user = f"instance {machine} is in the security group {part.name}"
+                        raise DeployError(user, "terminate it, or remove it from the group")
 
 
 def _delete_stack(stack_id: str, session: Session) -> None:
@@ -245,7 +246,7 @@ def _delete_stack(stack_id: str, session: Session) -> None:
 
 
 def _delete_images(plan: Teardown, session: Session) -> None:
-    """Delete the repository with what is in it, which CloudFormation would not, and its stack."""
+    """Delete the repository with its images, which CloudFormation refuses, and then its stack."""
     ecr = open_client(session, "ecr", config=client_config())
     for part in plan.goes:
         if part.kind == "AWS::ECR::Repository":
@@ -254,7 +255,7 @@ def _delete_images(plan: Teardown, session: Session) -> None:
 
 
 def _delete_bucket(bucket: str, session: Session) -> None:
-    """Delete all versions of all objects, what was being uploaded, and the bucket."""
+    """Delete all versions of all objects, unfinished uploads, and the bucket."""
     s3 = open_client(session, "s3", config=client_config())
     failed: list[str] = []
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):

@@ -159,7 +159,7 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     deploy("another")
     assert main(["resume", "stopped", "--max-usd", "1"]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("seqgc: `run` must go on with the functions that it began with")
+    assert line.startswith("seqgc: `run` must continue with the functions that it began with")
     deploy(aws.function_name)
     assert main([*CODED, *LAMBDA, "--run", "newer"]) == 1
     assert "TypeError: dumps()" in capsys.readouterr().err.splitlines()[-1]
@@ -175,7 +175,7 @@ def test_what_is_missing_is_said_before_anything_is_written(
     assert line.startswith("seqgc: `function.mount` must be the folder where")
     assert main([*verb, *LAMBDA]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("seqgc: cannot ask for the functions' published version: Could not conn")
+    assert line.startswith("seqgc: cannot look up the published version of the functions: Could")
     assert untouched(a_user)
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")
     for transport in ("boto3", "http", "curl"):
@@ -195,7 +195,7 @@ def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:
     elsewhere = ["--backend", "lambda", "--store", "inline", "--mount", "typo"]
     assert main([*CODED, *elsewhere, "--run", "r"]) == 1  # there it is not needed
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("seqgc: cannot ask for the functions' published version")
+    assert line.startswith("seqgc: cannot look up the published version")
 
 
 def test_a_dry_run_asks_nobody(a_user: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:

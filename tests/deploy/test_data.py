@@ -103,7 +103,7 @@ def test_other_data_of_a_name_are_refused_unless_they_are_to_replace_it(
     (place / "mine" / before.file).unlink()  # a version of seqgc that knew no such file
     assert find_data("mine", digest=before.digest) is not None
     files = set((place / "mine").iterdir())
-    with pytest.raises(ParameterError, match=r"`name` must be new: other data are there under it"):
+    with pytest.raises(ParameterError, match=r"`name` must be new: .* has other data"):
         put_data("mine", other(tmp_path), place)
     assert set((place / "mine").iterdir()) == files
     assert put_data("mine", other(tmp_path), place, replace=True).digest != before.digest
@@ -118,7 +118,7 @@ def test_other_data_of_a_name_are_refused_unless_they_are_to_replace_it(
         assert find_data("mine", digest=before.digest) is None
         # What the last two say, `data.json`, and an x each: they have y in common.
         assert len(list((place / "mine").iterdir())) == 6
-    with pytest.raises(ParameterError, match="other data are there"):
+    with pytest.raises(ParameterError, match="has other data"):
         put_data("mine", other(tmp_path), place)  # it has an x that the one before needs
     put_data("mine", other(tmp_path), place, replace=True)
     now = find_data("mine")
@@ -163,10 +163,10 @@ def test_what_fails_once_the_new_data_are_meant_leaves_them_there(
         ({"x": X, "y": Y[:5]}, "as many rows in x as in y"),
         ({"x": X[:0], "y": Y[:0]}, "at least one"),
         ({"x": X, "y": Y, "x_test": X}, "must have x and y"),
-        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "x_test of the same form as x"),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "in x_test as in x"),
         ({"x": X, "y": np.array(["a"] * 6)}, "an array of numbers; got <U1"),
         ({"x": X, "y": np.array([{}] * 6)}, "an array of numbers; got object"),
-        ({"x": X, "y": np.float32(1)}, "a data point a row"),
+        ({"x": X, "y": np.float32(1)}, "one data point in each row"),
     ],
 )
 def test_what_is_no_data_set_leaves_nothing(
@@ -311,11 +311,11 @@ def test_from_the_bucket_what_is_needed_is_fetched_and_compared(
     assert (there.digest, there.mapped) == (stored.digest, False)
     assert there.read("x").tolist() == X.tolist()
     with monkeypatch.context() as blind:  # the bucket goes after it was looked at
-        blind.setattr("seqgc.deploy._data_put.find_data", lambda *_, **__: None)
+        blind.setattr("seqgc.deploy._data.find_data", lambda *_, **__: None)
         with pytest.raises(DeployError, match=r"cannot copy .* to s3://none-1/data"):
             upload_data(stored, "s3://none-1/data", session=account)
     changed = put_data("mine", other(tmp_path), place, replace=True)
-    with pytest.raises(ParameterError, match=r"other data are there under it, in s3://b-1/data"):
+    with pytest.raises(ParameterError, match=r"s3://b-1/data has other data"):
         upload_data(changed, "s3://b-1/data", session=account)
     upload_data(changed, "s3://b-1/data", session=account, replace=True)
     keys = {each["Key"] for each in client.list_objects_v2(Bucket="b-1")["Contents"]}

@@ -193,9 +193,12 @@ def test_a_template_that_is_missing_is_refused_before_any_call(tmp_path: Path) -
         ({"memory_mb": 100}, "`memory_mb` must be an integer >= 256 and <= 10240; got 100"),
         ({"timeout_s": 901}, "`timeout_s` must be an integer >= 1 and <= 900; got 901"),
         ({"stack": "a b"}, "`stack` must be letters, digits and hyphens; got 'a b'"),
-        ({"vpc_id": "vpc-1", "subnets": ("subnet-1", "subnet-1")}, "`subnets` must be two of"),
-        ({"route_table_id": "rtb-1"}, "`vpc_id` must be given with"),
-        ({"image_uri": IMAGE, "package": "zip"}, "`image_uri` needs package 'image'"),
+        (
+            {"vpc_id": "vpc-1", "subnets": ("subnet-1", "subnet-1")},
+            "`subnets` must be two subnets of",
+        ),
+        ({"route_table_id": "rtb-1"}, "`vpc_id` must be set with"),
+        ({"image_uri": IMAGE, "package": "zip"}, "`image_uri` requires package 'image'"),
     ],
 )
 def test_a_wrong_option_is_one_line(wrong: dict[str, Any], says: str) -> None:

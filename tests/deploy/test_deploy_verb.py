@@ -61,7 +61,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
     [
         (["--memory-mb", "1"], "`memory_mb` must be an integer >= 256 and <= 10240; got 1"),
         (["--template", "none.yaml"], "`template` must be a SAM template"),
-        (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two of"),
+        (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two subnets of"),
         (["--output", "no/such/folder.toml"], "`output` must be in an existing folder"),
         (["--output", "."], "`output` must be a file, and is a folder"),
         (
@@ -70,7 +70,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
         ),
         (["--template", "x" * 300], "`template` must be a SAM template"),
         (["--requirements", "x" * 300], "`requirements` must be a file"),
-        (["--include", "x" * 300], "`include` must be there"),
+        (["--include", "x" * 300], "`include` must be an existing file"),
         (["--dry-run", "--context", "x" * 300], "`context` must be a new or an empty folder"),
         (["--dry-run", "--context", "loop"], "`context` must be a new or an empty folder"),
         (["--output", "loop/x"], "`output` must be in an existing folder"),

@@ -186,7 +186,9 @@ def test_an_alias_that_is_gone_is_found(account: Any, made: Deployment) -> None:
 def test_a_function_of_other_memory_or_time_out_is_found(account: Any, made: Deployment) -> None:
     checks = examined(account, replace(made, memory_mb=1024))
     assert failures(checks) == ["function"]
-    assert checks["function"].detail == "2560 MB, 60 s where 1024 MB, 60 s were deployed"
+    assert checks["function"].detail == (
+        "the function has 2560 MB, 60 s, but 1024 MB, 60 s were deployed"
+    )
 
 
 def test_a_function_that_is_not_ready_is_found(account: Any, made: Deployment) -> None:

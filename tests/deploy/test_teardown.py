@@ -131,7 +131,7 @@ def test_what_fails_is_said_and_after_it_is_mended_the_same_goes_on(
 
     plan = plan_teardown("mine", session=account, data=True)
     mend = refusing(account, "cloudformation.DeleteStack", "is protected")
-    with pytest.raises(DeployError, match=r"left: stack mine: .*is protected") as raised:
+    with pytest.raises(DeployError, match=r"not deleted: stack mine: .*is protected") as raised:
         tear_down(plan, session=account, say=print)
     assert deployed.bucket in str(raised.value)
     assert left() == (1, 1, 1)  # data stays as long as there may be functions
@@ -139,7 +139,9 @@ def test_what_fails_is_said_and_after_it_is_mended_the_same_goes_on(
 
     mend = refusing(account, "efs.DeleteFileSystem", "not you")
     system = deployed.file_system_id
-    with pytest.raises(DeployError, match=rf"left: file system {system}: .*not you") as raised:
+    with pytest.raises(
+        DeployError, match=rf"not deleted: file system {system}: .*not you"
+    ) as raised:
         tear_down(plan, session=account, say=print)
     assert "bucket" not in str(raised.value)
     assert left() == (0, 1, 0)
@@ -151,7 +153,7 @@ def test_what_fails_is_said_and_after_it_is_mended_the_same_goes_on(
 def test_what_is_not_seqgc_s_is_left_alone(account: Any) -> None:
     body = json.dumps({"Description": "a shop", "Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
     client("cloudformation").create_stack(StackName="shop", TemplateBody=body)
-    with pytest.raises(DeployError, match="'shop' is not seqgc's"):
+    with pytest.raises(DeployError, match="'shop' is not a stack of seqgc"):
         plan_teardown("shop", session=account)
     with pytest.raises(DeployError, match=f"there is no stack 'mine' in {REGION}"):
         plan_teardown("mine", session=account)

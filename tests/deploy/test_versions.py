@@ -90,20 +90,21 @@ def test_a_run_that_cannot_go_on_with_its_version_is_refused_in_one_line(
         return str(info.value)
 
     other = replace(made, alias_arn=made.alias_arn.replace("ImageWorker", "ZipWorker"))
-    assert f"deployed is another one, {other.function_arn};" in refusal(other)
+    assert f"{other.function_arn};" in refusal(other)
     larger = refusal(replace(made, memory_mb=4096, timeout_s=90))
     assert "since, memory_mb was 2560, is 4096, timeout_s was 60, is 90; got 'arn:" in larger
     publish(made)
     client("lambda").delete_function(FunctionName=made.function_name, Qualifier="1")
-    assert refusal(made) == (
-        "`run` must go on with the functions that it began with: that version has been deleted; "
-        f"got '{made.function_arn}:1' (--accept-changes goes on with those that are deployed now)"
-    )
+    line = refusal(made)
+    assert line.startswith("`run` must continue with the functions that it began with: ")
+    assert f"has been deleted; got '{made.function_arn}:1' (--accept-changes" in line
 
 
 def test_who_may_not_ask_is_sent_to_the_doctor(account: Any, made: Deployment) -> None:
     answering(account, "GetAlias", lambda _: "AccessDeniedException")
     with pytest.raises(SeqgcError) as info:
         pin_version(made, session=account, before={})
-    assert str(info.value).startswith("cannot ask for the functions' published version: An error")
+    assert str(info.value).startswith(
+        "cannot look up the published version of the functions: An error"
+    )
     assert str(info.value).endswith("(see `seqgc doctor`)")
