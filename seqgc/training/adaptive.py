@@ -1,30 +1,32 @@
-"""`Slowdown`: all workers alike have become slower, which no scheme can do anything about.
+"""Decisions from the times of live rounds: `AdaptiveDirector` and `SlowdownWatch`.
 
-Theory of operation
--------------------
-Stragglers are some of the workers, in some of the rounds; a throttled account, a file system that
-all share, a master that is short of memory slow down everybody at once, and for long. The workers'
-times are compared with what they were:
+`AdaptiveDirector` searches for a better setting on the rounds that it has seen (`SeenRounds`).
+`SlowdownWatch` warns if all workers become slower at once, which no scheme can mitigate.
 
-- *Times.* Of a worker that has not answered when its round closes it is known that it takes longer
-  than what was left of the round: that counts as its time. So all of this scales with the workers'
-  times, whatever the scheme and the closing rule.
-- *Usual* is the lower quartile over the latest `_WINDOW` rounds, which cold starts and single good
-  rounds do not move. It is not the median: who is twenty times slower in half of the rounds has
-  that for a median, and a slowdown of all just twice as large would look like these.
-- *Loads.* A task of more load takes longer, at most in proportion; one of less load takes at most
-  as long. So a past time counts ``max(1, load / past load)``-fold: never too little, whatever part
-  of it load has. A change of scheme, or the first rounds of one with a delay, look like nothing.
-- *A slow round.* The fastest tenth takes more than `_FACTOR` times as long as the fastest tenth
-  usually does: stragglers, however many, leave the fastest as they are. It also takes clearly
-  longer (`_CLEARLY` times) than in all but a few of these rounds: where the fastest tenth itself is
-  slow every second time, one more such round is nothing new. And more than a third of the workers
-  take more than `_FACTOR` times as long, each compared with itself: a few that were faster than all
-  others, and have become like these, are not everybody. A slow round does not become part of what
-  is usual.
-- *A change.* Slow rounds count 1, others -1, and the sum never falls below 0 (Page's cumulative
-  sum, of signs): at `_ROUNDS` a slowdown is told, back at 0 its end. A single round adds 1 however
-  slow it is, so that the tails of the times do not matter.
+Theory of operation of the watch
+--------------------------------
+Stragglers are some of the workers, in some of the rounds. A throttled account, a slow shared file
+system or a master that is short of memory slows down all workers, for many rounds. The watch
+compares each round with the rounds before:
+
+- *Times.* If a worker has not answered when its round closes, the time from its dispatch to the end
+  of the round counts as its time. All times then scale with the speed of the workers, whatever the
+  scheme and the closing rule.
+- *Usual times* are the lower quartile over the latest `_WINDOW` rounds, which cold starts and
+  single fast rounds do not move. A median would hide a slowdown: if a worker is twenty times slower
+  in half of the rounds, its median is that slow already.
+- *Loads.* A task with more load takes longer, at most in proportion; a task with less load takes at
+  most as long. A past time therefore counts ``max(1, load / past load)`` times, which is never too
+  little. So neither a switch of schemes nor the first rounds of a delayed scheme looks slow.
+- *A slow round* meets three conditions. The fastest tenth of the workers takes more than `_FACTOR`
+  times its usual time; stragglers, however many, do not change the fastest tenth. The fastest tenth
+  also takes clearly longer (`_CLEARLY` times) than in all but a few of the past rounds; this
+  excludes workers whose fastest tenth is often slow. More than a third of the workers take more
+  than `_FACTOR` times as long as each usually does; this excludes a few fast workers that have
+  become as slow as the rest. A slow round does not enter the usual times.
+- *A slowdown.* A slow round adds 1 to a sum and any other round subtracts 1, down to 0 (Page's
+  cumulative sum of signs). At `_ROUNDS` the watch reports a slowdown, and back at 0 its end. Each
+  round adds 1 however slow it is, so that extreme times do not matter.
 """
 
 from __future__ import annotations
@@ -52,10 +54,10 @@ from seqgc.profiles import DelayProfile, ProfileMeta
 from seqgc.rounds import Adaptation, Decision, Setting
 from seqgc.training.tuner import Answer, Choice, Question, SearchFailure, Tuner
 
-__all__ = ["AdaptiveDirector", "SeenRounds", "Slowdown", "SlowdownState", "Switch"]
+__all__ = ["AdaptiveDirector", "SeenRounds", "SlowdownState", "SlowdownWatch", "Switch"]
 
 _WINDOW: Final = 16  # rounds
-_LEAST: Final = 5  # rounds before anything is usual
+_LEAST: Final = 5  # rounds that are needed for a usual time
 _LEAST_S: Final = 1e-6  # a time that is not 0
 _FACTOR: Final = 3.0
 _CLEARLY: Final = 1.5
@@ -65,21 +67,21 @@ _ROUNDS: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class SlowdownState:
-    """What a `Slowdown` remembers: for checkpoints."""
+    """State of a `SlowdownWatch`, for checkpoints."""
 
-    usual_s: list[float] = field(default_factory=list)  # (n,), at these loads; [] at first
+    usual_s: list[float] = field(default_factory=list)  # (n,), at `loads`; [] at first
     loads: list[float] = field(default_factory=list)
-    count: int = 0  # of slow rounds, less the others
-    since: int = 0  # the first round of these
+    count: int = 0  # the sum of signs
+    since: int = 0  # the round from which `count` is above 0
     factors: list[float] = field(default_factory=list)  # by which each slow round was slower
-    told: bool = False
+    told: bool = False  # the slowdown has been reported
 
 
-class Slowdown:
-    """Tells of a slowdown of all workers alike, once, and of its end; an observer of the run.
+class SlowdownWatch:
+    """An observer that reports a slowdown of all workers once, and its end.
 
-    ``setting`` returns what the tasks of a dispatch that is shown belong to. ``tell`` is given kind
-    and fields of a `seqgc.ports.Notice`: ``slowdown`` or ``recovered``.
+    ``setting`` returns the present setting. ``notify`` is called with the kind (``slowdown`` or
+    ``recovered``) and the fields of a `seqgc.ports.Notice`.
     """
 
     def __init__(
@@ -87,9 +89,9 @@ class Slowdown:
         n: int,
         *,
         setting: Callable[[], Setting],
-        tell: Callable[[str, dict[str, object]], None],
+        notify: Callable[[str, dict[str, object]], None],
     ) -> None:
-        self._n, self._setting, self._tell = n, setting, tell
+        self._n, self._setting, self._notify = n, setting, notify
         self._past: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_WINDOW)  # times, loads
         self._state = SlowdownState()
         self._round = -1  # the open one
@@ -99,7 +101,7 @@ class Slowdown:
     def __call__(self, seen: Seen) -> None:
         match seen:
             case Dispatch(attempt=0):
-                self._loads = self._touched(seen)
+                self._loads = self._loads_of(seen)
             case Dispatched(attempt=0, workers=workers):
                 self._round = seen.round
                 self._seconds = np.full(self._n, np.inf)
@@ -112,25 +114,16 @@ class Slowdown:
                 self._close(record)
 
     def snapshot(self) -> SlowdownState:
-        """Return what it remembers."""
-        state = self._state
         usual_s, loads = list[float](), list[float]()
         if len(self._past) >= _LEAST:
-            at = self._past[-1][1]
-            usual = _usual(self._scaled(at))
+            latest_loads = self._past[-1][1]
+            usual = _usual(self._scaled(latest_loads))
             if np.isfinite(usual).all():
-                usual_s, loads = usual.tolist(), at.tolist()
-        return SlowdownState(
-            usual_s=usual_s,
-            loads=loads,
-            count=state.count,
-            since=state.since,
-            factors=list(state.factors),
-            told=state.told,
-        )
+                usual_s, loads = usual.tolist(), latest_loads.tolist()
+        factors = list(self._state.factors)
+        return replace(self._state, usual_s=usual_s, loads=loads, factors=factors)
 
     def restore(self, state: SlowdownState) -> None:
-        """Remember what another one did."""
         self._state = state
         self._past.clear()
         if state.usual_s:
@@ -149,13 +142,13 @@ class Slowdown:
                 self._count_slow(record.round, float(np.median(slower)))
                 return
             self._count_usual(record.round)
-        # Of who was not asked nothing is known but what was known before.
+        # A worker that had no task keeps the time and load of the round before.
         unknown = np.full(self._n, np.inf), np.ones(self._n)
         times, loads = self._past[-1] if self._past else unknown
         self._past.append((np.where(asked, seconds, times), np.where(asked, self._loads, loads)))
 
-    def _touched(self, dispatch: Dispatch) -> FloatArray:
-        """Return the part of a batch that each worker (n,) is asked for, in batches."""
+    def _loads_of(self, dispatch: Dispatch) -> FloatArray:
+        """Return the load (n,) of each worker, in batches."""
         setting = self._setting()
         tasks = [(w, task.chunks) for w, mini in dispatch.assignment.items() for task in mini]
         workers = np.repeat([w for w, _ in tasks], [len(chunks) for _, chunks in tasks])
@@ -164,18 +157,18 @@ class Slowdown:
         return np.bincount(workers.astype(np.intp), fractions, self._n).astype(np.float64)
 
     def _scaled(self, loads: FloatArray) -> FloatArray:
-        """Return the times of the past (rounds, n), of which there are some, at these loads."""
+        """Return the past times (rounds, n), scaled to ``loads``."""
         return np.array([times * np.maximum(1.0, loads / before) for times, before in self._past])
 
     def _count_usual(self, round: int) -> None:
         state = self._state
         if state.count == 1 and state.told:
             state.told = False
-            self._tell("recovered", {"round": round, "since": state.since})
+            self._notify("recovered", {"round": round, "since": state.since})
         state.count = max(0, state.count - 1)
 
     def _count_slow(self, round: int, factor: float) -> None:
-        """Count a round in which the median worker was slower by a factor."""
+        """Count a slow round, in which the median worker took ``factor`` times as long."""
         state = self._state
         if state.count == 0:
             state.since, state.factors = round, []
@@ -185,11 +178,11 @@ class Slowdown:
         if state.count == _ROUNDS and not state.told:
             state.told = True
             times = float(np.median(state.factors))
-            self._tell("slowdown", {"round": round, "since": state.since, "times": times})
+            self._notify("slowdown", {"round": round, "since": state.since, "times": times})
 
 
 def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
-    """Say whether times (m,) are those of a slow round, after these (rounds, m)."""
+    """Check whether a round with times (m,) is slow, compared with ``past`` (rounds, m)."""
     fast = len(seconds) // 10
     levels = np.partition(past, fast)[:, fast]
     often = float(np.quantile(levels, 1 - _FEW, method="lower"))
@@ -201,14 +194,14 @@ def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
 
 
 def _usual(past: FloatArray) -> FloatArray:
-    """Return the lower quartile over some rounds, the first axis: a time that there was."""
+    """Return the lower quartile over the first axis, as one of the values."""
     usual: FloatArray = np.quantile(past, 0.25, axis=0, method="lower")
     return usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A change of setting: where the new one begins, and why it was chosen."""
+    """A change of setting: where the new setting begins, and why it was chosen."""
 
     first_job: int
     first_round: int
@@ -216,7 +209,7 @@ class Switch:
 
     @property
     def after(self) -> Setting:
-        """What was switched to."""
+        """The new setting."""
         return self.choice.setting
 
     @property
@@ -227,21 +220,21 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorState:
-    """What an `AdaptiveDirector` remembers: for checkpoints."""
+    """State of an `AdaptiveDirector`, for checkpoints."""
 
     rounds_to_search: int | None
     rows: list[SeenRow]
 
 
 class AdaptiveDirector:
-    """Searches on the rounds seen while the next ones go on; a `seqgc.rounds.Director`.
+    """A `seqgc.rounds.Director` that searches for a better setting while the run continues.
 
-    After the first search's rounds, and then every ``retune`` rounds, it asks the tuner, and
-    between rounds looks, without waiting, whether there is an answer. A search that fails changes
-    nothing.
+    After the first ``probe`` rounds, and then every ``retune`` rounds, it asks the tuner. Between
+    rounds it looks for an answer without waiting. A search that fails changes nothing.
 
-    ``note`` is told every answer at once; ``max_delay`` is the largest, rounds, that a scheme may
-    have; ``batch`` the size of all models' batches, if they have one size: else loads are nominal.
+    ``note`` is called with every answer at once. ``max_delay`` is the largest delay, in rounds,
+    that a scheme may have. ``batch`` is the batch size if all models have the same, else None:
+    loads are nominal then.
     """
 
     def __init__(
@@ -256,23 +249,22 @@ class AdaptiveDirector:
     ) -> None:
         self._adaptation, self._tuner, self._note = adaptation, tuner, note
         self._batch, self._max_delay = batch, max_delay
-        # A search looks at as many rounds as were probed or, if more, retuned on.
+        # A search looks at as many rounds as `probe` or `retune` says, whichever is more.
         self._seen = SeenRounds(n, window=max(adaptation.probe or 1, adaptation.retune or 1))
         self._rounds_to_search = adaptation.probe or adaptation.retune
         self._searching = False
 
     def snapshot(self) -> DirectorState:
-        """Return what it remembers; a search that is under way is to be asked for again."""
+        """Return the state. A search that has not ended begins again after `restore`."""
         rounds = 0 if self._searching else self._rounds_to_search
         return DirectorState(rounds_to_search=rounds, rows=self._seen.snapshot())
 
     def restore(self, state: DirectorState) -> None:
-        """Remember what another one did."""
         self._rounds_to_search = state.rounds_to_search
         self._seen.restore(state.rows)
 
     def repeat(self) -> None:
-        """Take note that a choice on record is made again: the search for it is over."""
+        """Begin to count rounds to the next search, as after a choice that is on record."""
         self._rounds_to_search = self._adaptation.retune
 
     def on(self, event: Event) -> None:
@@ -319,7 +311,7 @@ class AdaptiveDirector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRow:
-    """One round that is over, for checkpoints; lists (n,) of its workers."""
+    """One round that is over, for checkpoints; the lists are by worker."""
 
     round: int
     seconds: list[float]
@@ -329,7 +321,7 @@ class SeenRow:
 
 
 class _Row:
-    """One round: when each worker's task left, and how long the answers took from then on."""
+    """One round: when each worker's task left, and how long its answer took."""
 
     def __init__(self, round: int, left_at: FloatArray, loads: FloatArray | None = None) -> None:
         self.round, self.left_at = round, left_at
@@ -339,7 +331,7 @@ class _Row:
         self.answered = np.zeros(len(left_at), dtype=np.bool_)
 
     def close(self, duration_s: float, jobs_per_round: int) -> None:
-        """Take note of how many jobs' batches there were, and what was left as each task left."""
+        """Record the time from each dispatch to the end of the round; scale loads to its jobs."""
         self.rests[:] = duration_s - (self.left_at - self.left_at.min())
         self.loads *= jobs_per_round
 
@@ -354,9 +346,9 @@ class _Row:
 
     @classmethod
     def restored(cls, seen: SeenRow) -> _Row:
-        """Return the row of which this is a snapshot.
+        """Return the row of a snapshot.
 
-        Its tasks left by another master's clock: an answer that still comes has no time here.
+        Its tasks left by another master's clock, so a late answer to them has no time here.
         """
         row = cls(seen.round, np.full(len(seen.seconds), np.nan))
         row.seconds[:], row.rests[:], row.loads[:] = seen.seconds, seen.rests, seen.loads
@@ -365,17 +357,17 @@ class _Row:
 
 
 class SeenRounds:
-    """Keeps the answers' times of the latest rounds, late ones included.
+    """The times of the answers of the latest rounds, including late answers.
 
-    A worker's time is from when its task first left to its answer, in whichever attempt. A
-    straggler that is cancelled may never answer: all that is known of its time is that it is longer
-    than what was left of the round, a *censored* time. As what it would have been counts the median
-    of the longer times that were seen in the window: the worker's own, or everyone's if it has
-    none, or the rest of the round if nobody has. So what the stragglers would have taken is what
-    stragglers did take wherever they were waited for. An uncoded round waits for everybody, and
-    hides nothing. A failed task is censored too, and a late answer to a round that was restored.
-    Every worker's load is what it was dispatched with, and times are brought to the window's
-    smallest load before they are compared (docs/mathematics.md, section 7).
+    A worker's time is from the first dispatch of its task to its answer, in any attempt. A
+    straggler that is cancelled may never answer. Its time is *censored*: it is only known to be
+    longer than the time from its dispatch to the end of the round. A censored time is replaced by
+    the median of the longer times in the window: of the worker itself, else of all workers. If no
+    time is longer, the rest of the round is taken. The time of a failed task is censored, too, as
+    is a late answer to a round that was restored.
+
+    Times are scaled to the window's smallest load before they are compared (docs/mathematics.md,
+    section 7).
     """
 
     def __init__(self, n: int, *, window: int) -> None:
@@ -384,7 +376,7 @@ class SeenRounds:
         self._rows: deque[_Row] = deque(maxlen=require_int("window", window, least=1))
 
     def on(self, event: Event) -> None:
-        """Take note of an event of the loop."""
+        """Record a dispatch or an answer."""
         match event:
             case Dispatched(attempt=0):
                 left_at = np.full(self._n, event.at)
@@ -398,7 +390,7 @@ class SeenRounds:
                         row.seconds[worker], row.answered[worker] = seconds, True
 
     def close(self, record: RoundRecord, *, jobs_per_round: int = 1) -> None:
-        """Take note of how a round ended, whose tasks were of so many models' batches."""
+        """Add the open round, whose loads count ``jobs_per_round`` batches, to the window."""
         if self._open is not None and self._open.round == record.round:
             self._open.close(record.duration_s, jobs_per_round)
             self._rows.append(self._open)
@@ -409,16 +401,20 @@ class SeenRounds:
         return [row.snapshot() for row in self._rows]
 
     def restore(self, rows: Iterable[SeenRow]) -> None:
-        """Keep these rounds, and no others."""
+        """Replace all rounds."""
         self._open = None
         self._rows.clear()
         self._rows.extend(_Row.restored(row) for row in rows)
 
     def profile(self, *, alpha: float) -> DelayProfile:
-        """Return the window's rounds at its smallest load, censored times filled in.
+        """Return the window's rounds at its smallest load, with censored times filled in.
 
-        ``alpha`` is in seconds per unit of load. ProfileError if there is no round, or if alpha
-        makes a time negative.
+        ``alpha`` is in seconds per unit of load.
+
+        Raises
+        ------
+        ProfileError
+            If there is no round, or alpha makes a time negative.
         """
         shape = (len(self._rows), self._n)
         loads = np.reshape([row.loads for row in self._rows], shape)
@@ -445,7 +441,7 @@ def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> 
 
 
 def _longer(seen: FloatArray, than: float) -> float:
-    """Return the median of the times ``seen``, in order, that are longer; 0 if there is none."""
+    """Return the median of the sorted times ``seen`` that are longer; 0 if no time is longer."""
     longer = seen[np.searchsorted(seen, than, side="right") :]
     if not longer.size:
         return 0.0

@@ -1,17 +1,17 @@
-"""Callbacks: what a user has called while a run goes on, and what they may stop.
+"""Callbacks: the user's functions that are called during a run, and may stop a model or the run.
 
-They are called on the master, in the thread that called `train`, and in the order of each model's
-steps: when a model has taken a step, before its next job begins. What they are told of a model, and
-when in that model's life, is the same whatever the workers do, so what they decide is as
-reproducible as they are. Between the steps of different models no order is promised.
+They are called on the master, in the thread that called `train`: after each step of a model, before
+the model's next job begins. A callback is told the same about a model at the same step, whatever
+the workers do, so its decisions are as reproducible as the callback is. The order between the steps
+of different models is not defined.
 
-A callback that raises ends the run, with a checkpoint from which it can be resumed: no step is left
-half done, so what it raised is kept until the loop is at rest. Steps that were taken after the
-checkpoint from which a run is resumed are taken again, and callbacks hear of them again.
+A callback that raises ends the run, with a checkpoint from which the run can be resumed. The error
+is kept until the loop is at rest, so that no step is left half done. Steps after the checkpoint are
+taken again by the resumed run, and the callbacks are called for them again.
 
-What a callback remembers is in checkpoints if it has torch's two methods, ``state_dict()`` and
-``load_state_dict(state)``. It is kept as models are, as JSON and tensors: nothing is pickled, so
-that reading a checkpoint runs nobody's code.
+The state of a callback is in checkpoints if it has torch's two methods, ``state_dict()`` and
+``load_state_dict(state)``. It is stored as JSON and tensors, not pickled, so that reading a
+checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from seqgc.training.results import TrainResult
 
 __all__ = [
-    "Aftermath",
+    "AfterStep",
     "Callback",
     "CallbackList",
     "CallbackState",
-    "News",
     "Saving",
+    "StepOutput",
     "Stop",
     "Validated",
     "stateful",
@@ -52,20 +52,20 @@ __all__ = [
 
 
 class Stop(Enum):
-    """What a callback returns to have something trained no further; its weights stay."""
+    """The value that a callback returns to stop training; the weights stay as they are."""
 
     MODEL = "model"
-    """The model that it was called for."""
+    """Stop the model that the callback was called for."""
     RUN = "run"
-    """All models."""
+    """Stop all models."""
 
 
 class Callback:
-    """What may be called of a callback; every method does nothing unless it is overridden.
+    """The methods of a callback; each does nothing unless it is overridden.
 
-    A callback need not be derived from it, and need not have all of the methods. One that has
-    ``state_dict()`` and ``load_state_dict(state)`` besides gets its state back when a run is
-    resumed: numbers, text, None and tensors, in lists, tuples and dicts.
+    A callback need not be derived from this class, and need not have all of the methods. If it also
+    has ``state_dict()`` and ``load_state_dict(state)``, it gets its state back when a run is
+    resumed. The state may have numbers, text, None and tensors, in lists, tuples and dicts.
 
     Examples
     --------
@@ -77,20 +77,20 @@ class Callback:
     def on_step(
         self, model: str, step: int, loss: float, metrics: Mapping[str, float]
     ) -> Stop | None:
-        """Hear that a model has taken its ``step``-th step, from 1, on a batch of this mean loss.
+        """Handle a step of a model; ``step`` counts from 1.
 
-        The loss is that before the step; ``metrics`` are the learning rate ``lr``, and where
-        gradients are clipped by their norm the ``gradient_norm`` that this one had.
+        ``loss`` is the mean loss on the batch, before the step. ``metrics`` has the learning rate
+        ``lr``, and ``gradient_norm`` if gradients are clipped by their norm.
         """
 
     def on_validation(self, model: str, step: int, metrics: Mapping[str, float]) -> Stop | None:
-        """Hear what a model's validation after ``step`` steps has come to: ``loss`` and all."""
+        """Handle the ``metrics`` of a validation after ``step`` steps: ``loss`` and others."""
 
     def on_checkpoint(self, path: Path) -> Stop | None:
-        """Hear that a checkpoint of the run is on the disk, whole, in that folder."""
+        """Handle a new checkpoint of the run, which is complete in the folder ``path``."""
 
     def on_end(self, result: TrainResult) -> None:
-        """Hear what the run came to, if nothing has failed it; all files are written."""
+        """Handle the result of a run that has not failed; all files are written."""
 
 
 _CALLS: Final[Mapping[str, tuple[object, ...]]] = {
@@ -111,20 +111,20 @@ class _Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackState:
-    """What a callback remembers, apart from tensors: for checkpoints."""
+    """State of a callback without its tensors, for checkpoints."""
 
     name: str
     state: str  # JSON of what `pack` returns
 
 
 class CallbackList:
-    """Calls all callbacks, in their order, and keeps what the first one raises.
+    """All callbacks of a run, in order; keeps the error that the first one raises.
 
     Raises
     ------
     ParameterError
-        If one has none of the methods, one that is called otherwise, or one of a similar name; or
-        a state that no checkpoint can hold.
+        If a callback has none of the methods, a method with other parameters or of a similar name,
+        or a state that no checkpoint can hold.
     """
 
     def __init__(self, callbacks: Sequence[object] = ()) -> None:
@@ -135,7 +135,7 @@ class CallbackList:
                 _check(callback)
             except ParameterError:
                 raise
-            except BaseException as error:  # of anybody's property
+            except BaseException as error:  # a property may raise anything
                 reraise_stop(error)
                 rule = "must have methods that can be looked at"
                 raise _fault(type(callback).__name__, rule, error) from error
@@ -148,8 +148,8 @@ class CallbackList:
             raise ParameterError("callbacks", rule, error.callback, error.fault) from error
 
     def call(self, method: str, *arguments: object) -> Stop | None:
-        """Return the furthest-reaching stop of all; whoever comes after a failure is not called."""
-        said: set[Stop] = set()
+        """Call a method of all callbacks, up to the first that fails; return the strongest stop."""
+        stops: set[Stop] = set()
         for callback in self._callbacks:
             if self._failure is not None:
                 break
@@ -165,17 +165,20 @@ class CallbackList:
                 self._failure.__cause__ = error
                 continue
             if isinstance(answer, Stop):
-                said.add(answer)
+                stops.add(answer)
             elif answer is not None:
                 fault = f"must return None, Stop.MODEL or Stop.RUN; got {answer!r:.120}"
                 self._failure = CallbackError(name, one_line(fault))
-        return next((stop for stop in (Stop.RUN, Stop.MODEL) if stop in said), None)
+        return next((stop for stop in (Stop.RUN, Stop.MODEL) if stop in stops), None)
 
     def snapshot(self, tensors: dict[str, torch.Tensor]) -> list[CallbackState]:
-        """Return the states of those that have one; their tensors go into ``tensors``.
+        """Return the states of the callbacks that have one; add their tensors to ``tensors``.
 
-        CallbackError if one raises, or has what cannot be kept, which is a failure like any other;
-        or if one has failed before: not all of them have heard of the step that it failed at.
+        Raises
+        ------
+        CallbackError
+            If a callback raises, or its state cannot be stored. Also if a callback has failed
+            before, because the callbacks after it have not been called for that step.
         """
         states = []
         for name, callback in stateful(self._callbacks).items():
@@ -191,40 +194,43 @@ class CallbackList:
         return states
 
     def restore(self, states: Sequence[CallbackState], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give callbacks back what they remembered; those that had no state begin anew.
+        """Give callbacks their states back; a callback without a state here stays as it is.
 
-        ParameterError if one raises.
+        Raises
+        ------
+        ParameterError
+            If a callback raises.
         """
-        there = stateful(self._callbacks)
+        by_name = stateful(self._callbacks)
         for each in states:
-            if each.name in there:
+            if each.name in by_name:
                 try:
-                    there[each.name].load_state_dict(unpack(json.loads(each.state), tensors))
+                    by_name[each.name].load_state_dict(unpack(json.loads(each.state), tensors))
                 except BaseException as error:
                     reraise_stop(error)
                     rule = "must take back the state of the run that is resumed"
                     raise _fault(f"{each.name}.load_state_dict", rule, error) from error
 
     def require_none_failed(self) -> None:
-        """Raise what a callback has raised, as a `CallbackError` that names it."""
+        """Raise the first error of a callback as a `CallbackError` that names the callback."""
         if self._failure is not None:
             raise self._failure
 
-    def mute(self) -> None:
-        """Call none of them any more."""
+    def disable(self) -> None:
+        """Call no callback any more."""
         self._callbacks = ()
 
 
 def stateful(callbacks: Sequence[object]) -> dict[str, _Stateful]:
-    """Return the callbacks that have a state, by their class, and by number from the second on."""
-    found, seen = dict[str, _Stateful](), Counter[str]()
+    """Return the callbacks that have a state, by name: ``Class``, ``Class 2`` and so on."""
+    by_name, counts = dict[str, _Stateful](), Counter[str]()
     for callback in callbacks:
         if all(callable(getattr(callback, method, None)) for method in _STATE):
             kind = type(callback).__name__
-            seen[kind] += 1
-            name = kind if seen[kind] == 1 else f"{kind} {seen[kind]}"
-            found[name] = cast("_Stateful", callback)
-    return found
+            counts[kind] += 1
+            name = kind if counts[kind] == 1 else f"{kind} {counts[kind]}"
+            by_name[name] = cast("_Stateful", callback)
+    return by_name
 
 
 def _fault(name: str, rule: str, error: BaseException) -> ParameterError:
@@ -261,21 +267,21 @@ def _check(callback: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
-    """A model has been validated."""
+    """The validation of a model after ``step`` steps."""
 
     model: str
-    step: int  # how many it had taken
+    step: int
     metrics: Mapping[str, float]
 
     @property
     def fields(self) -> dict[str, object]:
-        """What the event log has of it."""
+        """The entry of the event log."""
         return {"model": self.model, "step": self.step, "metrics": dict(self.metrics)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Saving:
-    """A model's weights are to be kept."""
+    """A model's weights after ``step`` steps, which are to be saved."""
 
     model: str
     step: int
@@ -288,7 +294,7 @@ class Saving:
         save_state(folder / self.model / f"step-{self.step}.safetensors", self.weights)
 
 
-News: TypeAlias = Validated | Saving
+StepOutput: TypeAlias = Validated | Saving
 
 
 class _Park(Protocol):
@@ -297,40 +303,41 @@ class _Park(Protocol):
     ) -> None: ...
 
 
-class Aftermath:
-    """Does what is due after each step; ``park`` leaves models, of all the ``names``, as they are.
+class AfterStep:
+    """The work after each step: saving weights, validation and callbacks.
 
-    It runs between two steps, so nothing in it may raise: what a metric raises parks its model,
-    what a callback raises is kept in ``callbacks``. What belongs on the disk waits in ``news``.
+    It raises nothing, because it runs between two steps: if a metric raises, its model is parked,
+    and if a callback raises, the error is kept in ``callbacks``. Outputs that belong in a file wait
+    in ``outputs``. ``names`` are all models, and ``park`` stops the training of some.
     """
 
     def __init__(self, callbacks: Sequence[object], *, names: Sequence[str], park: _Park) -> None:
         self.callbacks: Final = CallbackList(callbacks)
-        self.news: list[News] = []
+        self.outputs: list[StepOutput] = []
         self._names, self._park = names, park
 
-    def follow(self, learner: Learner, *, loss: float, about: Mapping[str, float]) -> None:
-        """Do what is due now that a model has taken a step, of which ``about`` tells."""
+    def run(self, learner: Learner, *, loss: float, metrics: Mapping[str, float]) -> None:
+        """Do the work after a step with this ``loss`` and these ``metrics``."""
         name, step, every = learner.model.name, learner.steps, learner.model.save_every_n_steps
         if every is not None and step % every == 0:
-            self.news.append(Saving(model=name, step=step, weights=learner.weights()))
-        self.obey(self.callbacks.call("on_step", name, step, loss, about), name)
+            self.outputs.append(Saving(model=name, step=step, weights=learner.weights()))
+        self.apply_stop(self.callbacks.call("on_step", name, step, loss, metrics), name)
         if (validator := learner.validator) is None or not validator.is_due(step):
             return
         try:
-            metrics = learner.validate()
-        except BaseException as error:  # of one's own metric
+            validated = learner.validate()
+        except BaseException as error:  # from the user's own metric
             reraise_stop(error)
             why = f"its validation raised {fault_of(error.__cause__ or error)}"
             self._park([name], kind="raised", why=why)
             return
-        self.news.append(Validated(model=name, step=step, metrics=metrics))
-        self.obey(self.callbacks.call("on_validation", name, step, metrics), name)
+        self.outputs.append(Validated(model=name, step=step, metrics=validated))
+        self.apply_stop(self.callbacks.call("on_validation", name, step, validated), name)
         if why := validator.verdict:
             self._park([name], why=why)
 
-    def obey(self, stop: Stop | None, model: str = "") -> None:
-        """Stop what a callback has stopped; a run is stopped if there is no ``model`` to stop."""
+    def apply_stop(self, stop: Stop | None, model: str = "") -> None:
+        """Park ``model``, or all models if the run is stopped or there is no ``model``."""
         if stop is Stop.MODEL and model:
             self._park([model], why="a callback stopped it")
         elif stop is not None:

@@ -1,4 +1,4 @@
-"""Checkpoints of a run while it is trained, and where to continue from."""
+"""Checkpoints of a run: their content, and a `Checkpointer` that writes them in the background."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMPYS = "MT19937"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomState:
-    """The states of the global generators; seqgc draws from none, a user's module may."""
+    """States of the global random generators, from which a user's module may draw."""
 
     torch: bytes
     numpy: tuple[str, list[int], int, int, float]
@@ -36,11 +36,11 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """Return the states; `ParameterError` if numpy's generator is another than its own."""
+        """Return the states; raise `ParameterError` if numpy has another generator than its own."""
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
         state = cast("dict[str, object]", legacy)
         if state["bit_generator"] != _NUMPYS:
-            rule = f"must be {_NUMPYS}, numpy's own, which checkpoints can hold"
+            rule = f"must be {_NUMPYS}, the only generator of numpy that a checkpoint can hold"
             remedy = "leave out np.random.set_bit_generator; draw from a generator of your own"
             raise ParameterError("numpy.random", rule, state["bit_generator"], remedy)
         mt = cast("dict[str, object]", state["state"])
@@ -58,7 +58,7 @@ class RandomState:
         )
 
     def restore(self) -> None:
-        """Have the generators go on from here."""
+        """Set the global generators to these states."""
         torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
         name, key, position, has_gauss, cached = self.numpy
         legacy = (name, np.array(key, dtype=np.uint32), position, has_gauss, cached)
@@ -69,29 +69,29 @@ class RandomState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """What a checkpoint knows of a run, apart from tensors."""
+    """State of a run without its tensors, for checkpoints."""
 
-    jobs: int  # of the whole run, as far as is known
+    jobs: int  # of the whole run, as known so far
     begun: int  # jobs, by the loop
     held: list[PackedJob]
     workload: WorkloadState
     counts: RunCounts
     seconds: float  # of the loop so far
-    metrics: Written  # of metrics.csv, as far as a power cut leaves it
-    director: DirectorState | None  # in a run that looks for better settings
+    metrics: Written  # the part of metrics.csv that is safe on the disk
+    director: DirectorState | None  # None if the run does not search for better settings
     random: RandomState
-    unwritten: list[JobMetrics]  # that are not in it: the disk was full, or failed
+    unwritten: list[JobMetrics]  # not in metrics.csv: the disk was full, or failed
     slowdown: SlowdownState
-    policy: str = ""  # of a defence's own: JSON
+    policy: str = ""  # state of a defence's own policy: JSON
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]
 
 
 class Checkpointer:
-    """Takes a snapshot now and then, and has it written while the workers compute.
+    """A writer of checkpoints in a thread, so that they are written while the workers compute.
 
-    ``warn`` is called with one line if a checkpoint cannot be taken or written. The checkpoints
+    If a checkpoint cannot be taken or written, ``warn`` is called with one line. The checkpoints
     before it stay.
     """
 
@@ -106,27 +106,27 @@ class Checkpointer:
         self._due_at = -1.0
         self._writing: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
-        self.latest: int | None = None  # rounds; of the last that is on the disk
-        self.failure = ""  # of the last that could not be taken or written
+        self.latest: int | None = None  # rounds of the last checkpoint on the disk
+        self.failure = ""  # why the last failed checkpoint could not be taken or written
 
     @property
     def due(self) -> bool:
-        """Whether it is time for one; the first is due at once."""
+        """True if it is time for the next checkpoint; the first is due at once."""
         return self._idle and time.monotonic() >= self._due_at
 
     @property
     def _idle(self) -> bool:
         return self._writing is None or self._writing.done()
 
-    def look(self) -> None:
-        """Say what has failed by now."""
-        if self._writing is not None and self._idle:
+    def report_failure(self) -> None:
+        """Warn if the last checkpoint has failed to be written; do not wait for it."""
+        if self._idle:
             self.settle()
 
     def begin(self, take: Callable[[], RunSnapshot]) -> None:
-        """Take one now, and have it written beside whatever goes on.
+        """Take a checkpoint now and write it in the background.
 
-        If the store cannot be read, where weights in flight are, the next is taken in its turn.
+        If the store of the weights in flight cannot be read, this checkpoint is skipped.
         """
         self.settle()
         self._due_at = time.monotonic() + self._every_s
@@ -136,12 +136,12 @@ class Checkpointer:
             self._fail(f"a checkpoint could not be taken: {error}")
 
     def end(self, take: Callable[[], RunSnapshot]) -> None:
-        """Take the last checkpoint, and wait until it is written."""
+        """Take a checkpoint and wait until it is written."""
         self.begin(take)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until what is being written is on the disk, or has failed; say what has failed."""
+        """Wait until the checkpoint in progress is on the disk or has failed; warn if it failed."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             try:
@@ -151,7 +151,7 @@ class Checkpointer:
                 self._fail(f"a checkpoint could not be written to {self._folder.root}: {what}")
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written; nothing more is written."""
+        """Wait for the checkpoint in progress and end the thread."""
         self.settle()
         self._thread.shutdown()
 

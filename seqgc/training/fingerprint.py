@@ -1,8 +1,8 @@
-"""What a run was begun with, in words and digests: a resumed run must have the same.
+"""The fingerprint of a run: everything that a resumed run must have in common with its beginning.
 
-Whatever a plan, a model or the configuration has is in it, since their fields are walked: one that
-is added later cannot be forgotten. What is looked at of code and data is said in
-`seqgc.models.provenance`.
+It is a dictionary of texts and digests by name. It covers all fields of the plan, the models and
+the configuration, also fields that are added later. `seqgc.models.provenance` says what is compared
+of code and data.
 """
 
 from __future__ import annotations
@@ -39,21 +39,19 @@ _MEASURED = "validation", "test_dataset", "dataset", "loss", "autocast"
 def fingerprint(
     planned: PlannedRun, *, config: str, callbacks: Sequence[object] = ()
 ) -> dict[str, str]:
-    """Return what a run depends on, by a name that a reader knows.
+    """Return what a run depends on, by names that are shown to the user.
 
-    ``config`` is the text of its ``config.toml``. Of ``callbacks`` those count that have a state.
+    ``config`` is the text of its ``config.toml``. Callbacks count if they have a state.
     """
     plan, setting = planned.plan, planned.setting
-    seen = _of_config(config)
-    seen |= versions() | {"numpy": np.__version__}
-    parts = (plan, setting, setting.rule)
-    seen |= {
+    texts = _of_config(config) | versions() | {"numpy": np.__version__}
+    texts |= {
         f.name: describe(getattr(part, f.name))
-        for part in parts
+        for part in (plan, setting, setting.rule)
         for f in fields(part)
-        if f.name not in {"models", "rule"}  # which are walked themselves
+        if f.name not in {"models", "rule"}  # their fields are added one by one
     }
-    seen |= {
+    texts |= {
         "workers": str(setting.scheme.n),
         "models": ", ".join(model.name for model in plan.models),
         "callbacks with a state": ", ".join(stateful(callbacks)),
@@ -63,45 +61,39 @@ def fingerprint(
         if each is not None and id(each) not in data:
             data[id(each)] = describe(each)
     for model in plan.models:
-        seen |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
-    return seen
+        texts |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
+    return texts
 
 
 def completed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return a fingerprint with what an earlier version of seqgc did not write, as far as known.
+    """Return the fingerprint ``before``, completed with fields that old versions did not write.
 
-    What validations measure is as it was if all that it depends on is.
+    The measure of a validation is the present one if all that it depends on is unchanged.
     """
-    found = dict(before)
+    complete = dict(before)
     for name, text in now.items():
         model, _, field = name.rpartition(": ")
         parts = [f"{model}: {each}" for each in _MEASURED]
         if field == "measure" and all(before.get(each) == now[each] for each in parts):
-            found.setdefault(name, text)
-    return found
+            complete.setdefault(name, text)
+    return complete
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what is not as it was, each in words."""
+    """Return a text for each difference."""
     return differences(before, now, words=("was", "is"))
 
 
 def require_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Refuse to go on with something else than was begun.
-
-    Raises
-    ------
-    ParameterError
-        Naming all that differs, then and now.
-    """
-    if found := changes(before, now):
-        rule = "must be resumed with what it was begun with; changed since: " + "; ".join(found)
-        remedy = "undo that, or see if --accept-changes can go on with it"
-        raise ParameterError("run", rule, f"{len(found)} changes", remedy)
+    """Raise `ParameterError` with all differences if a run is not resumed as it began."""
+    if texts := changes(before, now):
+        rule = "must be resumed with what it was begun with; changed since: " + "; ".join(texts)
+        remedy = "undo the changes, or try --accept-changes"
+        raise ParameterError("run", rule, f"{len(texts)} changes", remedy)
 
 
 def _of_config(text: str) -> dict[str, str]:
-    """Return the values of a TOML text by their paths; a digest of what is none."""
+    """Return the values of a TOML text by their paths, or a digest if it is not TOML."""
     try:
         return dict(_flat(parse_toml(text.encode())))
     except ValueError:
@@ -121,8 +113,8 @@ def _flat(values: Mapping[str, object], path: str = "") -> Iterable[tuple[str, s
 
 def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
     values = {f.name: getattr(model, f.name) for f in fields(model)}
-    seen = {name: data.get(id(value)) or describe(value) for name, value in values.items()}
-    return seen | {
+    texts = {name: data.get(id(value)) or describe(value) for name, value in values.items()}
+    return texts | {
         "initial weights": digest_tensors(model.module.state_dict().values()),
         **_settings(model),
         **_measure(model, data),
@@ -131,7 +123,7 @@ def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
 
 
 def _measure(model: Model, data: Mapping[int, str]) -> dict[str, str]:
-    """Return what its validations go by: of two that differ the values cannot be compared."""
+    """Return what a model's validations depend on; if it changes, values cannot be compared."""
     if (rules := model.validation) is None:
         return {}
     points = rules.points(model)
@@ -141,28 +133,28 @@ def _measure(model: Model, data: Mapping[int, str]) -> dict[str, str]:
 
 
 def _settings(model: Model) -> dict[str, str]:
-    """Return what its factories make of all that they know, which may be hidden in a closure."""
-    seen = {}
+    """Return the settings that the factories make, since a closure may hide their arguments."""
+    texts = {}
     try:
         named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
-        made = cast("Optimizer", call_optimizer_factory(model.optimizer, named))
-        seen["optimizer's settings"] = _with_code(made, _of_groups(made))
+        optimizer = cast("Optimizer", call_optimizer_factory(model.optimizer, named))
+        texts["optimizer's settings"] = _with_code(optimizer, _of_groups(optimizer))
         if model.scheduler is not None:
-            scheduler = model.scheduler(made)
-            seen["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
-    except BaseException as error:  # anybody's code; who makes the workload refuses it
+            scheduler = model.scheduler(optimizer)
+            texts["scheduler's settings"] = _with_code(scheduler, scheduler.state_dict())
+    except BaseException as error:  # from the user's code; the workload will refuse the model
         reraise_stop(error)
-        seen["settings"] = type(error).__name__
-    return seen
+        texts["settings"] = type(error).__name__
+    return texts
 
 
 def _of_groups(optimizer: Optimizer) -> object:
-    """Return an optimizer's settings, and those of its groups where they have others."""
-    known, groups = {name: plain_text(each) for name, each in optimizer.defaults.items()}, []
+    """Return an optimizer's settings, with the settings of groups that differ from them."""
+    defaults, groups = {name: plain_text(each) for name, each in optimizer.defaults.items()}, []
     for group in optimizer.param_groups:
         own = {name: plain_text(each) for name, each in group.items() if name != "params"}
-        others = {name: text for name, text in own.items() if text != known.get(name)}
-        groups.append((len(group["params"]), sorted(others.items())))
+        different = {name: text for name, text in own.items() if text != defaults.get(name)}
+        groups.append((len(group["params"]), sorted(different.items())))
     settings = sorted(optimizer.defaults.items())
     return (settings, groups) if len(groups) > 1 or groups[0][1] else settings
 

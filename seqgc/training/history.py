@@ -1,4 +1,7 @@
-"""What a run's journal says: whose answers closed its rounds, what followed, and who had lied."""
+"""The journal of a run as training reads and writes it: closed rounds, switches, expelled workers.
+
+`read_history` reads the journal, and a `Recorder` writes it while the run continues.
+"""
 
 from __future__ import annotations
 
@@ -26,50 +29,51 @@ __all__ = ["History", "Recorder", "read_history"]
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The part of a run that was over when its journal was read."""
+    """The content of a run's journal."""
 
-    answers: Answers = field(default_factory=Answers)  # who responded, by round
+    answers: Answers = field(default_factory=Answers)  # the workers that responded, by round
     choices: dict[int, Choice] = field(default_factory=dict)
-    """What to switch to was decided when these rounds had closed."""
+    """Decisions to switch, by the round after which they were made."""
     expelled: set[int] = field(default_factory=set)
     """Workers that an audit has excluded."""
-    fingerprint: dict[str, str] = field(default_factory=dict)  # of what is trained, and with what
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """The current fingerprint (`seqgc.training.fingerprint`)."""
     fingerprints: dict[int, dict[str, str]] = field(default_factory=dict)
-    """What it has been, by the first master to whom it was that."""
-    name: str = ""  # of the run's folder when it began, by which rounding is seeded
+    """Each fingerprint that the run has had, by the first master that had it."""
+    name: str = ""  # of the run's folder when it began; seeds rounding
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What observers that last had to remember, by their names."""
+    """Memories of lasting observers, by the observers' names."""
     first_rounds: dict[int, int] = field(default_factory=dict)
-    """The first round that each master has closed, and was not closed like that before."""
+    """By master: the first round that it closed, and did not only repeat."""
     pin: dict[str, str] = field(default_factory=dict)  # of its latest crew (see `Crew`)
     num_workers: int = 0
     lines: int = 0  # of the journal
     torn_bytes: int = 0
 
     def knows(self, rounds: int, master: int) -> bool:
-        """Say whether so many rounds are here as a master has closed them, or found them."""
+        """Check that the first ``rounds`` rounds are as they were for ``master``."""
         later = [first for by, first in self.first_rounds.items() if by > master]
         return rounds <= min([len(self.answers), *later])
 
-    def keep_limits(self, rule: ClosingRule) -> None:
-        """Have all that was switched to wait as long, and ask as often, as ``rule`` says by now."""
+    def apply_limits(self, rule: ClosingRule) -> None:
+        """Give all recorded settings the time limit and the number of attempts of ``rule``."""
 
-        def kept(setting: Setting) -> Setting:
+        def limited(setting: Setting) -> Setting:
             timeout_s, attempts = rule.timeout_s, rule.max_attempts
             own = replace(setting.rule, timeout_s=timeout_s, max_attempts=attempts)
             return replace(setting, rule=own)
 
         for round, choice in self.choices.items():
-            current, found = kept(choice.current), kept(choice.found)
+            current, found = limited(choice.current), limited(choice.found)
             self.choices[round] = replace(choice, current=current, found=found)
 
     def fingerprint_of(self, master: int) -> dict[str, str]:
-        """Return what was trained, and with what, when so many masters had been at work on it."""
-        known = [by for by in self.fingerprints if by <= master]
-        return self.fingerprints[max(known)] if known else self.fingerprint
+        """Return the fingerprint that the run had under ``master``."""
+        masters = [by for by in self.fingerprints if by <= master]
+        return self.fingerprints[max(masters)] if masters else self.fingerprint
 
     def take(self, entry: Entry) -> None:
-        """Take note of the journal's next line."""
+        """Add the next line of the journal."""
         self.lines += 1
         fields = entry.fields
         if "memories" in fields:
@@ -89,7 +93,7 @@ class History:
                 responded[closed.stragglers] = False
                 if closed.round > len(self.answers):
                     raise StoreError(f"round {closed.round} follows {len(self.answers)} rounds")
-                # A round that was closed otherwise the second time: what followed it did not.
+                # If a round closed differently the second time, the rounds after it are void.
                 self.answers.forget_from(closed.round)
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
                 self.answers.append(responded, closed.late, closed.jobs)
@@ -106,7 +110,7 @@ class History:
 class _Begin:
     workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     fingerprint: dict[str, str]
-    name: str = ""  # earlier versions did not say
+    name: str = ""  # missing in journals of earlier versions
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -117,7 +121,7 @@ class _Round:
     round: _Number
     stragglers: list[_Number]
     late: list[tuple[_Number, _Number]] = field(default_factory=list)  # rounds and workers
-    jobs: list[_Number] | None = None  # that it finished; earlier versions did not say
+    jobs: list[_Number] | None = None  # finished jobs; missing in journals of earlier versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +131,12 @@ class _Expulsion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """A `Setting` as JSON says it."""
+    """A `Setting` as JSON."""
 
     scheme: str
     mu: float
     wait_out: WaitOut
-    timeout_s: float | None  # None: without end
+    timeout_s: float | None  # None: no limit
     max_attempts: int
     jobs_per_round: int
 
@@ -181,10 +185,10 @@ class _Decision:
 
 
 def read_history(path: Path) -> History:
-    """Return what a journal says, and cut off a torn last line; one that is absent says nothing.
+    """Read a journal, and cut off a torn last line. An absent journal has an empty history.
 
-    A run that was ended before the first line was written has no workers. Its name is the folder's
-    own, unless the journal says what that was.
+    The history of a run that ended before its first line has no workers. The run's name is that of
+    the folder, unless the journal has an earlier name.
 
     Raises
     ------
@@ -207,11 +211,11 @@ def read_history(path: Path) -> History:
 
 
 class Recorder:
-    """Keeps a run's history, on the disk first; an observer of the run.
+    """An observer that writes the run's history to the journal, and then updates `history`.
 
-    What is closed again as it was is not written again. Every line says what those of the
-    ``observers`` that last have to remember, and there is one before any tasks leave of which they
-    have something new to remember: what a master has spent, the next one knows.
+    A round that closes again as it did before is not written again. Every line has the memories of
+    the lasting ``observers``. A line is written before tasks leave if a memory has changed, so that
+    the next master knows what this one has spent.
     """
 
     def __init__(
@@ -228,53 +232,53 @@ class Recorder:
         for each in observers:
             if isinstance(each, LastingObserver):
                 name = type(each).__name__
-                same = sum(known.partition(" ")[0] == name for known in self._lasting)
+                same = sum(other.partition(" ")[0] == name for other in self._lasting)
                 self._lasting[f"{name} {same + 1}" if same else name] = each
 
     @property
     def master(self) -> int:
-        """Number of the master that writes."""
+        """The number of the master that writes."""
         return self._journal.master
 
     def write(self, kind: str, **fields: object) -> None:
-        """Write a line, unless another master has taken the run over; raises `StoreError`."""
+        """Write a line; raise `StoreError` if another master has taken over the run."""
         self.lease.check()
         if self._lasting:
             self.history.memories = fields["memories"] = self._memories()
         self._journal.append(kind, **fields)
         self.lease.check()  # the disk may have taken long
 
-    def recall(self) -> list[str]:
-        """Let the observers that last go on; return what is worth a warning."""
-        known, warnings = self.history.memories, []
+    def restore_observers(self) -> list[str]:
+        """Give the lasting observers their memories back; return warnings."""
+        memories, warnings = self.history.memories, []
         for name, observer in self._lasting.items():
-            if name in known:
-                observer.recall(known[name])
+            if name in memories:
+                observer.recall(memories[name])
             elif self.history.num_workers:
-                warnings.append(f"{name}: what the masters before had to remember is not known")
+                warnings.append(f"{name}: the journal has no memory of it from earlier masters")
         return warnings
 
     @property
     def open_usd(self) -> float:
-        """What the tasks under way may still cost, US dollars."""
+        """The cost that the tasks under way may still have, in US dollars."""
         return sum(memory.get("open_usd", 0.0) for memory in self._memories().values())
 
     def _memories(self) -> dict[str, dict[str, float]]:
         return {name: dict(observer.memory) for name, observer in self._lasting.items()}
 
     def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
-        """Write what is trained, and with what: the first line, or one once `go_on` is called.
+        """Write the first line of a new run, and leave that of a resumed run to `write_begin`.
 
-        What there is to remember is on record at once.
+        Memories are written at once.
         """
         self._begins = fingerprint, workers
         if self.history.num_workers:
-            self._remember()
+            self._write_memories()
         else:
-            self.go_on()
+            self.write_begin()
 
-    def go_on(self) -> None:
-        """Write what `begin` has left for when the state that the run goes on from is restored."""
+    def write_begin(self) -> None:
+        """Write the fingerprint, once the state to continue from has been restored."""
         if self._begins is not None:
             (fingerprint, workers), self._begins = self._begins, None
             about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
@@ -282,16 +286,13 @@ class Recorder:
             self.history.fingerprint, self.history.num_workers = fingerprint, workers
 
     def pin(self, pin: Mapping[str, str]) -> list[str]:
-        """Record to which published version of their code workers are held, if it is another one.
-
-        Returns what is worth a warning.
-        """
+        """Record the published version of the workers' code if it has changed; return warnings."""
         before = self.history.pin
         if pin != before:
             self.write("pin", **pin)
             self.history.pin = dict(pin)
-        found = differences(before, pin, words=("was", "is")) if before else []
-        return [f"the functions have changed: {each}" for each in found]
+        changes = differences(before, pin, words=("was", "is")) if before else []
+        return [f"the functions have changed: {each}" for each in changes]
 
     def __call__(self, seen: Seen) -> None:
         match seen:
@@ -303,17 +304,17 @@ class Recorder:
                 self.write("expel", worker=worker)
                 self.history.expelled.add(worker)
 
-    def rest(self) -> None:
-        """Write what there is to remember once nothing runs any more, as far as it is new."""
+    def write_last_memories(self) -> None:
+        """Write the memories after the last task has ended, if they have changed."""
         with suppress(StoreError):  # another master has the run, or the disk is full
-            self._remember()
+            self._write_memories()
 
-    def _remember(self) -> None:
+    def _write_memories(self) -> None:
         if self._memories() != self.history.memories:
             self.write("rest")
 
     def decide(self, round: int, choice: Choice) -> None:
-        """Record what is switched to once a round has closed; before that is on record itself."""
+        """Record a decision to switch after ``round``, before the round itself is recorded."""
         body = _Decision(
             round=round,
             current=_Setting.of(choice.current),
@@ -326,10 +327,10 @@ class Recorder:
         self.write("decide", **msgspec.to_builtins(body))
         self.history.choices[round] = choice
 
-    def overrules(self, record: RoundRecord) -> bool:
-        """Say whether a round closes now, and otherwise than it is on record."""
+    def contradicts(self, record: RoundRecord) -> bool:
+        """Check whether a round closes on other answers than the journal has for it."""
         answers, round = self.history.answers, record.round
-        # Whoever gave the pieces of a job that was dealt, its gradient has the same bits.
+        # The gradient of a dealt job has the same bits, whichever workers sent its pieces.
         if record.reason == "dealt" or round >= len(answers):
             return False
         same = np.array_equal(answers[round], record.responded)
@@ -338,11 +339,11 @@ class Recorder:
     def _close(self, close: Close) -> None:
         answers, choices, record = self.history.answers, self.history.choices, close.record
         round, responded = record.round, record.responded
-        if round < len(answers) and not self.overrules(record):
+        if round < len(answers) and not self.contradicts(record):
             return
-        took = {"late": [list(each) for each in record.late]} if record.late else {}
+        late = {"late": [list(each) for each in record.late]} if record.late else {}
         stragglers = np.flatnonzero(~responded).tolist()
-        self.write("round", round=round, stragglers=stragglers, jobs=close.jobs, **took)
+        self.write("round", round=round, stragglers=stragglers, jobs=close.jobs, **late)
         answers.forget_from(round)
         for later in [r for r in choices if r > round]:
             del choices[later]

@@ -1,4 +1,17 @@
-"""Jobs of a run: the turns of models, the points of each batch, and each job's share."""
+"""Jobs of a run: the turns of bundles (`Turns`), the batches (`DataQueue`), the plan of both.
+
+Theory of operation
+-------------------
+Models are trained in bundles, and each job is a turn of one bundle. The bundles stand in a queue.
+The bundle at its head takes the next job, if its last job is decoded or sure to be decoded in time;
+otherwise the turn is idle, so that no job ever waits. A bundle leaves the queue after its last
+step, or when all its models are parked. If gradients are late (fewer bundles than the scheme's
+delay + 1), turns are fixed: a bundle that has left keeps its idle turns.
+
+A model's data points form an endless sequence of *places*: one permutation of the data set per
+epoch. A batch takes the next places. Points that a job was decoded without (`Decoding.lost`) are
+drawn again when the epoch ends, mixed with the new points of a batch.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a job is: a step of a bundle, from 0; None if the turn is idle."""
+    """The turn of a bundle; ``step`` counts from 0 and is None if the turn is idle."""
 
     bundle: int
     step: int | None
@@ -40,7 +53,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsState:
-    """For checkpoints: what `Turns` know, by bundle or by job."""
+    """State of `Turns`, for checkpoints; the lists are by bundle, ``kept`` is by job."""
 
     queue: list[int]
     begun: list[int]
@@ -52,9 +65,9 @@ class TurnsState:
 
 
 class Turns:
-    """The turns of so many bundles, each of so many ``steps`` (None: without end).
+    """The turns of ``bundles`` bundles, each with ``steps`` steps (None: no end).
 
-    Where bundles keep their turns, these are ``fixed``.
+    If ``fixed``, a bundle that has left keeps its turns, which are idle.
 
     Examples
     --------
@@ -69,12 +82,12 @@ class Turns:
     def __init__(self, bundles: int, *, steps: int | None, fixed: bool = False) -> None:
         self._steps, self._fixed = steps, fixed
         self._queue = list(range(bundles))
-        self._begun, self._latest = [0] * bundles, [-1] * bundles  # steps; the last one's job
+        self._begun, self._latest = [0] * bundles, [-1] * bundles  # steps; job of the last step
         self._left: set[int] = set()
-        self._stopped: dict[int, int] = {}  # where work is dealt: bundles, by the results of a job
+        self._stopped: dict[int, int] = {}  # if work is dealt: bundle -> job that stopped it
         self._kept: dict[int, Turn] = {}
         self.num_jobs: int | None = None
-        """How many jobs there are, once there are no more."""
+        """The number of jobs, once all bundles have left."""
 
     def __getitem__(self, job: int) -> Turn:
         return self._kept[job]
@@ -84,32 +97,31 @@ class Turns:
 
     @property
     def awaited(self) -> int:
-        """The last job of whoever is next; -1 if nobody's matters."""
+        """The job that the next turn waits for; -1 if it waits for none."""
         return -1 if self._fixed or not self._queue else self._latest[self._queue[0]]
 
     def leave(self, bundle: int) -> None:
-        """Let a bundle take no more steps; harmless if it has left."""
+        """End the steps of a bundle. May be called again."""
         self._left.add(bundle)
         if not self._fixed and bundle in self._queue:
             self._queue.remove(bundle)
 
     def latest(self, bundle: int) -> int:
-        """Return a bundle's last job that has begun; -1 if none has."""
+        """Return the job of a bundle's last step; -1 if it has begun no step."""
         return self._latest[bundle]
 
     def stop(self, bundle: int, *, by: int) -> None:
-        """Let a bundle leave once the results of a job count; harmless if it has been stopped."""
+        """Stop a bundle because of the results of job ``by``; the first call counts."""
         self._stopped.setdefault(bundle, by)
 
     def stopped(self, last: int) -> list[int]:
-        """Return the bundles that the results of the jobs up to the ``last`` have stopped."""
+        """Return the bundles that are stopped by the results of the jobs up to ``last``."""
         return [bundle for bundle, by in self._stopped.items() if by <= last]
 
     def take(self, job: int, *, may_follow: Callable[[int], bool]) -> Turn:
-        """Decide what ``job`` is, the next one.
+        """Decide the turn of ``job``, the next job.
 
-        ``may_follow`` says of a bundle's last job whether another may begin after it. Whichever
-        bundle has an idle turn, nothing becomes of it.
+        ``may_follow`` is given the bundle's last job, and returns whether another may begin now.
         """
         turn = Turn(bundle=self._queue[0] if self._queue else 0, step=None)
         last = self._latest[turn.bundle]
@@ -134,7 +146,6 @@ class Turns:
         self._kept = {job: turn for job, turn in self._kept.items() if job in needed}
 
     def snapshot(self) -> TurnsState:
-        """Return all that is known."""
         return TurnsState(
             queue=list(self._queue),
             begun=list(self._begun),
@@ -146,9 +157,12 @@ class Turns:
         )
 
     def restore(self, state: TurnsState) -> None:
-        """Know what was known then; `ValueError` if these are other bundles' turns.
+        """Restore a snapshot, perhaps with fewer steps than it was taken with.
 
-        There may be fewer steps than there were.
+        Raises
+        ------
+        ValueError
+            If the number of bundles differs.
         """
         if len(state.begun) != len(self._begun):
             raise ValueError(f"turns of {len(state.begun)} bundles, not {len(self._begun)}")
@@ -161,21 +175,21 @@ class Turns:
                 self.leave(bundle)
 
 
-_MOST_BYTES: Final = 256 << 20  # of orders of data points that are kept,
-_FEWEST_KEPT: Final = 16  # unless they are fewer than so many,
-_EPOCHS_KEPT: Final = 3  # and of one model no more than so many: no run goes back further
-_MIXING: Final = 1  # tells the random numbers of a batch from those of an epoch
+_MOST_BYTES: Final = 256 << 20  # of cached permutations
+_FEWEST_KEPT: Final = 16  # permutations that are cached, however large they are
+_EPOCHS_KEPT: Final = 3  # permutations of one model, as no run returns further
+_MIXING: Final = 1  # makes the random numbers of a batch differ from those of an epoch
 
 
 class DataQueue:
-    """The batches of one model, of a data set of ``size`` points; see this module's head.
+    """The batches of one model, from a data set of ``size`` points; see this module's head.
 
-    A batch is an array of indices (batch_size,). With ``by_epoch`` they go on from epoch to epoch,
-    as `seqgc.training.AugmentedDataset` wants them: item i of epoch e is ``e * size + i``.
+    A batch is an array of indices (batch_size,). With ``by_epoch``, item i of epoch e has the index
+    ``e * size + i``, as `seqgc.training.AugmentedDataset` requires.
 
     Examples
     --------
-    Of two batches of two points the first point each is lost, and comes again:
+    Of each of two batches of two points, the first point is lost and comes again:
 
     >>> queue = DataQueue(4, batch_size=2, seed=0)
     >>> lost = []
@@ -195,7 +209,7 @@ class DataQueue:
         self._repeated = 0  # points that have come again
 
     def batch(self, step: int) -> IntArray:
-        """Return the data points of a step, all steps before it being settled; read-only."""
+        """Return the data points of a step, read-only; all steps before it must be settled."""
         places = self._places(step)
         if len(self._next(step)[1]):
             points = self._items(places)
@@ -207,7 +221,7 @@ class DataQueue:
         return points
 
     def settle(self, step: int, *, lost: IntArray) -> None:
-        """Go on to the next step: all of this one but these positions of its batch were used."""
+        """End a step, whose batch was used except for the positions ``lost``."""
         if not len(lost) and not len(self._again):
             return
         again = self._next(step)[1]
@@ -216,24 +230,23 @@ class DataQueue:
         self._repeated += len(again)
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """Return all that there is to know; nothing as long as nothing has been lost."""
+        """Return the state; an empty dictionary if no point has been lost."""
         if not self._repeated and not len(self._again):
             return {}
         repeated = torch.tensor(self._repeated, dtype=torch.int64)
         return {"again": torch.from_numpy(self._again.astype(np.int64)), "repeated": repeated}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Be as the queue of which this is a snapshot."""
         self._again, self._repeated = np.zeros(0, dtype=np.intp), 0
         if state:
             self._again = state["again"].numpy().astype(np.intp)
             self._repeated = int(state["repeated"])
 
     def _next(self, step: int) -> tuple[int, IntArray]:
-        """Return the first place that a step draws afresh, and which places it draws again."""
+        """Return the first new place of a step, and the lost places that it draws again."""
         first = step * self._batch_size - self._repeated
-        left = -first % self._size  # of the epoch
-        return first, self._again[: max(0, self._batch_size - left)]
+        rest_of_epoch = -first % self._size
+        return first, self._again[: max(0, self._batch_size - rest_of_epoch)]
 
     def _places(self, step: int) -> IntArray:
         first, again = self._next(step)
@@ -256,10 +269,10 @@ def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -
     """Return the data points of one training step, (batch_size,), read-only.
 
     The points are positions ``step * batch_size`` up to ``(step + 1) * batch_size`` of the endless
-    concatenation of one permutation of the dataset per epoch, epoch ``e`` drawn by
-    ``numpy.random.default_rng([seed, e])``: every point comes once an epoch, and a step can be
-    computed without the steps before it, unless these have lost points (`Decoding.lost`), which
-    come again.
+    concatenation of one permutation of the dataset per epoch. The permutation of epoch ``e`` is
+    drawn by ``numpy.random.default_rng([seed, e])``. So every point comes once an epoch, and a step
+    can be computed without the steps before it. In a run, points that earlier steps have lost
+    (`Decoding.lost`) come again, and shift the batches after them.
 
     Raises
     ------
@@ -291,10 +304,9 @@ def _stretch(size: int, seed: int, start: int, stop: int) -> IntArray:
 
 
 class _Permutations:
-    """The orders of epochs that were asked for last: all that fit, and a few however long they are.
+    """A cache of the permutations of epochs, limited by bytes and by epochs of one model.
 
-    Of each model one is asked for in every step, or two where an epoch ends. Those of epochs that
-    are over are forgotten: of short ones millions would fit.
+    Each step of a model needs one permutation, or two at the end of an epoch.
     """
 
     def __init__(self) -> None:
@@ -303,7 +315,7 @@ class _Permutations:
         self._lock: Final = Lock()  # runs in several threads share them
 
     def find(self, size: int, seed: int, epoch: int) -> IntArray:
-        """Return the points of a data set in the order of an epoch, (size,)."""
+        """Return the permutation of an epoch, (size,)."""
         key = size, seed, epoch
         with self._lock:
             if key in self._kept:
@@ -322,12 +334,12 @@ class _Permutations:
 _permutations: Final = _Permutations()
 
 
-_MOST_PARAMETERS: Final = 10**6  # of a bundle whose size nobody has chosen
+_MOST_PARAMETERS: Final = 10**6  # of a bundle, unless the user has chosen its size
 _NO_POINTS: Final = np.zeros(0, dtype=np.intp)
 
 
 class ChunkedScheme(Protocol):
-    """What training must know of a scheme: its chunks, and how late a gradient may come."""
+    """A scheme as training sees it: its chunks, and how late a gradient may be."""
 
     def jobs_in_flight(self, bundles: int) -> int: ...
     def jobs_read(self, bundles: int) -> int: ...
@@ -367,9 +379,9 @@ class Share:
 
 
 class JobPlan:
-    """How models take turns: M models in M / k bundles, one bundle a job (`Turns`).
+    """The bundles of a run, their turns and batches: M models in M / k bundles, one bundle a job.
 
-    Gradients come as late as the scheme's delay, or by so many jobs as ``lateness`` says.
+    Gradients are as late as the scheme's delay, or ``lateness`` jobs late if it is given.
     """
 
     def __init__(
@@ -389,17 +401,17 @@ class JobPlan:
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
         self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
-        self.deals: Final = isinstance(scheme, Deal)  # a run that begins so stays so
+        self.deals: Final = isinstance(scheme, Deal)  # for the whole run
         self.handed_over: int | None = None
-        """The job whose results the models are being given."""
+        """The job whose results are being given to the models."""
         self._parked: set[int] = set()
         self.bundles_left = self.num_bundles
-        """How many have a model that is not parked."""
+        """The number of bundles with a model that is not parked."""
 
     def adopt(self, scheme: ChunkedScheme) -> None:
-        """Cut batches as ``scheme`` does from now on; raises like the constructor."""
+        """Use the chunks and the delay of ``scheme`` from now on; raises like the constructor."""
         delay = scheme.jobs_in_flight(self.num_bundles) - 1
-        if self._lateness is not None:  # however many jobs are under way
+        if self._lateness is not None:
             delay = self._lateness
         require_models(
             [model.name for model in self.models],
@@ -413,7 +425,7 @@ class JobPlan:
         self.jobs_read = scheme.jobs_read(self.num_bundles)  # whose weights are kept
 
     def park(self, name: str) -> None:
-        """Give a model's turns to the others once all models of its bundle are parked."""
+        """Note that a model is parked; end the turns of its bundle if all its models are."""
         index = [model.name for model in self.models].index(name)
         bundle = index // self.jobs_per_round
         if index not in self._parked:
@@ -427,14 +439,14 @@ class JobPlan:
                 self.turns.stop(bundle, by=self.turns.latest(bundle) if by is None else by)
 
     def horizon(self, job: int) -> int:
-        """Return the last of the jobs that are sure to be decoded when ``job`` begins."""
+        """Return the last job that is sure to be decoded when ``job`` begins."""
         if not self.deals:
             return job - self.delay - 1
         stopped = self.turns.stopped(job - 2 * self.num_bundles)
         return job - max(1, self.num_bundles - len(stopped))
 
     def bundle(self, job: int) -> range:
-        """Return the indices of the models whose step a job is, whose turn is known."""
+        """Return the indices of a job's models; its turn must be decided."""
         return self._members(self.turns[job].bundle)
 
     def _members(self, bundle: int) -> range:
@@ -451,7 +463,7 @@ class JobPlan:
         pieces: tuple[int, ...],
         idle: bool = False,
     ) -> Share:
-        """Return the part of ``job`` that model ``index`` has: its queue's next points."""
+        """Return the share of model ``index`` in ``job``, with the next batch of its queue."""
         step = None if idle else self.turns[job].step
         return Share(
             weights=weights,
@@ -462,18 +474,18 @@ class JobPlan:
         )
 
     def positions(self, index: int, chunks: Sequence[int]) -> IntArray:
-        """Return which positions of a batch of model ``index`` are in these chunks."""
+        """Return the positions of these chunks in a batch of model ``index``."""
         starts = self._starts[index]
         pieces = [np.arange(starts[c], starts[c + 1]) for c in chunks]
         return np.concatenate(pieces) if pieces else _NO_POINTS
 
 
 def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
-    """Return how many models a job may well have, in at least so many ``bundles``.
+    """Return a good number of models per job, if there must be at least ``bundles`` bundles.
 
-    It is the largest divisor of the number of models with which a bundle's models have at most a
-    million parameters together, or 1: small models share a round's overhead, and large ones neither
-    the memory nor the messages of a round. A scheme needs one bundle more than its delay.
+    It is the largest divisor of the number of models with which the models of a bundle have at most
+    a million parameters together, or 1. So small models share the overhead of a round, and large
+    models do not share its memory and messages. A scheme needs one bundle more than its delay.
 
     Examples
     --------

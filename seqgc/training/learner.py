@@ -1,11 +1,11 @@
-"""The master's state of one model: weights, optimizer, data queue, and the versions published."""
+"""The master's state of one model: weights, optimizer, data queue and published versions."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeAlias
 
 import torch
@@ -26,17 +26,17 @@ __all__ = ["Learner", "LearnerState", "Tensors"]
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
-_LAST_FAILS: Final = 5
+_LAST_FAILS: Final = 5  # removals that may fail when no version is needed any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerState:
-    """What training has made of one model, apart from tensors: for checkpoints."""
+    """State of one model without its tensors, for checkpoints."""
 
     steps: int
     settings: str  # of the optimizer and the scheduler: JSON of what `pack` returns
     validation: ValidationState
-    changes: int = 0  # of the weights: as many as steps, unless these come in parts
+    changes: int = 0  # of the weights: one a step, or one a part if steps are taken in parts
 
 
 class Learner:
@@ -53,7 +53,7 @@ class Learner:
         rules = model.validation
         self.validator: Final = None if rules is None else Validator(model, rules)
         self.queue: Final = DataQueue(
-            len(model.dataset),  # now: workers have copies
+            len(model.dataset),  # read once, as the workers have copies
             batch_size=model.batch_size,
             seed=model.seed,
             by_epoch=isinstance(model.dataset, AugmentedDataset)
@@ -62,66 +62,61 @@ class Learner:
         self._store = store
         self.steps = self.changes = 0
         self._published: list[WeightRef] = []
-        self._left: list[WeightRef] = []  # that could not be removed yet
-        self.unremoved = ""  # why, the first time
+        self._unneeded: list[WeightRef] = []  # versions that are not removed yet
+        self.unremoved = ""  # the first reason why a version could not be removed
 
     def apply(self, result: ModelResult) -> dict[str, float]:
         """Take one step along the gradient of ``result``, in the run's precision and writable.
 
-        Returns what `Stepper.end` says of the step. Whatever the model's optimizer or scheduler
-        raises is raised, and the weights are those before; so it is if no checkpoint can hold its
-        state.
+        Returns the metrics of the step (`Stepper.end`). If the optimizer or the scheduler raises,
+        or no checkpoint can hold its state, the error is raised and the weights are as before.
         """
-        before = self._kept()
-        try:
+        with self._undone_by_errors():
             clipped = self.stepper.clip(result)
             self.stepper.move()
-            about = self.stepper.end() | clipped
+            metrics = self.stepper.end() | clipped
             self._require_state()
-        except BaseException:
-            self._parameters.write(before())
-            raise
         self.steps, self.changes = self.steps + 1, self.changes + 1
-        return about
+        return metrics
 
     def apply_part(self, result: ModelResult) -> None:
-        """Take a part of a step, along the gradient of a part of the batch. Raises as `apply` does.
+        """Move along the gradient of a part of the batch. Raises like `apply`.
 
-        `end_step` ends the step.
-
-        Nothing is clipped: a part's norm is not the gradient's.
+        `end_step` ends the step. Nothing is clipped, as a part does not have the gradient's norm.
         """
-        before = self._kept()
-        try:
+        with self._undone_by_errors():
             self.stepper.set(result)
             self.stepper.move()
             self._require_state()
-        except BaseException:
-            self._parameters.write(before())
-            raise
         self.changes += 1
 
     def end_step(self) -> dict[str, float]:
-        """End a step whose parts have been applied; returns and raises as `apply`."""
-        about = self.stepper.end()
+        """End a step whose parts have been applied; returns and raises like `apply`."""
+        metrics = self.stepper.end()
         self.steps += 1
-        return about
+        return metrics
 
     def _require_state(self) -> None:
-        """Raise what keeps a checkpoint from holding the state that is made by the first step."""
+        """Raise if a checkpoint cannot hold the optimizer's state, which the first step makes."""
         if not self.changes:
             self.stepper.snapshot()
 
-    def _kept(self) -> Callable[[], FloatArray]:
-        """Return what gives the present weights back: of those published the store has a copy."""
-        for ref in self._published:
-            if ref.version == self.changes:
-                return partial(self._store.fetch, ref)
-        weights = self._parameters.read()
-        return lambda: weights
+    @contextmanager
+    def _undone_by_errors(self) -> Iterator[None]:
+        """Restore the weights if the block raises; published weights are read from the store."""
+        published = next((ref for ref in self._published if ref.version == self.changes), None)
+        before = self._parameters.read() if published is None else None
+        try:
+            yield
+        except BaseException:
+            if published is not None:
+                before = self._store.fetch(published)
+            if before is not None:
+                self._parameters.write(before)
+            raise
 
     def validate(self) -> dict[str, float]:
-        """Return the metrics of the present weights; raises what a metric does."""
+        """Return the metrics of the present weights."""
         if self.validator is None:
             return {}
         metrics = self.validator.validate(self.module, step=self.steps)
@@ -137,23 +132,24 @@ class Learner:
 
     def _put(self, version: int, weights: FloatArray) -> WeightRef:
         ref = self._store.publish(self.model.name, version, weights)
-        self._left = [each for each in self._left if each != ref]  # it is wanted again
+        self._unneeded = [each for each in self._unneeded if each != ref]
         return ref
 
     @property
     def is_published(self) -> bool:
-        """Whether the present weights are published."""
+        """True if the present weights are published."""
         return bool(self._published) and self._published[-1].version == self.changes
 
     @property
     def latest(self) -> WeightRef | None:
-        """The version that was published last, if it has not been discarded."""
+        """The last published version, if it has not been discarded."""
         return self._published[-1] if self._published else None
 
     def snapshot(self, *, forgetful: bool = False) -> tuple[LearnerState, dict[str, Tensors]]:
-        """Return copies of all that training has made of the model, and its tensors by file.
+        """Return copies of the state, and of its tensors by file.
 
-        If ``forgetful``, with the state of an optimizer that has not stepped: its own raises.
+        If ``forgetful``, the state of a new optimizer is returned, because that of the model's own
+        cannot be stored.
         """
         stepper = Stepper(self.model, self._parameters) if forgetful else self.stepper
         settings, optimizer = stepper.snapshot()
@@ -174,7 +170,7 @@ class Learner:
         return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
 
     def restore(self, state: LearnerState, files: Mapping[str, Tensors]) -> None:
-        """Be as the learner of which this is a snapshot, with no version published."""
+        """Restore a snapshot; no version is published then."""
         self.module.load_state_dict(files[self._file()])
         self.stepper.restore(state.settings, files[self._file("optimizer")])
         self.queue.restore(files.get(self._file("queue"), {}))
@@ -186,12 +182,12 @@ class Learner:
         return f"{self.model.name}{what and f'.{what}'}.safetensors"
 
     def version(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (P,) of a version that is published."""
+        """Return the weights (P,) of a published version."""
         is_present = ref.version == self.changes
         return self._parameters.read() if is_present else self._store.fetch(ref)
 
     def republish(self, version: int, weights: FloatArray) -> WeightRef:
-        """Publish a version of before again; versions come in order."""
+        """Publish a version from before the run was resumed; versions come in order."""
         if not self._published or self._published[-1].version != version:
             self._published.append(self._put(version, weights))
         return self._published[-1]
@@ -199,17 +195,17 @@ class Learner:
     def keep(self, needed: Set[WeightRef]) -> None:
         """Discard the published versions that are not ``needed``.
 
-        What cannot be removed costs room, and no run. It is tried again later, after all others;
-        one that fails at a time, or a few where nothing is needed any more, take long enough.
+        If a version cannot be removed, the run continues and tries again in a later call. A call
+        ends after one failure, or after a few if no version is needed, because each takes time.
         """
-        self._left += [ref for ref in self._published if ref not in needed]
+        self._unneeded += [ref for ref in self._published if ref not in needed]
         self._published = [ref for ref in self._published if ref in needed]
         fails = 1 if needed else _LAST_FAILS
-        while self._left and fails:
-            ref = self._left.pop(0)
+        while self._unneeded and fails:
+            ref = self._unneeded.pop(0)
             try:
                 self._store.discard(ref)
             except StoreError as error:
-                self._left.append(ref)
+                self._unneeded.append(ref)
                 self.unremoved = self.unremoved or str(error)
                 fails -= 1

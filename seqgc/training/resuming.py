@@ -1,17 +1,18 @@
-"""The state that a master finds in the folder of a run, and the changes that it may continue with.
+"""`acquire_run`: the state that a master finds in the folder of a run, and the accepted changes.
 
-A run that is resumed with ``--accept-changes`` continues if its state can be loaded. Two rules say
-which changes would make the result silently wrong, and are refused:
+A run that is resumed with ``--accept-changes`` continues if its state can be loaded. Two kinds of
+changes would make the result silently wrong, and are refused:
 
 - The fields in ``_FIXED`` must stay as they were. The rounds in the journal are replayed with them,
   and an optimizer takes its settings back from the checkpoint together with its state. The code of
   an optimizer or a scheduler may change.
-- The fields in ``_OF_RESULTS`` must stay as long as the checkpoint holds results of rounds that are
-  closed, or points that come again. A gradient is of one code, one batch and one loss. Results of
-  the open round are dropped, because its tasks are sent again.
+- The fields in ``_OF_RESULTS`` must stay as they were as long as the checkpoint holds results of
+  closed rounds, or lost points that will be drawn again: all results of a gradient must be computed
+  with the same code, batch and loss. Results of the open round are dropped, because its tasks are
+  sent again.
 
-The checkpoint must also have weights of the same names and shapes as the networks, and the same
-values of the weights that are not trained: workers compute with the networks' own.
+The checkpoint must also have weights of the same names and shapes as the networks. Weights that are
+not trained must have the same values, because workers take these from the networks themselves.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _REMEDY: Final = "undo that, or start a new run: weights are in RUN/checkpoints"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunRecord:
-    """The state of a run on the disk, whether the run is new or not."""
+    """The state of a new or resumed run on the disk."""
 
     directory: RunDirectory
     recorder: Recorder
@@ -91,14 +92,14 @@ def acquire_run(
     observers: Sequence[Observer],
     accept_changes: bool = False,
 ) -> Iterator[RunRecord]:
-    """Be the master of a run during the block; ``now`` is the current fingerprint.
+    """Acquire the run as its master for the block. ``now`` is the current fingerprint.
 
-    The journal of a new run, and of one that ended before its first line, begins here. The journal
-    of any other run records the new fingerprint once the checkpoint has been restored (`Session`).
+    If the journal has no line yet, its first line is written here. Otherwise the new fingerprint is
+    recorded once the checkpoint has been restored (`TrainingSession`).
     """
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
-        if not history.lines:  # by now, whoever made the folder
+        if not history.lines:
             sync_folder(directory.path.absolute().parent)
         snapshot, warnings = _newest(directory, history)
         before = completed(history.fingerprint, now)
@@ -106,17 +107,17 @@ def acquire_run(
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
-        if snapshot is not None:  # it may be of before what was accepted last
+        if snapshot is not None:  # it may be older than the changes accepted last
             before = completed(history.fingerprint_of(snapshot.master), now)
         if history.num_workers and before != now:
             snapshot, dropped = _with_changes(snapshot, before, now, plan=planned.plan)
             warnings += dropped
-        history.keep_limits(planned.setting.rule)
-        for left_behind in directory.path.glob("weights*"):  # of the masters before
-            rmtree(left_behind, ignore_errors=True)
+        history.apply_limits(planned.setting.rule)
+        for old_weights in directory.path.glob("weights*"):  # of earlier masters
+            rmtree(old_weights, ignore_errors=True)
         with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:
             recorder = Recorder(file, history, lease, observers=observers)
-            warnings += recorder.recall()
+            warnings += recorder.restore_observers()
             recorder.begin(now, workers=planned.setting.scheme.n)
             yield RunRecord(
                 directory=directory, recorder=recorder, snapshot=snapshot, warnings=warnings
@@ -124,7 +125,7 @@ def acquire_run(
 
 
 def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | None, list[str]]:
-    """Return the checkpoint to continue from, None for the beginning, and warnings."""
+    """Return the checkpoint to continue from (None: the run begins at round 0), and warnings."""
     warnings = []
     if history.torn_bytes:
         warnings.append(f"the journal's last line is torn: {history.torn_bytes} bytes are cut off")
@@ -132,12 +133,12 @@ def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | No
     folder.mend()
     if not folder.numbers:  # the first is written when the first tasks have left
         if closed := len(history.answers):
-            where = f"the journal has {closed} closed rounds, and {folder.root} no checkpoint"
-            warnings.append(f"{where}: the run begins again at its first round")
+            text = f"the journal has {closed} closed rounds, and {folder.root} has no checkpoint"
+            warnings.append(f"{text}: the run begins again at its first round")
         return None, warnings
     if not history.num_workers:
         raise DamageError(
-            f"journal {directory.journal} has no beginning, and the run has checkpoints "
+            f"journal {directory.journal} has no beginning, although the run has checkpoints "
             f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
         )
     snapshot, damage = folder.newest(knows=history.knows)
@@ -154,7 +155,7 @@ def _with_changes(
     *,
     plan: TrainingPlan,
 ) -> tuple[RunSnapshot | None, list[str]]:
-    """Return the state that a run with another fingerprint continues from, and warnings.
+    """Return the state that a run with a changed fingerprint continues from, and warnings.
 
     Raises
     ------
@@ -197,7 +198,7 @@ def _is_fixed(name: str) -> bool:
 
 
 def _fixed(name: str, fingerprint: Mapping[str, str]) -> str | None:
-    """Return the part of a field that must not change: settings without the digest of code."""
+    """Return the part of a field that must not change: settings without the code's digest."""
     text = fingerprint.get(name)
     return text.rpartition(" ")[0] if text and name.endswith("'s settings") else text
 
@@ -205,7 +206,7 @@ def _fixed(name: str, fingerprint: Mapping[str, str]) -> str | None:
 def _misfit(
     snapshot: RunSnapshot, plan: TrainingPlan, changed: Collection[str]
 ) -> tuple[str, str] | None:
-    """Return the name and the rule of a network that the checkpoint does not fit, if any."""
+    """Return the field and the rule that a network breaks if it does not fit the checkpoint."""
     for model in plan.models:
         held, own = snapshot.files.get(f"{model.name}.safetensors", {}), model.module.state_dict()
         if {name: t.shape for name, t in own.items()} != {
@@ -224,14 +225,14 @@ def _misfit(
 def _without_best(
     snapshot: RunSnapshot, plan: TrainingPlan, changed: Collection[str]
 ) -> tuple[RunSnapshot, list[str]]:
-    """Drop the best validations that later ones cannot be compared with; return warnings, too."""
+    """Drop the best validations of models whose measure has changed; also return warnings."""
     workload, warnings = snapshot.state.workload, []
     files, learners = dict(snapshot.files), list(workload.models)
     for index, model in enumerate(plan.models):
         if f"{model.name}: measure" in changed:
             learners[index] = replace(learners[index], validation=ValidationState())
             if files.pop(f"{model.name}.best.safetensors", None) is not None:
-                why = "what it is validated by has changed"
+                why = "the data or metrics of its validation have changed"
                 warnings.append(f"{model.name}: its best validation is dropped: {why}")
     state = replace(snapshot.state, workload=replace(workload, models=learners))
     return replace(snapshot, files=files, state=state), warnings
@@ -243,11 +244,11 @@ def _results(job: PackedJob) -> Sequence[tuple[int, int, int]]:
 
 
 def _needs_results(snapshot: RunSnapshot) -> bool:
-    """Check for results, and points that come again, which no task will ask for again."""
+    """Check whether the snapshot has results or lost points that no new task would restore."""
     parts, held = snapshot.state.workload.parts, snapshot.state.held
     if any(each.sums for each in parts.values()):
         return True
     if any(name.endswith(".queue.safetensors") for name in snapshot.files):
         return True
-    open_round = snapshot.rounds if not parts else float("inf")  # parts come by themselves
+    open_round = snapshot.rounds if not parts else float("inf")  # parts belong to no round
     return any(round < open_round for job in held for _, round, _ in _results(job))

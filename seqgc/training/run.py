@@ -1,8 +1,6 @@
-"""How many threads a master computes with: one, for the cores are the workers'.
+"""`train` and `resume`: a run from its first check to its `TrainResult`.
 
-A second thread would spin on one of them. PyTorch has threads of its own, and so has each library
-for linear algebra that numpy and scipy bring. The limits are the whole process's, other threads
-included, and are lifted as they were when a run ends.
+The master computes with one thread during a run, because the cores are needed by the workers.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from seqgc.training.fingerprint import fingerprint
 from seqgc.training.plan import PlannedRun, TrainingPlan
 from seqgc.training.results import TrainResult
 from seqgc.training.resuming import RunRecord, acquire_run
-from seqgc.training.session import Session
+from seqgc.training.session import TrainingSession
 from seqgc.training.tuner import BackgroundTuner, Tuner
 from seqgc.training.work import Crew, LeaseObserver, Work, Workers
 from seqgc.training.workload import ModelsWorkload
@@ -44,8 +42,8 @@ __all__ = ["one_thread", "resume", "started", "train"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """During the block, have one thread for PyTorch and for linear algebra."""
-    from threadpoolctl import threadpool_limits  # which functions and workers need not have
+    """Limit PyTorch and linear algebra in this process to one thread during the block."""
+    from threadpoolctl import threadpool_limits  # functions and workers do without it
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -68,25 +66,25 @@ def train(
 ) -> TrainResult:
     """Train several models at once on unreliable workers, exactly.
 
-    ``run`` is the folder of the run, which must not exist; a new one in ``runs`` unless given. Into
-    its ``config.toml`` goes the text ``config``. ``observers`` (logs, progress, a
-    `seqgc.costs.Budget`) are shown all that happens, before it goes on record. The ``tuner``
-    searches for better settings, a process in the background unless given; it is closed at the end.
-    ``callbacks`` hear of steps, validations, checkpoints and the end, and may stop a model or the
-    run: see `Callback`.
+    ``run`` is the folder of the run, which must not exist; by default a new folder in ``runs``. The
+    text ``config`` is written to its ``config.toml``. ``observers`` (logs, progress, a
+    `seqgc.costs.Budget`) are shown every event before it is recorded. The ``tuner`` searches for
+    better settings, by default in a background process; it is closed at the end. ``callbacks`` are
+    called for steps, validations, checkpoints and the end, and may stop a model or the run: see
+    `Callback`.
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule; nothing is written then.
     WorkerError
-        If a round cannot end; what was trained so far is in the run's checkpoints.
+        If a round cannot end; the run's checkpoints have what was trained so far.
     ModelError
-        If every model has failed, or one where the plan says to stop then.
+        If every model has failed, or one has and the plan says to stop then.
     CallbackError
         If a callback raises; the run can be resumed.
     BudgetError
-        If the next tasks could pass the budget of an observer.
+        If the next tasks could exceed the budget of an observer.
 
     Examples
     --------
@@ -125,44 +123,40 @@ def resume(
     accept_changes: bool = False,
     callbacks: Sequence[object] = (),
 ) -> TrainResult:
-    """Go on with a run whose master has ended, as if nothing had happened.
+    """Continue a run whose master has ended, as if it had not been interrupted.
 
-    It goes back to the newest checkpoint that is whole; rounds that were closed after it are closed
-    on the same workers' answers again, so that weights, optimizers and losses get the same bits. If
-    one of these workers fails or stays silent, others will do, and a warning says so. Workers that
-    an audit has expelled stay expelled. Where workers go on by themselves (``ssp`` and the like)
-    there are no such bits: parts of batches that were under way at the checkpoint are computed anew
-    on the weights that it has, which are no staler than allowed; a warning says so, and no part is
-    applied twice.
-    The configuration in its ``config.toml`` and ``plan`` must be what the run was begun with,
-    unless ``accept_changes``: then each difference is told as a warning, and the run continues if
-    its state can be loaded. The other arguments are those of `train`.
+    The run returns to its newest undamaged checkpoint. Rounds that closed after it are closed again
+    on the answers of the same workers, so that weights, optimizers and losses get the same bits. If
+    one of these workers fails or stays silent, other answers are used, and a warning says so.
+    Workers that an audit has expelled stay expelled. With ``ssp`` and similar defences the bits may
+    differ: parts of batches that had not arrived at the checkpoint are computed again, on the
+    checkpoint's weights, which are no staler than allowed. No part is applied twice, and a warning
+    says that parts are repeated.
+
+    The configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of
+    the run. With ``accept_changes`` each difference is shown as a warning instead, and the run
+    continues if its state can be loaded. The other arguments are those of `train`.
 
     Raises
     ------
     ParameterError
-        If it is not the folder of a run, another master is at work on it, or the configuration, the
-        plan, its code or data, or the versions of seqgc, torch or numpy have changed, or functions
-        on AWS cannot have the version that it began with any more; nothing is started then.
+        If ``run`` is not the folder of a run, or another master is at work on it. If the
+        configuration, the plan, its code or data, or the version of seqgc, torch or numpy has
+        changed. If functions on AWS no longer have the version that the run began with. Nothing is
+        started then.
     DamageError
-        If its journal or all of its checkpoints are damaged; nothing is started then.
+        If the journal or all checkpoints are damaged; nothing is started then.
     BudgetError
-        If it has spent more already than a budget among the observers allows.
+        If the run has spent more already than the budget of an observer allows.
     """
     directory, planned = RunDirectory(run, reopened=True), plan.on(workers.n)
     now = fingerprint(planned, config=directory.config, callbacks=callbacks)
-    begun = acquire_run(
-        directory,
-        planned,
-        now=now,
-        observers=observers,
-        accept_changes=accept_changes,
-    )
-    with begun as record:  # before anything is started: what it costs is on record already
-        pin = {} if accept_changes else record.recorder.history.pin
-        master = record.recorder.master
-        name = record.recorder.history.name
-        work = planned.work(directory.path.absolute(), master=master, pin=pin, name=name)
+    with acquire_run(
+        directory, planned, now=now, observers=observers, accept_changes=accept_changes
+    ) as record:  # before anything is started, so that its costs are recorded
+        history, master = record.recorder.history, record.recorder.master
+        pin = {} if accept_changes else history.pin
+        work = planned.work(directory.path.absolute(), master=master, pin=pin, name=history.name)
         return _execute(
             planned,
             workers,
@@ -186,27 +180,27 @@ def _execute(
 ) -> TrainResult:
     plan, switches = planned.plan, list[Switch]()
     workers.check(work)
-    RandomState.now()  # refuses what no checkpoint could hold
+    RandomState.now()  # raises if no checkpoint can hold the state
     with ExitStack() as stack:
         stack.enter_context(one_thread())
         crew = stack.enter_context(workers.open(work))
         store = crew.store
         if crew.grace_s is not None:
-            slow = RetiringStore(store, rounds=planned.max_delay, grace_s=crew.grace_s)
-            store = slow
-            stack.callback(slow.close)
-            observers = [_retiring(slow), *observers]
+            retiring = RetiringStore(store, rounds=planned.max_delay, grace_s=crew.grace_s)
+            store = retiring
+            stack.callback(retiring.close)
+            observers = [_retire_weights(retiring), *observers]
         workload = planned.workload(store=store, callbacks=callbacks)
         workload.require_steps(plan.steps)
-        stack.callback(workload.abandon)  # in a run that failed some have not been discarded
+        stack.callback(workload.discard_weights)  # a run that fails leaves some
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
-        stack.callback(record.recorder.rest)
+        stack.callback(record.recorder.write_last_memories)
         warnings = [*record.warnings, *record.recorder.pin(crew.pin), *planned.shortcomings()]
-        stack.callback(backend.close)  # while there is still somebody to note what it comes to
+        stack.callback(backend.close)  # before the recorder writes what the backend cost
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
-        session = Session(
+        session = TrainingSession(
             workload,
             run=planned,
             switches=switches,
@@ -220,26 +214,26 @@ def _execute(
         except BaseException as error:
             path = record.directory.path
             lost = record.recorder.lease.lost()
-            if isinstance(error, ModelError):  # there is nothing to go on with
+            if isinstance(error, ModelError):  # resuming would fail again
                 error.add_note(f"the run: {path}")
             elif lost:
                 if lost not in str(error):
                     error.add_note(lost)
             else:
-                left = _under_way(backend, open_usd=record.recorder.open_usd)
-                last = _last_checkpoint(record.directory, error)
-                error.add_note(f"{left}{last}go on with: seqgc resume {path}")
+                tasks = _tasks_note(backend, open_usd=record.recorder.open_usd)
+                last = _checkpoint_note(record.directory, error)
+                error.add_note(f"{tasks}{last}continue with: seqgc resume {path}")
             raise
     path = record.directory.path
-    try:  # it is trained, and all of it on the disk
-        seen, unevaluated = _evaluated(workload, plan.models)
+    try:
+        evaluations, unevaluated = _evaluate_all(workload, plan.models)
         result = TrainResult(
             run=path,
             scheme=planned.setting.scheme.spec,
             jobs=session.num_jobs,
             seconds=seconds,
             counts=session.counts,
-            evaluations=seen,
+            evaluations=evaluations,
             unevaluated=unevaluated,
             payload=work.payload,
             switches=tuple(switches),
@@ -248,23 +242,23 @@ def _execute(
             modules={name: workload.module(name) for name in workload.names},
             best={name: best for name, (best, _) in workload.best().items()},
         )
-        workload.aftermath.callbacks.call("on_end", result)
-        workload.aftermath.callbacks.require_none_failed()
+        workload.after_step.callbacks.call("on_end", result)
+        workload.after_step.callbacks.require_none_failed()
     except BaseException as error:
-        error.add_note(f"all is trained; see what it came to with: seqgc resume {path}")
+        error.add_note(f"training is complete and saved; show the result with: seqgc resume {path}")
         raise
     return result
 
 
-def _under_way(backend: Backend, *, open_usd: float) -> str:
-    """Say how many tasks run on whatever becomes of the master, and what they may still cost."""
+def _tasks_note(backend: Backend, *, open_usd: float) -> str:
+    """Say how many tasks outlast the master, and what they may still cost."""
     count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
     price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
     return f"{count} tasks are under way{price}; " if count else ""
 
 
-def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:
-    """Say which one is the last, where a file of the run has ended it."""
+def _checkpoint_note(directory: RunDirectory, error: BaseException) -> str:
+    """Name the last checkpoint, if the run ended because of one of its files."""
     if not isinstance(error, OSError | StoreError):
         return ""
     numbers = SnapshotFolder(directory.checkpoints, RunState).numbers
@@ -272,7 +266,7 @@ def _last_checkpoint(directory: RunDirectory, error: BaseException) -> str:
     return f"the last checkpoint: {last}; "
 
 
-def _evaluated(
+def _evaluate_all(
     workload: ModelsWorkload, models: Sequence[Model]
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
     """Return the evaluations of models by name, and why other models could not be evaluated.
@@ -280,7 +274,7 @@ def _evaluated(
     A model that raised during the run, and raises again now, is in neither. A model that crashed or
     hung is not evaluated at all.
     """
-    found, failed = dict[str, Evaluation](), dict[str, str]()
+    evaluations, failed = dict[str, Evaluation](), dict[str, str]()
     for model in models:
         parked = workload.parked.get(model.name)
         if parked is not None and parked.kind in ("crashed", "hung"):
@@ -288,19 +282,19 @@ def _evaluated(
         data = model.dataset if model.test_dataset is None else model.test_dataset
         module = workload.module(model.name)
         try:
-            found[model.name] = evaluate(
+            evaluations[model.name] = evaluate(
                 module, loss=model.loss, dataset=data, autocast=model.autocast
             )
         except BaseException as error:  # of the user's own module, loss or data
             reraise_stop(error)
             if parked is None or parked.kind != "raised":
                 failed[model.name] = fault_of(error)
-    return found, failed
+    return evaluations, failed
 
 
 @contextmanager
 def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> Iterator[Backend]:
-    """Start a crew, and say so to the observers; closes it at the end of the block."""
+    """Start a crew and tell the observers; close the backend at the end of the block."""
     for observer in observers:
         if crew.leases is not None and isinstance(observer, LeaseObserver):
             observer.watch(crew.leases)
@@ -316,8 +310,8 @@ def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> I
         yield backend
 
 
-def _retiring(store: RetiringStore) -> Observer:
-    """Return an observer that lets old weights go as rounds begin."""
+def _retire_weights(store: RetiringStore) -> Observer:
+    """Return an observer that removes old weights as rounds begin."""
 
     def retire(seen: Seen) -> None:
         if isinstance(seen, Dispatch) and seen.attempt == 0:

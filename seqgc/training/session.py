@@ -1,4 +1,23 @@
-"""Signals that end a run wait until no step is half done."""
+"""`TrainingSession`: one pass of the master's loop, with its checkpoints, files and signals.
+
+Theory of operation
+-------------------
+A checkpoint, and the end of the run by a signal, must find a *consistent* state: the policy, the
+journal and the models agree about the jobs that are over.
+
+- The state becomes consistent when the loop is at rest: all that was decoded has been handed to the
+  models, and what their steps led to has been written and told. Only then is a checkpoint taken, if
+  one is due, and waiting signals are delivered. The state is consistent, too, when tasks are about
+  to be sent.
+- It stops being consistent when a round closes: the policy has moved to the next round, but the
+  decision or the survivors are not in the journal yet, and the jobs are not decoded. It also stops
+  when results are compared, since their job has not been handed over, and for a policy that changes
+  with every answer, at every answer, failure and tick.
+- If the run ends in a consistent state, a last checkpoint is taken, also after an error. Otherwise
+  the run continues from the checkpoint before.
+
+A signal that arrives in the meantime waits; a second one is delivered at once (`Interrupts`).
+"""
 
 from __future__ import annotations
 
@@ -44,16 +63,17 @@ from seqgc.training.strategies import ControlledStrategy, PolicyStrategy, Scheme
 from seqgc.training.tuner import Answer, Tuner
 from seqgc.training.workload import FLIGHT, ModelsWorkload, TorchWorkload
 
-__all__ = ["Interrupts", "Session"]
+__all__ = ["Interrupts", "TrainingSession"]
 
 _Handler = Callable[[int, FrameType | None], object]
 
 
 class Interrupts:
-    """A gate for SIGINT, SIGTERM and SIGHUP: a signal waits for `admit`, a second one does not.
+    """A gate for SIGINT, SIGTERM and SIGHUP: the first signal waits for `admit`.
 
-    A second SIGHUP waits too: a shell and the system both send one when a terminal is closed.
-    Signals that have no handler in Python are left alone.
+    A second signal is delivered at once, except SIGHUP, of which two arrive when a terminal is
+    closed: one from the shell, one from the system. Signals without a Python handler are left
+    alone.
     """
 
     def __init__(self) -> None:
@@ -63,7 +83,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Make signals wait in this block; drop those that still wait at its end."""
+        """Make signals wait in this block; a signal that still waits at its end is dropped."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
@@ -74,11 +94,11 @@ class Interrupts:
             yield
         finally:
             for each, handler in self._handlers.items():
-                if signal.getsignal(each) == self._take:  # unless the handler chose another one
+                if signal.getsignal(each) == self._take:  # unless a handler has set another one
                     signal.signal(each, handler)
 
     def admit(self) -> None:
-        """Deliver the signals that wait, and from now on each at once."""
+        """Deliver the waiting signals; from now on deliver each signal at once."""
         self.admitted = True
         while self._waiting:
             self._deliver(*self._waiting.pop(0))
@@ -97,12 +117,12 @@ class Interrupts:
         self._handlers[number](number, frame)
 
 
-class Session:
-    """One pass of the loop, with everything about it on record.
+class TrainingSession:
+    """One pass of the loop by one master.
 
-    ``run`` says how the run begins; ``switches`` is appended to as it takes other settings, which
-    a ``tuner`` finds if the plan says so. ``recorder`` knows the rounds that are over already, and
-    ``snapshot`` is where to go on from.
+    ``recorder`` knows the rounds that are over already, and ``snapshot`` is the checkpoint to
+    continue from. If the plan asks for better settings, ``tuner`` searches for them; each switch is
+    appended to ``switches``.
     """
 
     def __init__(
@@ -119,20 +139,18 @@ class Session:
         self.counts = RunCounts() if snapshot is None else snapshot.state.counts
         self._workload, self._run = workload, run
         self._recorder, self._snapshot = recorder, snapshot
-        self._observers: tuple[ports.Observer, ...]
-        self._observers = (*observers, recorder, self._follow, self.counts)
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
-        self._whole = False
-        self._told: int | None = None  # the checkpoint of which callbacks have been told
-        self._parked: set[str] = set()  # models, of which the observers have been told
-        self._unremoved = ""  # weights, of which they have been told
+        self._consistent = False
+        self._announced: int | None = None  # the latest checkpoint that callbacks know
+        self._announced_parked: set[str] = set()  # models that observers know to be parked
+        self._warned_unremoved = False
         self._began = 0.0
         self._strategy: Strategy
         scheme = run.setting.scheme
         if isinstance(scheme, Controlled):
-            whole = cast("TorchWorkload", workload)  # as `PlannedRun.workload` has made it
-            self._strategy = ControlledStrategy(whole, scheme, run=run)
+            by_scheme = cast("TorchWorkload", workload)  # as `PlannedRun.workload` has made it
+            self._strategy = ControlledStrategy(by_scheme, scheme, run=run)
         elif isinstance(scheme, PolicyDefence):
             self._strategy = PolicyStrategy(workload, scheme, run=run)
         else:
@@ -142,26 +160,33 @@ class Session:
                 switches=switches,
                 tuner=tuner,
                 recorder=recorder,
-                closing=self._begin_step,
-                tell=self._tell,
+                before_decision=self._begin_step,
+                notify=self._notify,
             )
+        self._observers: tuple[ports.Observer, ...]
+        self._observers = (*observers, recorder, self._strategy.follow, self.counts)
 
     @property
     def answers(self) -> Sequence[Answer]:
-        """What the searches for a better setting have come to."""
+        """The results of the searches for a better setting."""
         return self._strategy.answers
+
+    @property
+    def num_jobs(self) -> int:
+        """The number of jobs of the run: fewer than planned if models are done early."""
+        return self._strategy.policy.num_jobs
 
     def run(
         self, backend: ports.Backend, directory: RunDirectory, *, warnings: Sequence[str] = ()
     ) -> float:
-        """Drive the loop to its end, whatever it is; return its seconds, all masters' together.
+        """Drive the loop to its end. Return its seconds, including those of earlier masters.
 
-        The ``warnings`` are told first.
+        The ``warnings`` are shown to the observers first.
         """
         self._directory = directory
         path, before, warnings = directory.path, self._snapshot, list(warnings)
-        held = self._go_on(warnings)
-        self._recorder.go_on()  # not if the checkpoint does not fit: then it is what it was
+        held = self._restore(warnings)
+        self._recorder.write_begin()  # only now: the checkpoint fits
         number, since = self._recorder.master, None if before is None else before.rounds
         lost, root = self._recorder.lease.lost, directory.checkpoints
         snapshots = SnapshotFolder(root, RunState, master=number, since=since, lost=lost)
@@ -186,7 +211,7 @@ class Session:
                 warn=self.warn,
             )
             stack.enter_context(closing(self._checkpoints))
-            self._tell("run" if self._recorder.master == 1 else "resume", self._header())
+            self._notify("run" if self._recorder.master == 1 else "resume", self._header())
             for text in warnings:
                 self.warn(text)
             self._began = time.perf_counter()
@@ -198,8 +223,8 @@ class Session:
                     self._strategy.policy,
                     backend,
                     self._workload,
-                    observe=self._show,
-                    rest=self._rest,
+                    observe=self._observe,
+                    rest=self._at_rest,
                     held=held,
                     max_norm=self._run.plan.max_norm or math.inf,
                     audit=self._run.plan.audit,
@@ -209,12 +234,12 @@ class Session:
                 self._hand_over()
                 outcome = "finished"
             except Exception as error:
-                self._whole &= not isinstance(error, AuditError)  # a decoded job has been lost
-                how = "stopped" if isinstance(error, BudgetError) else "failed"
-                outcome = one_line(f"{how}: {error}")
+                self._consistent &= not isinstance(error, AuditError)  # a decoded job is lost
+                verb = "stopped" if isinstance(error, BudgetError) else "failed"
+                outcome = one_line(f"{verb}: {error}")
                 raise
             except BaseException:
-                self._whole = self._interrupts.admitted
+                self._consistent = self._interrupts.admitted
                 raise
             finally:
                 self._interrupts.hold()
@@ -223,203 +248,114 @@ class Session:
             if unwritten:
                 raise StoreError("; ".join(unwritten))
             self._interrupts.admit()
-        self._workload.aftermath.callbacks.require_none_failed()
+        self._workload.after_step.callbacks.require_none_failed()
         return seconds
-
-    @property
-    def num_jobs(self) -> int:
-        """How many jobs the run has: fewer than planned if models are done before."""
-        return self._strategy.policy.num_jobs
 
     @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def _go_on(self, warnings: list[str]) -> master.Held:
-        """If there is a snapshot, go back to it, and return what the loop held then.
+    def _restore(self, warnings: list[str]) -> master.Held:
+        """Return to the snapshot, if there is one. Return what the loop held then.
 
-        What is worth a warning is added to the ``warnings``.
-        Whoever was expelled stays so, from the first round on: what a known liar says is not used,
-        even where the journal has a round closed on its answer.
+        Adds to the ``warnings``. An expelled worker stays expelled, from the first round on: its
+        answers are not used, even where the journal has a round that closed on one of them.
         """
-        history, snapshot = self._recorder.history, self._snapshot
-        expelled = frozenset(history.expelled)
+        snapshot, expelled = self._snapshot, frozenset(self._recorder.history.expelled)
         self.counts.expelled = sorted(expelled)
         if snapshot is None:
             return master.Held(begun=0, jobs=(), expelled=expelled)
-        if text := self._strategy.restore(snapshot, history):
+        if text := self._strategy.restore(snapshot):
             warnings.append(text)
         state, flight = snapshot.state, snapshot.files[FLIGHT]
         state.random.restore()
         jobs = [unpack_held(job, flight) for job in state.held]
         return master.Held(begun=state.begun, jobs=jobs, expelled=expelled)
 
-    def _rest(self, hold: master.Holding) -> None:
-        """Take a checkpoint if it is time for one: everything decoded has been handed over.
+    # ---- while the loop runs --------------------------------------------------------------------
 
-        ModelError if every model has failed, or one where the plan says to stop then.
-        """
-        self._hold, self._whole = hold, True
-        self._hand_over()
-        failed = {name: str(each) for name, each in self._workload.parked.items() if each.failed}
-        enough = 1 if self._run.plan.on_failure == "stop" else len(self._workload.names)
-        if len(failed) >= enough:
-            raise ModelError(failed)
-        self._checkpoints.look()
-        if self._checkpoints.due and (held := hold()) is not None:
-            self._recorder.lease.check()  # it may have been stopped for long
-            self._checkpoints.begin(partial(self._copied, held))
-        self._interrupts.admit()
-
-    def _hand_over(self) -> None:
-        """Tell and write what has come of the models' steps; raise what a callback has raised."""
-        self._hand_over_news()
-        aftermath = self._workload.aftermath
-        if self._checkpoints.latest not in (None, self._told):
-            self._told = self._checkpoints.latest
-            path = self._directory.checkpoints / str(self._told)
-            aftermath.obey(aftermath.callbacks.call("on_checkpoint", path))
-        aftermath.callbacks.require_none_failed()
-
-    def _hand_over_news(self) -> None:
-        news = self._workload.aftermath.news
-        while news:  # an observer that raises keeps none of the others back
-            item = news.pop(0)
-            try:
-                if isinstance(item, Validated):
-                    self._tell("validation", item.fields)
-                else:
-                    item.write(self._directory.saved)
-            except OSError as error:
-                which = f"{item.model} after step {item.step}"
-                self.warn(f"weights of {which} could not be written: {error.strerror or error}")
-        if (why := self._workload.unremoved) and not self._unremoved:
-            self._unremoved = why
-            self.warn(f"{why}; such weights are tried again later, and take room until then")
-        for name, parked in self._workload.parked.items():
-            if name not in self._parked:
-                self._parked.add(name)
-                about = {"step": parked.step, "why": parked.why, "cause": parked.kind}
-                self._tell("parked", {"model": name, **about})
-
-    def _copied(self, held: master.Held) -> RunSnapshot:
-        with suppress(OSError):  # the checkpoint holds what could not be written
-            self._metrics.update(sync=True)
-        state, files = self._workload.snapshot()
-        flight, course = dict(files[FLIGHT]), self._strategy.snapshot()
-        jobs = [pack_held(job, flight) for job in held.jobs]
-        return Snapshot(
-            rounds=self._strategy.policy.rounds,
-            state=RunState(
-                jobs=self.num_jobs,
-                begun=held.begun,
-                held=jobs,
-                workload=state,
-                counts=copy.deepcopy(self.counts),
-                seconds=self._seconds,
-                metrics=self._metrics.lasting,
-                director=course.director,
-                random=RandomState.now(),
-                unwritten=self._metrics.unwritten,
-                slowdown=course.slowdown,
-                policy=course.policy,
-            ),
-            files=files | {FLIGHT: flight},
-        )
-
-    def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
-        """Leave a last checkpoint, the trained weights, and all losses, if the state is whole.
-
-        Returns what could not be written: one failure does not keep the others back. A run that is
-        lost, or is so once the disk has answered, is left to the next master.
-        """
-        lost_now = self._recorder.lease.lost
-        if lost := lost_now():
-            return [lost]
-        unwritten, news = list[str](), self._workload.aftermath.news
-        self._checkpoints.settle()
-        if self._whole and self._hold is not None:
-            if (held := self._hold()) is not None:
-                with suppress(ParameterError, CallbackError):  # the checkpoint before stands
-                    self._checkpoints.end(partial(self._copied, held))
-                if lost := lost_now():
-                    return [lost]
-                if outcome == "finished":
-                    with suppress(CallbackError):  # it is raised once all is written
-                        self._hand_over()
-            if outcome != "finished":  # a resumed run will call them
-                self._workload.aftermath.callbacks.mute()
-            due = [] if held is None else list(news)  # of steps that are not taken again
-            with suppress(ScheduleError):  # jobs in flight, and what waits for them
-                self._workload.flush()
-            with suppress(StoreError):  # it is lost by now
-                unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
-            news[:] = due
-            self._hand_over_news()
-        for text in unwritten:
-            self.warn(text)
-        if outcome == "finished" and self._snapshot is None and self._checkpoints.latest is None:
-            why = self._checkpoints.failure or "none could be taken"
-            unwritten.append(f"trained to the end, but without a checkpoint ({why})")
-        with suppress(StoreError):  # whatever ended the run is more to the point
-            self._recorder.write("stop", outcome=outcome)
-        if not (lost := lost_now()):
-            self._tell("end", {"outcome": outcome})
-        return [*unwritten, *filter(None, [lost])]
-
-    def _write_trained(self, folder: Path) -> Iterator[str]:
-        """Write the trained weights, and the best; yield what could not be written, and why."""
-        trained = {name: self._workload.module(name).state_dict() for name in self._workload.names}
-        best = {f"{name}.best": tensors for name, (_, tensors) in self._workload.best().items()}
-        return save_states(folder, trained | best, check=self._recorder.lease.check)
-
-    def _write_losses(self) -> Iterator[str]:
-        """Write the losses that the disk has had no room for; yield what it has none for still.
-
-        The last checkpoint has these, and a resumed run writes them.
-        """
-        try:
-            self._metrics.update(sync=True)
-        except OSError as error:
-            if count := len(self._metrics.unwritten):
-                why = error.strerror or error
-                yield f"{self._metrics.path}: {count} losses could not be written: {why}"
-
-    def warn(self, text: str) -> None:
-        """Tell the observers, in one line, of what went wrong and does not end the run."""
-        self._tell("warning", {"text": one_line(text)})
-
-    def _show(self, seen: ports.Seen) -> None:
+    def _observe(self, seen: ports.Seen) -> None:
+        """Show an event to all observers; note whether the state stays consistent."""
         self._interrupts.hold()
         if isinstance(seen, ports.Arrival | ports.Failure | ports.Tick):
-            if not self._strategy.whole_between_rounds:  # it is about to change
+            if not self._strategy.changes_only_at_close:
                 self._begin_step()
         elif isinstance(seen, ports.Close):
             self._begin_step()
-            if self._strategy.repeats and self._recorder.overrules(seen.record):
+            if self._strategy.repeats and self._recorder.contradicts(seen.record):
                 self.warn(
                     f"round {seen.record.round} closed on other answers than before the run was "
                     "resumed: from here on its results may differ in the last bits"
                 )
         elif isinstance(seen, ports.Dispatch):
             self._recorder.lease.check()
-            self._whole = True
+            self._consistent = True
         elif isinstance(seen, ports.Notice) and seen.kind == "expelled":
             self._begin_step()
         for observer in self._observers:
             observer(seen)
 
     def _begin_step(self) -> None:
-        """No checkpoint from now on, until the step has been made.
+        """Allow no checkpoint until the step has been made (see this module's head)."""
+        self._consistent = False
 
-        A round closes: the policy has gone on, and its decision or its survivors are not on record
-        yet, nor its jobs decoded. Or results are compared: their job has not been handed over. Or
-        an update may be in the policy's state, and not in the weights.
+    def _at_rest(self, hold: master.Holding) -> None:
+        """Take a checkpoint if one is due; all that was decoded has been handed to the models.
+
+        Raises
+        ------
+        ModelError
+            If every model has failed, or one has and the plan says to stop then.
         """
-        self._whole = False
+        self._hold, self._consistent = hold, True
+        self._hand_over()
+        failed = {name: str(each) for name, each in self._workload.parked.items() if each.failed}
+        enough = 1 if self._run.plan.on_failure == "stop" else len(self._workload.names)
+        if len(failed) >= enough:
+            raise ModelError(failed)
+        self._checkpoints.report_failure()
+        if self._checkpoints.due and (held := hold()) is not None:
+            self._recorder.lease.check()  # the process may have been stopped for a long time
+            self._checkpoints.begin(partial(self._take_snapshot, held))
+        self._interrupts.admit()
 
-    def _tell(self, kind: str, fields: dict[str, object]) -> None:
-        self._show(ports.Notice(kind=kind, fields=fields))
+    def _hand_over(self) -> None:
+        """Write and tell what the models' steps led to; raise what a callback has raised."""
+        self._hand_over_outputs()
+        after_step = self._workload.after_step
+        if self._checkpoints.latest not in (None, self._announced):
+            self._announced = self._checkpoints.latest
+            path = self._directory.checkpoints / str(self._announced)
+            after_step.apply_stop(after_step.callbacks.call("on_checkpoint", path))
+        after_step.callbacks.require_none_failed()
+
+    def _hand_over_outputs(self) -> None:
+        outputs = self._workload.after_step.outputs
+        while outputs:  # popped first: if an observer raises, the other outputs stay
+            output = outputs.pop(0)
+            try:
+                if isinstance(output, Validated):
+                    self._notify("validation", output.fields)
+                else:
+                    output.write(self._directory.saved)
+            except OSError as error:
+                which = f"{output.model} after step {output.step}"
+                self.warn(f"weights of {which} could not be written: {error.strerror or error}")
+        if (why := self._workload.unremoved) and not self._warned_unremoved:
+            self._warned_unremoved = True
+            self.warn(f"{why}; the removal is tried again later")
+        for name, parked in self._workload.parked.items():
+            if name not in self._announced_parked:
+                self._announced_parked.add(name)
+                about = {"step": parked.step, "why": parked.why, "cause": parked.kind}
+                self._notify("parked", {"model": name, **about})
+
+    def warn(self, text: str) -> None:
+        """Show the observers a warning, in one line."""
+        self._notify("warning", {"text": one_line(text)})
+
+    def _notify(self, kind: str, fields: dict[str, object]) -> None:
+        self._observe(ports.Notice(kind=kind, fields=fields))
 
     def _header(self) -> dict[str, object]:
         setting = self._run.setting
@@ -436,5 +372,87 @@ class Session:
             "sizes": asdict(self._run.sizes),
         }
 
-    def _follow(self, seen: ports.Seen) -> None:
-        self._strategy.follow(seen)
+    # ---- checkpoints and the end ----------------------------------------------------------------
+
+    def _take_snapshot(self, held: master.Held) -> RunSnapshot:
+        with suppress(OSError):  # the checkpoint holds what could not be written
+            self._metrics.update(sync=True)
+        state, files = self._workload.snapshot()
+        flight, strategy = dict(files[FLIGHT]), self._strategy.snapshot()
+        jobs = [pack_held(job, flight) for job in held.jobs]
+        return Snapshot(
+            rounds=self._strategy.policy.rounds,
+            state=RunState(
+                jobs=self.num_jobs,
+                begun=held.begun,
+                held=jobs,
+                workload=state,
+                counts=copy.deepcopy(self.counts),
+                seconds=self._seconds,
+                metrics=self._metrics.lasting,
+                director=strategy.director,
+                random=RandomState.now(),
+                unwritten=self._metrics.unwritten,
+                slowdown=strategy.slowdown,
+                policy=strategy.policy,
+            ),
+            files=files | {FLIGHT: flight},
+        )
+
+    def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
+        """If the state is consistent, write a last checkpoint, the trained weights and all losses.
+
+        Returns what could not be written; one failure does not keep the rest from being written. If
+        this master has lost the run, or turns out to have lost it, the rest is left to the next.
+        """
+        lost_now = self._recorder.lease.lost
+        if lost := lost_now():
+            return [lost]
+        unwritten, outputs = list[str](), self._workload.after_step.outputs
+        self._checkpoints.settle()
+        if self._consistent and self._hold is not None:
+            if (held := self._hold()) is not None:
+                with suppress(ParameterError, CallbackError):  # the checkpoint before stays
+                    self._checkpoints.end(partial(self._take_snapshot, held))
+                if lost := lost_now():
+                    return [lost]
+                if outcome == "finished":
+                    with suppress(CallbackError):  # it is raised once all is written
+                        self._hand_over()
+            if outcome != "finished":  # the resumed run will call them
+                self._workload.after_step.callbacks.disable()
+            kept_outputs = [] if held is None else list(outputs)  # of steps that stay taken
+            with suppress(ScheduleError):  # raised if jobs are in flight
+                self._workload.flush()
+            with suppress(StoreError):  # another master has the run by now
+                unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
+            outputs[:] = kept_outputs
+            self._hand_over_outputs()
+        for text in unwritten:
+            self.warn(text)
+        if outcome == "finished" and self._snapshot is None and self._checkpoints.latest is None:
+            why = self._checkpoints.failure or "none could be taken"
+            unwritten.append(f"trained to the end, but without a checkpoint ({why})")
+        with suppress(StoreError):  # the error that ended the run matters more
+            self._recorder.write("stop", outcome=outcome)
+        if not (lost := lost_now()):
+            self._notify("end", {"outcome": outcome})
+        return [*unwritten, *filter(None, [lost])]
+
+    def _write_trained(self, folder: Path) -> Iterator[str]:
+        """Write the trained and the best weights; yield what could not be written, and why."""
+        trained = {name: self._workload.module(name).state_dict() for name in self._workload.names}
+        best = {f"{name}.best": tensors for name, (_, tensors) in self._workload.best().items()}
+        return save_states(folder, trained | best, check=self._recorder.lease.check)
+
+    def _write_losses(self) -> Iterator[str]:
+        """Write the losses that did not fit on the disk before; yield a text if they still do not.
+
+        The last checkpoint has them too, and a resumed run writes them.
+        """
+        try:
+            self._metrics.update(sync=True)
+        except OSError as error:
+            if count := len(self._metrics.unwritten):
+                why = error.strerror or error
+                yield f"{self._metrics.path}: {count} losses could not be written: {why}"

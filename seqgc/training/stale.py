@@ -1,9 +1,20 @@
-"""`TreeSum`: a sum whose bits do not depend on the order in which its summands come.
+"""`StaleWorkload`: training on batches that arrive in parts, for defences such as ``ssp``.
 
-Summands stand at the leaves of a tree, in the order of their indices: 0 and 1 have one parent, 2
-and 3, and so on; who has no neighbour is its own parent. A sum of two is made as soon as both are
-there. So as long as one summand is missing, whichever it is, no more vectors wait than the tree has
-levels.
+Theory of operation
+-------------------
+A part of a batch is used when it arrives. `Updates` says how:
+
+- ``apply="update"``: each part moves the weights at once. The step ends with the last part.
+- ``apply="clock"``: the parts are added up, and the whole gradient is applied as one step when all
+  have arrived. They are added in a tree (`TreeSum`), so that the bits of the sum do not depend on
+  the order of arrival.
+
+``refresh`` says which version of the weights a task reads:
+
+- ``always``: the newest weights.
+- ``needed``: the weights published last, unless they are staler than the defence allows.
+- ``late``: exactly the weights that are as late as the defence allows. Then the run ends in the
+  same bits whatever the workers do.
 """
 
 from __future__ import annotations
@@ -29,12 +40,16 @@ from seqgc.training.workload import ModelsWorkload, PartsState, WorkloadState
 
 __all__ = ["Apply", "OpenJob", "Refresh", "StaleScheme", "StaleWorkload", "TreeSum", "Updates"]
 
-_Node: TypeAlias = tuple[int, int]  # level, from the leaves on, and index in it
+_Node: TypeAlias = tuple[int, int]  # level, 0 for the leaves, and index in the level
 
 
 @dataclass(slots=True, eq=False)
 class TreeSum:
-    """Adds up ``of`` vectors; ``nodes`` are the sums that wait for their neighbours.
+    """A sum of ``of`` vectors whose bits do not depend on the order in which they are added.
+
+    The vectors are the leaves of a binary tree, in the order of their indices. Two neighbours are
+    added as soon as both are there. ``nodes`` are the sums that wait for their neighbours: while
+    one vector is missing, at most one for each level of the tree.
 
     Examples
     --------
@@ -53,7 +68,7 @@ class TreeSum:
     nodes: dict[_Node, FloatArray] = field(default_factory=dict)
 
     def add(self, index: int, vector: FloatArray) -> None:
-        """Take the vector of an index, once; it is the sum's own from now on."""
+        """Add the vector of an index, once. The vector may be changed from now on."""
         level, width = 0, self.of
         while width > 1:
             neighbour = index ^ 1
@@ -67,18 +82,15 @@ class TreeSum:
         self.nodes[level, index] = vector
 
     def taken(self) -> FloatArray | None:
-        """Return the sum, all of which is there, and which is the caller's then.
-
-        None if nothing was added.
-        """
+        """Remove and return the complete sum; None if nothing was added."""
         return self.nodes.popitem()[1] if self.nodes else None
 
 
 @dataclass(slots=True, eq=False)
 class OpenJob:
-    """A job that has begun, and whose step is not over.
+    """A job that has begun, and whose step has not ended.
 
-    ``may_repeat``: parts that are in may come again, until it is said that none does.
+    As long as ``may_repeat``, parts that have arrived may arrive again.
 
     Examples
     --------
@@ -93,25 +105,25 @@ class OpenJob:
     (True, [0.75], False)
     """
 
-    shares: tuple[Share, ...]  # its models'; with the weights published last when it began
-    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of no part: not known yet
-    losses: dict[int, list[LossSums]] = field(default_factory=dict)  # by part that is in
+    shares: tuple[Share, ...]  # of its models, at the weights published last when it began
+    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # 0: number of parts not known
+    losses: dict[int, list[LossSums]] = field(default_factory=dict)  # by part that has arrived
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
-    """What has been sent of each part that is to come: the versions that its tasks read."""
+    """By part that has not arrived: the versions of weights that its tasks read."""
     may_repeat: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether all its parts are in, for good."""
+        """True if all parts have arrived, and none may arrive again."""
         return 0 < self.total.of == len(self.losses) and not self.may_repeat
 
     @property
     def read(self) -> set[WeightRef]:
-        """The versions that tasks read which are on their way."""
+        """The versions that tasks in flight read."""
         return {ref for refs in self.reads.values() for ref in refs}
 
     def takes(self, part: Part) -> bool:
-        """Say whether a part may come now: for the first time, or again if it says so."""
+        """Check whether a part may arrive now: for the first time, or again if it says so."""
         is_next = part.again and self.may_repeat if part.index in self.losses else not part.again
         return is_next and self.total.of in (0, part.of)
 
@@ -125,15 +137,13 @@ class OpenJob:
         of_parts = [self.losses[part] for part in sorted(self.losses)]
         return [LossSums.total(of_model).mean for of_model in zip(*of_parts, strict=True)]
 
-    # ---- checkpoints ----------------------------------------------------------------------------
-
     def state(self) -> PartsState:
-        """Return what is known of it, apart from `tensors`."""
+        """Return the state, without its `tensors`, for checkpoints."""
         losses = {part: list(losses) for part, losses in self.losses.items()}
         return PartsState(of=self.total.of, losses=losses, sums=list(self.total.nodes))
 
     def tensors(self, job: int) -> dict[str, torch.Tensor]:
-        """Return copies of what waits to be added up, by names with the job's number."""
+        """Return copies of the waiting sums, by names that contain the job's number."""
         nodes = self.total.nodes.items()
         return {_sum_name(job, *node): torch.from_numpy(each.copy()) for node, each in nodes}
 
@@ -145,7 +155,7 @@ class OpenJob:
         state: PartsState,
         tensors: Mapping[str, torch.Tensor],
     ) -> OpenJob:
-        """Return the job of which these are the state and, among others, the tensors."""
+        """Return the job with this state; ``tensors`` may contain those of other jobs."""
         nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
         total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
         return cls(shares, total=total, losses=losses)
@@ -160,17 +170,17 @@ Refresh: TypeAlias = Literal["always", "needed", "late"]
 
 
 class StaleScheme(ChunkedScheme, Protocol):
-    """What training must know of a defence whose jobs come in parts."""
+    """A defence whose jobs arrive in parts, as training sees it."""
 
     @property
-    def staleness(self) -> int | None: ...
+    def staleness(self) -> int | None: ...  # jobs; None: without a bound
     @property
-    def most_again(self) -> int: ...  # parts that a failure may have applied again
+    def most_again(self) -> int: ...  # parts that may be applied a second time after a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """How updates reach the weights, and which weights tasks read: see this module's head.
+    """The rules by which updates reach the weights, and tasks read them; see this module's head.
 
     Examples
     --------
@@ -191,24 +201,24 @@ class Updates:
             if value not in known:
                 raise ParameterError(name, f"must be one of {', '.join(known)}", value)
         if self.refresh == "late" and self.apply != "clock":
-            rule = "must be clock where weights are read exactly as late as may be"
+            rule = "must be clock if refresh is late"
             raise ParameterError("apply", rule, self.apply)
         if self.refresh == "late" and self.aware:
-            rule = "must be left out where weights are read exactly as late as may be"
+            rule = "must be left out if refresh is late, as all weights are equally old then"
             raise ParameterError("aware", rule, self.aware)
 
     @property
     def publishes_each(self) -> bool:
-        """Whether each part of a batch may be sent with a version of weights of its own."""
+        """True if each part of a batch may be computed on its own version of the weights."""
         return self.apply == "update" and self.refresh == "always"
 
     def require_fit(self, models: Sequence[Model], scheme: StaleScheme) -> None:
-        """Refuse models, or a scheme, that this is not for, with `ParameterError`."""
+        """Raise `ParameterError` if the models or the scheme cannot be trained by these rules."""
         if self.refresh != "always" and scheme.staleness is None:
-            rule = "must be always where nothing bounds how stale weights are"
+            rule = "must be always if the defence does not bound how stale weights are"
             raise ParameterError("refresh", rule, self.refresh)
         if self.apply == "clock" and scheme.most_again:
-            rule = "must be update where parts that are in may be applied again, each by itself"
+            rule = "must be update if a part may be applied again after a failure"
             raise ParameterError("apply", rule, self.apply, "take resume=part")
         if self.apply == "update":
             also = "resume=part, and " if scheme.most_again else ""
@@ -216,10 +226,10 @@ class Updates:
 
 
 class StaleWorkload(ModelsWorkload):
-    """Trains several models in turns, a batch part by part; a `seqgc.ports.Workload`.
+    """A `seqgc.ports.Workload` that trains several models in turns, with batches in parts.
 
-    The arguments are those of `TorchWorkload`, and ``updates``; the ``scheme`` says besides how
-    stale weights may be. Fewer bundles than jobs under way are welcome: that is what it is for.
+    The arguments are those of `TorchWorkload`, and ``updates``. The ``scheme`` also bounds how
+    stale weights may be. There may be fewer bundles than jobs in flight.
 
     Raises
     ------
@@ -227,7 +237,7 @@ class StaleWorkload(ModelsWorkload):
         If an argument breaks its rule, a model's gradient is not a sum over chunks, or a part of it
         cannot be applied by itself.
     ScheduleError
-        By a method that is called out of turn, or if weights would be staler than promised.
+        If a method is called out of turn, or weights would be staler than the scheme allows.
 
     Examples
     --------
@@ -287,8 +297,7 @@ class StaleWorkload(ModelsWorkload):
         self._open: dict[int, OpenJob] = {}  # in order of job
         self._ages = [0] * len(self._learners)  # of the latest versions (see `_age`)
 
-    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (all that has arrived)
-        """Say that ``finished`` is to be in the weights that tasks of ``job`` read."""
+    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (tasks read all that arrived)
         return True
 
     def begin(self, job: int) -> None:
@@ -296,7 +305,7 @@ class StaleWorkload(ModelsWorkload):
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
         due = job - self._staleness
-        if job not in self._plan.turns:  # else its weights could not be published before
+        if job not in self._plan.turns:  # otherwise a call before could not publish its weights
             self._plan.turns.take(job, may_follow=lambda last: not self._is_late or last < due)
         if self._is_late:
             self._end_steps(self._plan.turns[job].bundle, before=due)
@@ -308,7 +317,7 @@ class StaleWorkload(ModelsWorkload):
         self._forget()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the data points of a mini-task, at the weights that it is to read now."""
+        """Return the data points of a mini-task, with the weights that it must read."""
         job = mini_task.job
         if job not in self._open:
             raise ScheduleError(f"job {job} is not in flight: {self._begun} have begun")
@@ -321,21 +330,21 @@ class StaleWorkload(ModelsWorkload):
         return tuple(points)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a part of a job's gradient, or all of it, as long as `result_form` says."""
+        """Take a part of a job's gradient, or all of it; its size is that of `result_form`."""
         job, part = decoding.job, decoding.part or Part(index=0, of=1)
         about = self._open.get(job)
         if about is None or not about.takes(part):
             which = f"part {part.index} of {part.of} of job {job}"
-            raise ScheduleError(f"{which} cannot be taken: its job is not open, or it is in")
-        kept = self._vector(job, gradient)
-        results = self._results(job, kept)
+            raise ScheduleError(f"{which} cannot be taken: the job is not open, or has the part")
+        vector = self._vector(job, gradient)
+        results = self._results(job, vector)
         weight = decoding.terms[0].weight if decoding.part and decoding.terms else 1.0
         about.take(part, [result.sums.times(1 / weight) for _, result in results])
         about.reads.pop(part.index if decoding.part else None, None)
         if self._plan.turns[job].step is not None:
             self._park_overflown(results)
             if self._updates.apply == "clock":
-                about.total.add(part.index, kept)
+                about.total.add(part.index, vector)
             else:
                 self._apply_parts(results)
         for ended in (job,) if decoding.ends is None else decoding.ends:
@@ -347,13 +356,13 @@ class StaleWorkload(ModelsWorkload):
         self._forget()
 
     def flush(self) -> None:
-        if left := [job for job, about in self._open.items() if not about.is_complete]:
-            raise ScheduleError(f"job {left[0]} has not been decoded by its deadline")
+        if incomplete := [job for job, about in self._open.items() if not about.is_complete]:
+            raise ScheduleError(f"job {incomplete[0]} has not been decoded by its deadline")
         for bundle in range(self._plan.num_bundles):
             self._end_steps(bundle, before=math.inf)
-        self.abandon()
+        self.discard_weights()
 
-    def abandon(self) -> None:
+    def discard_weights(self) -> None:
         self._open.clear()
         for learner in self._learners:
             learner.keep(set())
@@ -361,7 +370,7 @@ class StaleWorkload(ModelsWorkload):
     # ---- which weights a task reads -------------------------------------------------------------
 
     def _age(self, bundle: int) -> int:
-        """Return up to which job the weights of a bundle's models hold all of theirs."""
+        """Return the first job that the weights of a bundle's models do not contain completely."""
         return next(iter(self._steps(bundle)), self._begun)
 
     def _steps(self, bundle: int) -> list[int]:
@@ -370,7 +379,7 @@ class StaleWorkload(ModelsWorkload):
         return [job for job, turn in turns if turn.bundle == bundle and turn.step is not None]
 
     def _read(self, index: int, job: int) -> WeightRef:
-        """Return the version that tasks of ``job`` read of a model, published if it is not."""
+        """Return the version of a model that tasks of ``job`` must read; publish it if needed."""
         age, due = self._age(self._plan.turns[job].bundle), job - self._staleness
         if age < due:
             raise ScheduleError(
@@ -385,14 +394,14 @@ class StaleWorkload(ModelsWorkload):
         return learner.publish()
 
     def _latest(self, index: int, job: int) -> WeightRef:
-        """Return a version for a job that begins: what its tasks read, or read at first."""
+        """Return the version for a job that begins; its tasks may read newer ones later."""
         if self._is_late:
             return self._learners[index].publish()
         return self._learners[index].latest or self._read(index, job)
 
     def _forget(self) -> None:
-        """Discard the versions that no part on its way reads, and that none will read."""
-        self._plan.turns.forget(self._open.keys() | {self._begun})  # which may have been tried
+        """Discard the versions that no task in flight reads and no later task will read."""
+        self._plan.turns.forget(self._open.keys() | {self._begun})
         needed = {ref for each in self._open.values() for ref in each.read}
         if self._is_late:
             needed |= {share.weights for each in self._open.values() for share in each.shares}
@@ -400,20 +409,20 @@ class StaleWorkload(ModelsWorkload):
             is_of_use = self._updates.refresh == "needed" or learner.is_published
             learner.keep(needed | {learner.latest} if learner.latest and is_of_use else needed)
 
-    # ---- what becomes of a part -----------------------------------------------------------------
+    # ---- applying parts -------------------------------------------------------------------------
 
     def _apply_parts(self, results: Sequence[tuple[Learner, ModelResult]]) -> None:
         for learner, result in results:
             if learner.model.name not in self._parked:
                 try:
                     learner.apply_part(result)
-                except BaseException as error:  # of the user's own optimizer
+                except BaseException as error:  # from the user's own optimizer
                     self._park_raised(learner, error)
 
     def _complete(self, job: int, about: OpenJob) -> None:
-        """Note what a job came to, all of whose parts are in, and end steps that may end."""
+        """Record the losses of a job whose parts have all arrived; end the steps that may end."""
         turn = self._plan.turns[job]
-        if turn.step is None:  # of zeros, for nobody
+        if turn.step is None:  # an idle turn: zeros
             del self._open[job]
             return
         self._note(job, about.loss())
@@ -421,7 +430,7 @@ class StaleWorkload(ModelsWorkload):
             self._end_steps(turn.bundle, before=math.inf)
 
     def _end_steps(self, bundle: int, *, before: float) -> None:
-        """End a bundle's steps that are complete, in their order; all ``before`` a job must be."""
+        """End the complete steps of a bundle, in order, up to the jobs ``before``."""
         for job in [job for job in self._steps(bundle) if job < before]:
             about = self._open[job]
             if not about.is_complete:
@@ -447,11 +456,11 @@ class StaleWorkload(ModelsWorkload):
 
     def _end_parts(self, learner: Learner, loss: float) -> None:
         try:
-            about = learner.end_step()
-        except BaseException as error:  # of the user's own scheduler
+            metrics = learner.end_step()
+        except BaseException as error:  # from the user's own scheduler
             self._park_raised(learner, error)
         else:
-            self.aftermath.follow(learner, loss=loss, about=about)
+            self.after_step.run(learner, loss=loss, metrics=metrics)
 
     # ---- checkpoints ----------------------------------------------------------------------------
 
@@ -471,5 +480,5 @@ class StaleWorkload(ModelsWorkload):
                 shares = self._restored(job, versions, flight)
             about = OpenJob.restored(job, shares, state.parts[job], flight)
             about.may_repeat, self._open[job] = self._may_repeat, about
-        for index in range(len(self._learners)):  # of what has just been published
+        for index in range(len(self._learners)):  # the versions were published just now
             self._ages[index] = self._age(index // self._plan.jobs_per_round)

@@ -1,16 +1,22 @@
-"""The policy of a run: of a scheme, of a defence's own, or of a controller."""
+"""Strategies: how the policy of a run is made, restored from a checkpoint and kept up to date.
+
+There are three kinds. A scheme runs in rounds, and the run may switch to other schemes; rounds that
+the journal has are closed again on the recorded answers (`SchemeStrategy`). A defence such as
+``ssp`` brings a policy of its own, whose state is in the checkpoint (`PolicyStrategy`). A
+controller changes the workers' shares between rounds (`ControlledStrategy`).
+"""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from seqgc import ports
-from seqgc.control import Controlled
+from seqgc.control import Controlled, ControlledPolicy
 from seqgc.errors import StoreError, one_line
 from seqgc.ports import Event, RoundRecord
 from seqgc.rounds import (
@@ -26,8 +32,14 @@ from seqgc.rounds import (
     SwitchingPolicy,
 )
 from seqgc.schemes import Scheme
-from seqgc.training.adaptive import AdaptiveDirector, DirectorState, Slowdown, SlowdownState, Switch
-from seqgc.training.history import History, Recorder
+from seqgc.training.adaptive import (
+    AdaptiveDirector,
+    DirectorState,
+    SlowdownState,
+    SlowdownWatch,
+    Switch,
+)
+from seqgc.training.history import Recorder
 from seqgc.training.tuner import Answer, Choice, Tuner
 from seqgc.training.workload import ModelsWorkload, TorchWorkload
 
@@ -38,15 +50,21 @@ if TYPE_CHECKING:
 __all__ = [
     "ControlledStrategy",
     "PolicyStrategy",
-    "RecordedDirector",
     "SchemeStrategy",
     "Strategy",
     "StrategyState",
 ]
 
 
+_Notify = Callable[[str, dict[str, object]], None]
+
+
 class RecordedDirector:
-    """A director whose decisions are on record before they are acted on, and are made once."""
+    """A director that records each decision before the run acts on it.
+
+    A decision that is on record already is repeated instead of made again. ``before_decision`` is
+    called before a decision is made.
+    """
 
     def __init__(
         self,
@@ -54,10 +72,10 @@ class RecordedDirector:
         recorder: Recorder,
         *,
         answers: list[Answer],
-        closing: Callable[[], None],
+        before_decision: Callable[[], None],
     ) -> None:
         self._director, self._recorder, self._answers = director, recorder, answers
-        self._closing = closing
+        self._before_decision = before_decision
         self._round = -1
 
     def on(self, event: Event) -> None:
@@ -65,73 +83,78 @@ class RecordedDirector:
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
         self._round = record.round
-        self._closing()
+        self._before_decision()
         self._director.close(record, setting=setting)
 
     def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
-        known = self._recorder.history.choices.get(self._round)
-        if known is not None:
+        recorded = self._recorder.history.choices.get(self._round)
+        if recorded is not None:
             self._director.repeat()
-            self._answers.append(known)
-            return Decision(setting=known.setting)
+            self._answers.append(recorded)
+            return Decision(setting=recorded.setting)
         if self._round < len(self._recorder.history.answers):
-            return None  # on record, and nothing was decided then
+            return None  # the round is on record, without a decision
         decision = self._director.choose(setting=setting, jobs_left=jobs_left)
         if decision is not None and decision.setting not in {None, setting}:
-            choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))
-            self._recorder.decide(self._round, choice)
+            self._recorder.decide(self._round, _latest_choice(self._answers))
         return decision
 
 
-_Tell = Callable[[str, dict[str, object]], None]
+def _latest_choice(answers: Sequence[Answer]) -> Choice:
+    return next(answer for answer in reversed(answers) if isinstance(answer, Choice))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyState:
-    """What a checkpoint knows of a course."""
+    """The part of a checkpoint that a strategy restores itself from."""
 
-    director: DirectorState | None = None  # in a run that looks for better settings
-    slowdown: SlowdownState
-    policy: str = ""  # of a defence's own: JSON
+    director: DirectorState | None = None  # None if the run does not search for better settings
+    slowdown: SlowdownState = field(default_factory=SlowdownState)
+    policy: str = ""  # state of a defence's own policy: JSON
 
 
 class Strategy(ABC):
-    """The policy of a run, what watches it beside, and how it is gone on with."""
+    """The policy of a run, its own observers, and its part of the checkpoints."""
 
     repeats: ClassVar[bool]
-    """Whether a resumed run closes the rounds after its checkpoint on the same answers again."""
-    whole_between_rounds: ClassVar[bool]
-    """Whether the policy's state changes only when a round closes, as far as it must be kept."""
+    """True if a resumed run closes the rounds after its checkpoint on the recorded answers."""
+    changes_only_at_close: ClassVar[bool]
+    """True if the policy's state, as far as it must be kept, changes only when a round closes."""
 
+    policy: RunPolicy
     observers: Sequence[ports.Observer] = ()
     answers: Sequence[Answer] = ()  # of the searches for a better setting
 
-    @property
-    @abstractmethod
-    def policy(self) -> RunPolicy: ...
+    def __init__(self, workload: ModelsWorkload) -> None:
+        self._workload = workload
 
     @abstractmethod
-    def restore(self, snapshot: RunSnapshot, history: History) -> str:
-        """Go back to a checkpoint; return what is worth a warning, if anything is."""
+    def restore(self, snapshot: RunSnapshot) -> str:
+        """Return to a checkpoint. Returns a warning, or an empty text."""
 
     @abstractmethod
-    def snapshot(self) -> StrategyState:
-        """Return what a checkpoint is to know."""
+    def snapshot(self) -> StrategyState: ...
 
-    @abstractmethod
     def follow(self, seen: ports.Seen) -> None:
-        """Take note of what is seen, after all other observers."""
+        """Update the policy after all other observers have seen ``seen``.
+
+        Once the models need no more jobs, the jobs that have begun become the run's last.
+        """
+        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
+            self.policy.end_after(self._workload.num_jobs - 1)
 
 
 class SchemeStrategy(Strategy):
-    """The course of a run by rounds, or of one that deals; it may come to other schemes.
+    """The strategy of a scheme, whose rounds can be closed again from the journal.
 
-    ``switches`` is appended to as it does, which a ``tuner`` finds if the plan says so;
-    ``closing`` is called when a decision is about to be made; ``tell`` tells the observers.
+    If the plan asks for it, ``tuner`` searches for better settings; each switch is appended to
+    ``switches``. ``before_decision`` is called before a decision is made, and ``notify`` shows a
+    notice to the observers.
     """
 
     repeats = True
-    whole_between_rounds = True
+    changes_only_at_close = True
+    policy: SwitchingPolicy
 
     def __init__(
         self,
@@ -141,17 +164,18 @@ class SchemeStrategy(Strategy):
         switches: list[Switch],
         tuner: Tuner | None,
         recorder: Recorder,
-        closing: Callable[[], None],
-        tell: _Tell,
+        before_decision: Callable[[], None],
+        notify: _Notify,
     ) -> None:
-        self._workload, self._switches, self._tell = workload, switches, tell
+        super().__init__(workload)
+        self._scheme_workload, self._switches, self._notify = workload, switches, notify
         self._recorder, self._run = recorder, run
         plan, setting = run.plan, run.setting
         self.answers = self._answers = list[Answer]()
-        self._slowdown = Slowdown(
-            setting.scheme.n, setting=lambda: self.policy.segments[-1].setting, tell=tell
+        self._slowdown = SlowdownWatch(
+            setting.scheme.n, setting=lambda: self.policy.segments[-1].setting, notify=notify
         )
-        if isinstance(setting.scheme, Scheme):  # it compares rounds
+        if isinstance(setting.scheme, Scheme):  # the watch compares rounds
             self.observers = (self._slowdown,)
         self._adaptive: AdaptiveDirector | None = None
         self._director: Director | None = None
@@ -162,21 +186,17 @@ class SchemeStrategy(Strategy):
                 n=setting.scheme.n,
                 max_delay=run.max_delay,
                 tuner=tuner,
-                note=self._note,
+                note=self._add_answer,
                 batch=sizes[0] if len(sizes) == 1 else None,
             )
             self._director = RecordedDirector(
-                self._adaptive, recorder, answers=self._answers, closing=closing
+                self._adaptive, recorder, answers=self._answers, before_decision=before_decision
             )
-        self._policy = self._made(first=0)
+        self.policy = self._make_policy(first=0)
 
-    @property
-    def policy(self) -> SwitchingPolicy:
-        return self._policy
-
-    def _made(self, *, first: int) -> SwitchingPolicy:
-        """Return a policy of the run, which knows of the rounds on record from the first on."""
-        on_record, run = self._recorder.history.answers, self._run
+    def _make_policy(self, *, first: int) -> SwitchingPolicy:
+        """Return a policy that repeats the recorded rounds from round ``first`` on."""
+        recorded, run = self._recorder.history.answers, self._run
         return SwitchingPolicy(
             run.setting,
             num_jobs=run.num_jobs,
@@ -184,31 +204,32 @@ class SchemeStrategy(Strategy):
             payload=run.plan.payload,
             batches=self._workload.batch_sizes,
             again=OnRecord(
-                answers={round: on_record[round] for round in range(first, len(on_record))},
-                late=on_record.late,
-                finished=on_record.finished,
+                answers={round: recorded[round] for round in range(first, len(recorded))},
+                late=recorded.late,
+                finished=recorded.finished,
             ),
             audit=run.plan.audit,
             bundles=run.bundles,
         )
 
-    def restore(self, snapshot: RunSnapshot, history: History) -> str:
-        if snapshot.state.policy:
+    def restore(self, snapshot: RunSnapshot) -> str:
+        history, rounds, state = self._recorder.history, snapshot.rounds, snapshot.state
+        if state.policy:
             spec = self._run.setting.scheme.spec
             raise StoreError(f"the checkpoint is of another defence than {spec}: it has no rounds")
-        made = {r: choice for r, choice in sorted(history.choices.items()) if r < snapshot.rounds}
-        choices, settings = list(made.values()), {r: made[r].setting for r in made}
-        policy = self._policy = self._made(first=snapshot.rounds)
-        policy.end_after(snapshot.state.jobs - 1)
-        policy.repeat(islice(history.answers, snapshot.rounds), settings=settings)
-        self._answers += choices
-        for segment, choice in zip(policy.segments[1:], choices, strict=False):
+        choices = {r: choice for r, choice in sorted(history.choices.items()) if r < rounds}
+        policy = self.policy = self._make_policy(first=rounds)
+        policy.end_after(state.jobs - 1)
+        settings = {round: choice.setting for round, choice in choices.items()}
+        policy.repeat(islice(history.answers, rounds), settings=settings)
+        self._answers += choices.values()
+        for segment, choice in zip(policy.segments[1:], choices.values(), strict=False):
             self._adopt(segment, choice)
-        self._slowdown.restore(snapshot.state.slowdown)
-        self._workload.restore(snapshot.state.workload, snapshot.files)
+        self._slowdown.restore(state.slowdown)
+        self._workload.restore(state.workload, snapshot.files)
         policy.go_on_with(self._workload.bundles_left)
-        if self._adaptive is not None and snapshot.state.director is not None:
-            self._adaptive.restore(snapshot.state.director)
+        if self._adaptive is not None and state.director is not None:
+            self._adaptive.restore(state.director)
         return ""
 
     def snapshot(self) -> StrategyState:
@@ -218,133 +239,115 @@ class SchemeStrategy(Strategy):
         )
 
     def follow(self, seen: ports.Seen) -> None:
-        """If the policy has switched, be ready for the tasks that are about to leave.
+        """Tell the policy how many bundles are left; adopt a new segment before its tasks leave.
 
-        Once they have left, and nobody is left for more jobs, the run is to end with these. Which
-        models are left it must know before its next decision (`seqgc.training.jobs`).
+        The policy must know which models are left before its next decision.
         """
-        segments = self.policy.segments
         self.policy.go_on_with(self._workload.bundles_left)
-        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
-            self.policy.end_after(self._workload.num_jobs - 1)
+        super().follow(seen)
+        segments = self.policy.segments
         if isinstance(seen, ports.Dispatch) and len(segments) > 1 + len(self._switches):
-            choice = next(a for a in reversed(self._answers) if isinstance(a, Choice))
-            self._tell("switch", self._adopt(segments[-1], choice).fields)
+            switch = self._adopt(segments[-1], _latest_choice(self._answers))
+            self._notify("switch", switch.fields)
 
-    def _note(self, answer: Answer) -> None:
+    def _add_answer(self, answer: Answer) -> None:
         self._answers.append(answer)
-        self._tell("search", answer.fields)
+        self._notify("search", answer.fields)
 
     def _adopt(self, segment: Segment, choice: Choice) -> Switch:
         switch = Switch(first_job=segment.first_job, first_round=segment.first_round, choice=choice)
         self._switches.append(switch)
-        self._workload.switch(switch.after.scheme)
+        self._scheme_workload.switch(switch.after.scheme)
         return switch
 
 
-class PolicyStrategy(Strategy):
-    """The course of a run whose defence brings its own policy."""
+class _ResumableStrategy(Strategy):
+    """A strategy whose policy is restored from the checkpoint, not from the journal."""
 
     repeats = False
-    whole_between_rounds = False
+    policy: ResumablePolicy
 
     def __init__(
-        self,
-        workload: ModelsWorkload,
-        defence: PolicyDefence,
-        *,
-        run: PlannedRun,
+        self, workload: ModelsWorkload, defence: PolicyDefence, *, run: PlannedRun
     ) -> None:
-        self._workload, self._spec = workload, defence.spec
-        self._same_bits, self._most_again = run.repeats, defence.most_again
-        self._policy: ResumablePolicy = defence.policy(
+        super().__init__(workload)
+        self._spec = defence.spec
+        self.policy = defence.policy(
             run.setting.rule,
             num_jobs=run.num_jobs,
             batches=workload.batch_sizes,
             payload=run.plan.payload,
         )
+
+    def _restore_policy(self, snapshot: RunSnapshot) -> None:
+        try:
+            self.policy.restore(json.loads(snapshot.state.policy))
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"the checkpoint is of another defence than {self._spec}: {one_line(error)}"
+            raise StoreError(message) from error
+
+    def snapshot(self) -> StrategyState:
+        return StrategyState(policy=json.dumps(self.policy.snapshot()))
+
+
+class PolicyStrategy(_ResumableStrategy):
+    """The strategy of a defence that brings its own policy, and has batches come in parts."""
+
+    changes_only_at_close = False
+
+    def __init__(
+        self, workload: ModelsWorkload, defence: PolicyDefence, *, run: PlannedRun
+    ) -> None:
+        super().__init__(workload, defence, run=run)
+        self._same_bits, self._most_again = run.repeats, defence.most_again
         if (updates := run.plan.updates) is not None and updates.aware:
-            self._policy = StalenessAware(self._policy, n=defence.n)
+            self.policy = StalenessAware(self.policy, n=defence.n)
 
-    @property
-    def policy(self) -> RunPolicy:
-        return self._policy
-
-    def restore(self, snapshot: RunSnapshot, history: History) -> str:  # noqa: ARG002
-        _restore(self._policy, snapshot, spec=self._spec)
+    def restore(self, snapshot: RunSnapshot) -> str:
+        self._restore_policy(snapshot)
         self._workload.restore(snapshot.state.workload, snapshot.files)
         if self._same_bits:
             return ""
-        often = "applied once"
+        applied = "applied once"
         if self._most_again:
-            often = f"applied at least once: those of a shard under way, up to {self._most_again} "
-            often += "of them applied already, once more"
-        what = f"parts that were under way are computed anew, on newer weights, and {often}"
-        return f"the run goes on from checkpoint {snapshot.rounds}: {what}"
-
-    def snapshot(self) -> StrategyState:
-        return StrategyState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
-
-    def follow(self, seen: ports.Seen) -> None:
-        """Once nobody is left for more jobs than have begun, have the run end with these."""
-        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
-            self._policy.end_after(self._workload.num_jobs - 1)
-
-
-class ControlledStrategy(Strategy):
-    """The course of a run whose shares a controller changes between rounds; gradients are whole."""
-
-    repeats = False
-    whole_between_rounds = True
-
-    def __init__(
-        self,
-        workload: TorchWorkload,
-        defence: Controlled,
-        *,
-        run: PlannedRun,
-    ) -> None:
-        self._workload, self._spec = workload, defence.spec
-        self._policy = defence.policy(
-            run.setting.rule,
-            num_jobs=run.num_jobs,
-            batches=workload.batch_sizes,
-            payload=run.plan.payload,
+            applied = (
+                "applied at least once: up to "
+                f"{self._most_again} parts of an unfinished shard may be applied a second time"
+            )
+        return (
+            f"the run continues from checkpoint {snapshot.rounds}: parts that had not arrived are "
+            f"computed again, on newer weights, and {applied}"
         )
-        self._adopted = 0  # segments
+
+
+class ControlledStrategy(_ResumableStrategy):
+    """The strategy of a controller, which changes the workers' shares between rounds."""
+
+    changes_only_at_close = True
+    policy: ControlledPolicy
+
+    def __init__(self, workload: TorchWorkload, defence: Controlled, *, run: PlannedRun) -> None:
+        super().__init__(workload, defence, run=run)
+        self._scheme_workload = workload
+        self._adopted_segments = 0
         self._adopt()
 
-    @property
-    def policy(self) -> RunPolicy:
-        return self._policy
-
-    def restore(self, snapshot: RunSnapshot, history: History) -> str:  # noqa: ARG002
-        _restore(self._policy, snapshot, spec=self._spec)
+    def restore(self, snapshot: RunSnapshot) -> str:
+        self._restore_policy(snapshot)
         self._adopt()  # before there are jobs that have not finished
         self._workload.restore(snapshot.state.workload, snapshot.files)
-        what = "with its shares; how fast workers are is measured anew"
-        return f"the run goes on from checkpoint {snapshot.rounds} {what}"
-
-    def snapshot(self) -> StrategyState:
-        return StrategyState(slowdown=SlowdownState(), policy=json.dumps(self._policy.snapshot()))
+        return (
+            f"the run continues from checkpoint {snapshot.rounds} with its shares; "
+            "the speed of the workers is measured again"
+        )
 
     def follow(self, seen: ports.Seen) -> None:
-        """Cut batches as the round's shares are; end with the jobs that are left to be done."""
+        """Cut batches by the shares of the round that begins."""
         if isinstance(seen, ports.Dispatch):
             self._adopt()
-        if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
-            self._policy.end_after(self._workload.num_jobs - 1)
+        super().follow(seen)
 
     def _adopt(self) -> None:
-        if len(segments := self._policy.segments) > self._adopted:
-            self._adopted = len(segments)
-            self._workload.switch(segments[-1].setting.scheme)
-
-
-def _restore(policy: ResumablePolicy, snapshot: RunSnapshot, *, spec: str) -> None:
-    """Have a policy go back to a checkpoint; `StoreError` if that is another defence's."""
-    try:
-        policy.restore(json.loads(snapshot.state.policy))
-    except (ValueError, KeyError, TypeError) as error:
-        message = f"the checkpoint is of another defence than {spec}: {one_line(error)}"
-        raise StoreError(message) from error
+        if len(segments := self.policy.segments) > self._adopted_segments:
+            self._adopted_segments = len(segments)
+            self._scheme_workload.switch(segments[-1].setting.scheme)

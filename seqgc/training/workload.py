@@ -1,4 +1,4 @@
-"""The workload of the loop: models, whose batches become results and steps."""
+"""The workload of the loop: fixes each job's batch and weights, and applies decoded gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from seqgc.ports import (
     WeightStore,
 )
 from seqgc.runs.metrics import JobMetrics
-from seqgc.training.callbacks import Aftermath, CallbackState
+from seqgc.training.callbacks import AfterStep, CallbackState
 from seqgc.training.jobs import ChunkedScheme, JobPlan, Share, Turn, TurnsState
 from seqgc.training.learner import Learner, LearnerState, Tensors
 from seqgc.training.results import Parked, Parking
@@ -40,25 +40,25 @@ from seqgc.training.work import batch_sizes
 __all__ = ["FLIGHT", "ModelsWorkload", "PartsState", "TorchWorkload", "WorkloadState"]
 
 FLIGHT: Final = "flight.safetensors"
-"""The file of a checkpoint that holds what belongs to no model alone."""
+"""The file of a checkpoint for tensors that belong to jobs in flight or to callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsState:
-    """What is known of a job whose parts are applied by themselves, apart from tensors."""
+    """State of a job that arrives in parts, without its tensors, for checkpoints."""
 
-    of: int  # how many parts it has; 0: not known yet
-    losses: dict[int, list[LossSums]]  # by part that is in: what each model's loss has of it
-    sums: list[tuple[int, int]]  # of parts that wait for others to be added up (`TreeSum`)
+    of: int  # number of parts; 0: not known yet
+    losses: dict[int, list[LossSums]]  # each model's loss over a part, by part that has arrived
+    sums: list[tuple[int, int]]  # the nodes of its `TreeSum`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadState:
-    """What a workload knows, apart from tensors: for checkpoints."""
+    """State of a workload without its tensors, for checkpoints."""
 
     begun: int  # jobs
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
-    in_flight: dict[int, list[int]]  # the versions of weights that a job uses, one a model
+    in_flight: dict[int, list[int]]  # by job: the version of each model's weights
     models: list[LearnerState]
     turns: TurnsState
     parked: dict[str, Parked]
@@ -68,10 +68,12 @@ class WorkloadState:
 
 
 class ModelsWorkload(ABC):
-    """Trains the models of a ``plan``, job by job; a `seqgc.ports.Workload`.
+    """A `seqgc.ports.Workload` that trains copies of the models of a ``plan``, job by job.
 
-    The models' modules are copied. Raises `ParameterError` if a model's gradient is not a sum over
-    chunks, or its validation cannot be made.
+    Raises
+    ------
+    ParameterError
+        If a model's gradient is not a sum over chunks, or its validation cannot be made.
     """
 
     def __init__(
@@ -92,11 +94,9 @@ class ModelsWorkload(ABC):
         self._by_name = {learner.model.name: learner for learner in self._learners}
         self._begun = 0
         self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
-        self.aftermath: Final = Aftermath(callbacks, names=self.names, park=self.park)
+        self.after_step: Final = AfterStep(callbacks, names=self.names, park=self.park)
         self._parked: dict[str, Parked] = {}
         self._idle_from: dict[str, int] = {}
-
-    # ---- what a subclass decides ----------------------------------------------------------------
 
     @abstractmethod
     def needs(self, job: int, finished: int) -> bool: ...
@@ -112,32 +112,35 @@ class ModelsWorkload(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """End the run: apply every gradient that is left, in order, and discard all weights.
+        """End the run: apply the remaining gradients, in order, and discard all weights.
 
-        ScheduleError if a job has begun and not finished; nothing is applied then.
+        Raises
+        ------
+        ScheduleError
+            If a job has begun and not finished; nothing is applied then.
         """
 
     @abstractmethod
-    def abandon(self) -> None:
-        """Discard all weights, whatever has not been decoded; harmless if done already."""
+    def discard_weights(self) -> None:
+        """Discard all published weights, also of jobs in flight. May be called twice."""
 
     @abstractmethod
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
-        """Return copies of all that training has made, and the tensors by file and name."""
+        """Return copies of the state, and of its tensors by file and name."""
 
     @abstractmethod
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
-        """Know the jobs of a snapshot that have begun and are not over; the models are known."""
+        """Restore the unfinished jobs of a snapshot; the models have been restored."""
 
     # ---- the models -----------------------------------------------------------------------------
 
     def take_metrics(self) -> list[JobMetrics]:
-        """Return `metrics`, which are forgotten here."""
+        """Return and clear `metrics`."""
         taken, self.metrics = self.metrics, []
         return taken
 
     def best(self) -> dict[str, tuple[Best, Tensors]]:
-        """Return, by model, the best validation and the weights then, where there was one."""
+        """Return the best validation and its weights, by model that has been validated."""
         followed = [(m.model.name, m.validator) for m in self._learners if m.validator is not None]
         return {name: (v.state.best, v.weights) for name, v in followed if v.state.best is not None}
 
@@ -153,16 +156,16 @@ class ModelsWorkload(ABC):
 
     @property
     def unremoved(self) -> str:
-        """Why weights that nobody needs could not be removed, the first time; empty: all could."""
+        """The first reason why old weights could not be removed; empty if all could."""
         return next((each.unremoved for each in self._learners if each.unremoved), "")
 
     def require_steps(self, steps: int) -> None:
-        """Refuse a model whose learning-rate schedule is over before so many steps."""
+        """Raise `ParameterError` if a learning-rate schedule is over before ``steps`` steps."""
         for learner in self._learners:
             learner.stepper.require_steps(steps)
 
     def result_form(self, job: int) -> ResultForm:
-        """Return the form of a job's results: one model after the other, in the run's precision."""
+        """Return the form of a job's results: all models' in turn, in the run's precision."""
         layouts = [each.layout for each in self._bundle(job)]
         starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
         marks = [
@@ -172,7 +175,7 @@ class ModelsWorkload(ABC):
         return ResultForm(np.dtype(self._precision), starts[-1], tuple(marks))
 
     def module(self, name: str) -> nn.Module:
-        """Return a model's module as trained so far; it is the run's own, to be read only."""
+        """Return a model's module as trained so far. It is not a copy: do not change it."""
         return self._learner(name).module
 
     def _learner(self, name: str) -> Learner:
@@ -181,11 +184,11 @@ class ModelsWorkload(ABC):
         return self._by_name[name]
 
     def park(self, names: Sequence[str], *, why: str, kind: Parking = "stopped early") -> None:
-        """Leave these models as they are: none of their gradients is applied any more.
+        """Stop the training of these models: no gradient is applied to them any more.
 
-        In jobs that begin from now on nothing is computed for them. Those in flight stay as they
-        were asked for, since all results of a job are to be made alike. A model that is parked
-        stays parked, for the reason that it was parked for at first. ``why`` is one line.
+        Nothing is computed for them in jobs that begin from now on. Jobs in flight stay as they
+        are, since all results of a job must have the same form. A parked model stays parked, and
+        keeps the first reason. ``why`` is one line.
         """
         for name in names:
             steps = self._learner(name).steps
@@ -195,7 +198,7 @@ class ModelsWorkload(ABC):
                 self._plan.park(name)
 
     def unused(self, job: int) -> list[slice]:
-        """Return which parts of a job's results, and of its gradient, are of parked models."""
+        """Return the slices of a job's results and gradient that belong to parked models."""
         bundle = self._bundle(job)
         ends = np.cumsum([each.layout.size for each in bundle]).tolist()
         return [
@@ -206,23 +209,23 @@ class ModelsWorkload(ABC):
 
     @property
     def num_jobs(self) -> int | None:
-        """How many jobs there are in all; None as long as there is somebody for more of them."""
+        """The number of all jobs; None as long as a model needs more of them."""
         return self._plan.turns.num_jobs
 
     @property
     def bundles_left(self) -> int:
-        """How many bundles have a model that is not parked."""
+        """The number of bundles with a model that is not parked."""
         return self._plan.bundles_left
 
     @property
     def parked(self) -> Mapping[str, Parked]:
-        """The models that are trained no further, in the order in which they were parked."""
+        """The parked models, in the order in which they were parked."""
         return MappingProxyType(self._parked)
 
-    # ---- what has come of a job -----------------------------------------------------------------
+    # ---- results of a job -----------------------------------------------------------------------
 
     def _vector(self, job: int, gradient: FloatArray) -> FloatArray:
-        """Return a decoded gradient in the run's precision; refuse one of another size."""
+        """Return a decoded gradient in the run's precision, checked for its size."""
         dtype, size, _ = self.result_form(job)
         if gradient.shape != (size,):
             rule = f"of job {job} must have shape ({size},)"
@@ -241,7 +244,7 @@ class ModelsWorkload(ABC):
         self.park(overflown, kind="diverged", why="the sum of its finite results overflows")
 
     def _note(self, job: int, losses: Sequence[float]) -> None:
-        """Keep the metrics of a finished job, whose models' losses these are."""
+        """Add the metrics of a finished job, with the losses of its models."""
         step = self._plan.turns[job].step or 0
         self.metrics += [
             JobMetrics(job=job, model=learner.model.name, step=step, loss=float(loss))
@@ -250,18 +253,18 @@ class ModelsWorkload(ABC):
         ]
 
     def _park_raised(self, learner: Learner, error: BaseException, what: str = "its step") -> None:
-        """Park a model whose own optimizer or scheduler has raised."""
+        """Park a model whose optimizer or scheduler has raised."""
         reraise_stop(error)
         why = f"{what} raised {fault_of(error)}"
         self.park([learner.model.name], kind="raised", why=why)
 
     def _step(self, learner: Learner, result: ModelResult, *, loss: float) -> None:
         try:
-            about = learner.apply(result)
+            metrics = learner.apply(result)
         except BaseException as error:
             self._park_raised(learner, error)
         else:
-            self.aftermath.follow(learner, loss=loss, about=about)
+            self.after_step.run(learner, loss=loss, metrics=metrics)
 
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
         learner = self._learners[index]
@@ -288,7 +291,7 @@ class ModelsWorkload(ABC):
         in_flight: Mapping[int, Sequence[Share]],
         parts: dict[int, PartsState],
     ) -> tuple[WorkloadState, dict[str, Tensors]]:
-        """Return a snapshot of the models, and of these jobs, to whose tensors theirs are added."""
+        """Return a snapshot of the models and of these jobs; ``flight`` has the jobs' tensors."""
         for job, shares in in_flight.items():
             for learner, share in zip(self._bundle(job), shares, strict=True):
                 name = _version_name(learner, share.weights.version)
@@ -298,19 +301,19 @@ class ModelsWorkload(ABC):
         models = []
         for learner in self._learners:
             try:
-                learned, of_it = learner.snapshot()
-            except BaseException as error:  # of the user's own optimizer or scheduler
+                learner_state, learner_files = learner.snapshot()
+            except BaseException as error:  # from the user's own optimizer or scheduler
                 self._park_raised(learner, error, "its optimizer's or scheduler's state")
-                learned, of_it = learner.snapshot(forgetful=True)
-            models.append(learned)
-            files |= of_it
+                learner_state, learner_files = learner.snapshot(forgetful=True)
+            models.append(learner_state)
+            files |= learner_files
         versions = {j: [s.weights.version for s in each] for j, each in in_flight.items()}
         state = WorkloadState(
             begun=self._begun,
             unapplied=unapplied,
             in_flight=versions,
             models=models,
-            callbacks=self.aftermath.callbacks.snapshot(flight),
+            callbacks=self.after_step.callbacks.snapshot(flight),
             parked=dict(self._parked),
             idle_from=dict(self._idle_from),
             turns=self._plan.turns.snapshot(),
@@ -319,18 +322,18 @@ class ModelsWorkload(ABC):
         return state, files
 
     def restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
-        """Be as the workload of which this is a snapshot; publishes the weights in flight again.
+        """Restore a snapshot; publish the weights of the jobs in flight again.
 
         Raises
         ------
         StoreError
-            If it is of other models.
+            If the snapshot is of other models.
         ParameterError
             If a callback does not take its state back.
         """
         try:
-            for learner, learned in zip(self._learners, state.models, strict=True):
-                learner.restore(learned, files)
+            for learner, learner_state in zip(self._learners, state.models, strict=True):
+                learner.restore(learner_state, files)
             self._begun = state.begun
             self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
             self._plan.turns.restore(state.turns)
@@ -339,11 +342,11 @@ class ModelsWorkload(ABC):
             self._restore_jobs(state, files[FLIGHT])
         except (OSError, StoreError):
             raise
-        except BaseException as error:  # also of the user's own optimizer or scheduler
+        except BaseException as error:  # also from the user's own optimizer or scheduler
             reraise_stop(error)
             message = f"the checkpoint is of other models: {fault_of(error)}"
             raise StoreError(message) from error
-        self.aftermath.callbacks.restore(state.callbacks, files[FLIGHT])
+        self.after_step.callbacks.restore(state.callbacks, files[FLIGHT])
 
     def _restored(self, job: int, versions: Sequence[int], flight: Tensors) -> tuple[Share, ...]:
         """Publish the weights of a job in flight again; return its models' shares."""
@@ -360,22 +363,24 @@ def _version_name(learner: Learner, version: int) -> str:
 
 
 class TorchWorkload(ModelsWorkload):
-    """Trains several models at once, job by job; a `seqgc.ports.Workload`.
+    """A `seqgc.ports.Workload` that trains several models at once, by a scheme.
 
-    The M models are taken in M / k bundles of ``k = jobs_per_round``. Job ``t`` is one step of
-    every model of bundle ``t mod M/k``, their step ``t // (M/k)``, as long as no bundle is done:
-    one that has taken all its ``steps`` (None: there is no end), or whose models are all parked,
-    gives its turns to the others (`seqgc.training.jobs`). The job's weights hold exactly the
-    gradients of its models' jobs up to ``t - T - 1``, T being the scheme's delay: the jobs that are
-    sure to be decoded. With ``M/k >= T + 1`` those are all of its models' earlier jobs. With fewer
-    bundles gradients are applied exactly T rounds late, whatever the stragglers do.
+    The M models form M / k bundles of ``k = jobs_per_round`` models. Job ``t`` is one step of every
+    model of bundle ``t mod M/k``, step number ``t // (M/k)``, as long as no bundle is done. A
+    bundle is done when it has taken all its ``steps`` (None: no end), or all its models are parked;
+    its turns then go to the other bundles (`seqgc.training.jobs`).
 
-    Points of chunks that a job is made without (`Decoding.lost`) come again at the end of their
-    model's epoch; with gradients that are late they do not, as the next batch has been drawn then.
+    The weights of job ``t`` contain exactly the gradients of its models' jobs up to ``t - T - 1``,
+    where T is the scheme's delay: the jobs that are sure to be decoded. With ``M/k >= T + 1`` these
+    are all earlier jobs of the models. With fewer bundles, gradients are applied exactly T rounds
+    late, whatever the stragglers do.
 
-    ``scheme`` says how batches are cut into chunks, and the delay; ``store`` is where workers find
-    the weights, and loses the versions that no task of use needs; ``precision`` is that of
-    weights, computation and results; ``stale`` allows ``M/k < T + 1``. ``callbacks`` hear of steps
+    If a job is decoded without some chunks (`Decoding.lost`), their points come again at the end of
+    the model's epoch. They do not if gradients are late, as the next batch is drawn already.
+
+    ``scheme`` defines the chunks and the delay. ``store`` is where workers find the weights;
+    versions that no task needs are discarded. ``precision`` is the precision of weights,
+    computation and results. ``stale`` allows ``M/k < T + 1``. ``callbacks`` are called for steps
     and validations (see `seqgc.training.Callback`). The models' modules are copied.
 
     Raises
@@ -384,7 +389,7 @@ class TorchWorkload(ModelsWorkload):
         If an argument breaks its rule, or a model's gradient is not a sum over chunks: batch
         statistics, dropout, random augmentation, an optimizer that needs a closure.
     ScheduleError
-        By a method that is called out of turn; nothing has changed then.
+        If a method is called out of turn; nothing has changed then.
 
     Examples
     --------
@@ -427,20 +432,17 @@ class TorchWorkload(ModelsWorkload):
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
 
     def switch(self, scheme: ChunkedScheme) -> None:
-        """Let the jobs that begin from now on be another scheme's; every earlier one has finished.
-
-        As no earlier job is in flight then, what a job's weights hold is as certain as before.
-        """
+        """Use another scheme for the jobs that begin from now on; all earlier jobs are finished."""
         if late := [job for job, gradient in self._unapplied.items() if gradient is None]:
             raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
         self._plan.adopt(scheme)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Say whether ``job`` cannot begin before the earlier job ``finished`` is handed over.
+        """Check whether ``job`` must wait until the earlier job ``finished`` is handed over.
 
-        Weights are fixed when a job begins: from then on nothing more is needed for its sake. A
-        turn that would be idle is not decided as long as what its bundle waits for may be handed
-        over; where work is dealt, none before all is that is sure to be decoded.
+        The weights of a job are fixed when it begins, so a job that has begun waits for nothing. A
+        turn is not made idle while the result that its bundle waits for may still be handed over.
+        If work is dealt, no turn is decided before every job that is sure to be decoded is.
         """
         awaited, horizon = self._plan.turns.awaited, self._plan.horizon(job)
         if job not in self._plan.turns:
@@ -468,22 +470,22 @@ class TorchWorkload(ModelsWorkload):
         )
         self._unapplied[job], self._begun = None, job + 1
         self._plan.turns.forget(self._in_flight.keys() | self._unapplied.keys())
-        self._discard_weights()
+        self._discard_unused()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the data points of a mini-task, one part per model of its job's bundle."""
+        """Return the data points of a mini-task: one part for each model of the job's bundle."""
         if mini_task.job not in self._in_flight:
             raise ScheduleError(f"job {mini_task.job} is not in flight: {self._begun} have begun")
         shares = self._in_flight[mini_task.job]
         return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Keep a decoded job's ``gradient``, as long as `result_form` says, until it is due."""
+        """Take the ``gradient`` of a decoded job; apply it at once, unless gradients are late."""
         job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
         kept = self._unapplied[job] = self._vector(job, gradient)
-        if (step := self._plan.turns[job].step) is None:  # of zeros, for nobody
+        if (step := self._plan.turns[job].step) is None:  # an idle turn: zeros
             del self._unapplied[job]
             return
         self._plan.handed_over = job
@@ -497,13 +499,13 @@ class TorchWorkload(ModelsWorkload):
 
     def flush(self) -> None:
         for job in [job for job in self._unapplied if self._plan.turns[job].step is None]:
-            del self._unapplied[job]  # for nobody
+            del self._unapplied[job]  # idle turns
         self._apply(list(self._unapplied))
-        self.abandon()
+        self.discard_weights()
 
-    def abandon(self) -> None:
+    def discard_weights(self) -> None:
         self._in_flight.clear()
-        self._discard_weights()
+        self._discard_unused()
 
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
         flight = {
@@ -511,7 +513,7 @@ class TorchWorkload(ModelsWorkload):
             for job, gradient in self._unapplied.items()
             if gradient is not None
         }
-        # Of a job that is over nothing is asked again, and its models' data queues have gone on.
+        # A finished job is not sent again, and the data queues are past its batch.
         in_flight = {j: each for j, each in self._in_flight.items() if j in self._unapplied}
         return self._snapshot(
             flight, unapplied=list(self._unapplied), in_flight=in_flight, parts={}
@@ -525,19 +527,20 @@ class TorchWorkload(ModelsWorkload):
             self._unapplied[job] = None if gradient is None else gradient.numpy()
 
     def _turn(self, job: int) -> Turn:
-        """Return whose turn a job is, which is decided when it is the next one and asked for."""
+        """Return the turn of a job. The turn of the next job is decided at the first call."""
         turns, horizon = self._plan.turns, self._plan.horizon(job)
         if job not in turns:
             for bundle in turns.stopped(horizon):
                 turns.leave(bundle)
-            rule = all if self._plan.deals else any  # what is early is a matter of time there
+            # Dealt work may be decoded early by chance, which must not decide a turn.
+            rule = all if self._plan.deals else any
             turns.take(
                 job, may_follow=lambda last: rule((last <= horizon, last not in self._unapplied))
             )
         return turns[job]
 
     def _settle(self, job: int, step: int, *, lost: Sequence[int]) -> None:
-        """Have the points of these chunks come again, in batches that are not drawn yet."""
+        """Settle a step; the points of the lost chunks come again in later batches."""
         for index in self._plan.bundle(job):
             learner = self._learners[index]
             if learner.model.name not in self._parked:
@@ -553,7 +556,7 @@ class TorchWorkload(ModelsWorkload):
                     if learner.model.name not in self._parked:
                         self._step(learner, result, loss=result.sums.mean)
 
-    def _discard_weights(self) -> None:
+    def _discard_unused(self) -> None:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}
         for learner in self._learners:
             learner.keep(needed)

@@ -47,7 +47,7 @@ def test_signals_end_a_run_that_can_go_on(
         assert main(["train", *LINE, *LOCAL, "--run", "r"]) == status
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"seqgc: ended by {name}; ")
-    assert last.endswith("go on with: seqgc resume r")
+    assert last.endswith("continue with: seqgc resume r")
     newest = max(int(path.name) for path in Path("r/checkpoints").glob("[0-9]*"))
     assert newest >= 5, "a last checkpoint"
     assert main(["resume", "r"]) == 0

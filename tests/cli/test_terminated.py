@@ -50,7 +50,7 @@ def test_nothing_temporary_is_left_for_long(tmp_path: Path) -> None:
     assert any((tmp_path / "tmp").iterdir()), "there is nothing to clean up after"
     with started(tmp_path, "terminated") as terminated:
         said = end(terminated, signal.SIGTERM)
-    assert said.splitlines()[-1].endswith("go on with: seqgc resume terminated")
+    assert said.splitlines()[-1].endswith("continue with: seqgc resume terminated")
     assert terminated.returncode == 128 + signal.SIGTERM
     eventually(lambda: not any((tmp_path / "tmp").iterdir()), "tidying")
     trained = (tmp_path / "terminated" / "checkpoints").glob("*.safetensors")

@@ -305,7 +305,7 @@ def test_ctrl_c_stops_at_once_keeps_the_checkpoints_and_leaves_no_process() -> N
     assert process.returncode == 130
     *lines, last = err.splitlines()
     assert last.startswith("seqgc: interrupted; ")
-    assert last.endswith("go on with: seqgc resume r")
+    assert last.endswith("continue with: seqgc resume r")
     said = "seqgc: loading ", "starting ", "gc:s=1: "
     assert all(line.startswith(said) for line in lines), "workers do not hear of it"
     log = [json.loads(line) for line in Path("r/events.jsonl").read_text().splitlines()]

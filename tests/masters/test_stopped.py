@@ -129,7 +129,7 @@ def test_whoever_ignores_ctrl_c_can_stop_a_master_and_be_told_so(tmp_path: Path)
                 folder = new(tmp_path / number.name)
                 stopped = nursery.master(*line, folder=folder, number=number, **last)
                 assert stopped.status == 128 + number, stopped
-                assert "go on with: seqgc resume run" in stopped.said, stopped.said
+                assert "continue with: seqgc resume run" in stopped.said, stopped.said
                 assert nursery.master("resume", "run", folder=folder).status == 0
                 assert outcome(folder / "run") == expected
         finally:

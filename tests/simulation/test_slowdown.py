@@ -21,7 +21,7 @@ from seqgc.profiles import (
 from seqgc.rounds import ClosingRule, Decision, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.search import ReplayBackend
-from seqgc.training.adaptive import Slowdown
+from seqgc.training.adaptive import SlowdownWatch
 from tests.conftest import RECORDED
 from tests.kit import SOAK
 
@@ -38,10 +38,10 @@ def told(
     """Return what is told in a run on these times (rounds, n), of so many jobs."""
     notices: Told = []
     policy = SwitchingPolicy(setting, num_jobs=jobs, director=Planned(then or {}))
-    slowdown = Slowdown(
+    slowdown = SlowdownWatch(
         times.shape[1],
         setting=lambda: policy.segments[-1].setting,
-        tell=lambda kind, fields: notices.append((kind, fields)),
+        notify=lambda kind, fields: notices.append((kind, fields)),
     )
     master.run(policy, ReplayBackend(times), observe=slowdown)
     return notices

@@ -7,14 +7,14 @@ from seqgc.runs.folder import EventLog
 from seqgc.runs.metrics import MetricsLog
 from seqgc.training.checkpointer import Checkpointer, RunState
 from seqgc.training.fingerprint import changes, fingerprint
-from seqgc.training.session import Session
+from seqgc.training.session import TrainingSession
 
 __all__ = [
     "Checkpointer",
     "EventLog",
     "MetricsLog",
     "RunState",
-    "Session",
+    "TrainingSession",
     "changes",
     "fingerprint",
 ]

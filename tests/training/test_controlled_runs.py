@@ -128,7 +128,7 @@ def test_a_run_goes_on_from_any_instant_with_its_shares(spec: str, tmp_path: Pat
             continue
         assert again[0] == notes[max(checkpoints)], copy
         said = " ".join(run.notices()["text"])
-        assert f"goes on from checkpoint {max(checkpoints)} with its shares" in said
+        assert f"continues from checkpoint {max(checkpoints)} with its shares" in said
 
 
 def test_failures_take_nothing_and_repeat_nothing(tmp_path: Path) -> None:

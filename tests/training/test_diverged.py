@@ -210,7 +210,7 @@ def test_a_run_whose_models_have_all_diverged_ends_and_names_them(
         "the data"
     )
     assert list(caught.value.models) == ["m0"]
-    assert caught.value.__notes__ == [f"the run: {tmp_path / 'run'}"], "nothing to go on with"
+    assert caught.value.__notes__ == [f"the run: {tmp_path / 'run'}"], "resuming would fail again"
     assert [line["model"] for line in logged(tmp_path / "run", "parked")] == ["m0"]
 
 

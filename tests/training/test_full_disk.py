@@ -50,7 +50,7 @@ def test_a_full_disk_ends_the_run_and_the_checkpoint_before_stands(
     assert "\n" not in str(caught.value)
     (note,) = caught.value.__notes__
     newest = max(run.glob("checkpoints/[0-9]*"), key=lambda path: int(path.name))
-    assert note == f"the last checkpoint: {newest}; go on with: seqgc resume {run}"
+    assert note == f"the last checkpoint: {newest}; continue with: seqgc resume {run}"
     assert not list(run.glob("checkpoints/.*")), "nothing that is not whole is left"
     resume(run, begun(every_s=every_s), crew())
     assert outcome(run) == expected
@@ -122,7 +122,7 @@ def test_losses_that_never_fit_are_said_and_written_by_a_resumed_run(tmp_path: P
     why = "losses could not be written: No space left on device"
     assert str(caught.value) == f"{run}/metrics.csv: {4 * 6} {why}"
     (note,) = caught.value.__notes__
-    assert note.endswith(f"; go on with: seqgc resume {run}")
+    assert note.endswith(f"; continue with: seqgc resume {run}")
     assert said[0].startswith("the MetricsLog of the run cannot be written any more, and is tried")
     assert said[1:] == [str(caught.value)]
     assert (run / "checkpoints" / "m3.safetensors").exists()

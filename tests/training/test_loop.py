@@ -392,7 +392,7 @@ def test_what_a_callback_returns_is_a_stop_or_nothing() -> None:
     workload, compute = begun([make_model("a")], Diary({("step", "a", 2): "stop"}))
     go_on(workload, compute, range(3))
     with pytest.raises(CallbackError, match=r"Diary.on_step must return .*; got 'stop'"):
-        workload.aftermath.callbacks.require_none_failed()
+        workload.after_step.callbacks.require_none_failed()
 
 
 OF_A_FILE = f"""

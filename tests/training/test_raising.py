@@ -185,7 +185,7 @@ def test_who_interrupts_the_end_hears_where_the_results_are(tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt) as raised:
         train(plan(make_model("m3")), crew(), run=run, callbacks=[Impatient()])
     assert raised.value.__notes__ == [
-        f"all is trained; see what it came to with: seqgc resume {run}"
+        f"training is complete and saved; show the result with: seqgc resume {run}"
     ]
     assert len(resume(run, plan(make_model("m3")), crew()).evaluations) == 4
 

@@ -153,7 +153,7 @@ def test_a_callback_that_ends_the_process_has_raised() -> None:
     workload, compute = begun([make_model()], Quitter())
     go_on(workload, compute, range(2))
     with pytest.raises(CallbackError, match=r"Quitter.on_step raised SystemExit"):
-        workload.aftermath.callbacks.require_none_failed()
+        workload.after_step.callbacks.require_none_failed()
 
 
 def test_a_value_of_many_lines_is_shown_in_one() -> None:

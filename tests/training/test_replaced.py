@@ -108,7 +108,7 @@ def test_whatever_kept_it_waiting_nothing_of_the_next_ones_is_touched(
         taken += 1
         said = f"{error}; {'; '.join(getattr(error, '__notes__', []))}"
         assert said.count("master 2 has taken the run over") == 1, said
-        assert "go on with" not in said
+        assert "continue with" not in said
         assert outcome(run) == expected, at
         now = files(run)
         logs = {run / name for name in ("journal.jsonl", "events.jsonl")}  # it may add a line

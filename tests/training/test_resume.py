@@ -368,7 +368,8 @@ def test_an_observer_that_is_new_begins_and_one_that_is_gone_is_missed_by_nobody
             said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
 
     resume(ended, plan("gc:s=1"), crew(), observers=[Tally(), listen])
-    assert said == ["Tally: what the masters before had to remember is not known"]
+    (text,) = said
+    assert text.startswith("Tally: the journal has no memory")
     resume(ended, plan("gc:s=1"), crew())
     again = Tally()
     resume(ended, plan("gc:s=1"), crew(), observers=[again, listen])
@@ -534,8 +535,8 @@ class Purse:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (Outlasting, "7 tasks are under way, which may still cost $0.5000; go on with: seqgc "),
-        (ReplayBackend, "go on with: seqgc "),
+        (Outlasting, "7 tasks are under way, which may still cost $0.5000; continue with: seqgc "),
+        (ReplayBackend, "continue with: seqgc "),
     ],
 )
 def test_a_run_that_ends_early_says_what_outlasts_it(
