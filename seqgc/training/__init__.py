@@ -1,7 +1,7 @@
-"""Training: models to jobs, weighted losses, optimizers, metrics. Needs torch.
+"""Training of models by a master and its workers: plans, runs and callbacks. Needs torch.
 
-Workers import this package to compute; what only a master needs, and schemes, search and scipy with
-it, is imported when it is first used.
+Workers import this package, too. Names that only a master needs are imported when they are first
+used, since they import schemes, search and scipy.
 """
 
 from importlib import import_module

@@ -1,4 +1,7 @@
-"""What is to be trained or recorded: frozen, and checked when it is made."""
+"""Plans: what to train (`TrainingPlan`) or record (`RecordingPlan`), and a plan's run on workers.
+
+All are frozen, and checked when they are made.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +46,23 @@ __all__ = [
 OnFailure: TypeAlias = Literal["go-on", "stop"]
 
 ROUND_LIMIT_S: Final = 60.0
-"""Seconds after which a live round is given up, unless another limit is given."""
+"""Default time limit of a live round, in seconds."""
 
-_MOST_LOAD: Final = 1000  # that is recorded: the tasks of all workers are held at once
+_MOST_LOAD: Final = 1000  # of a recording, as the tasks of all workers are in memory at once
 _MOST_WARMUP: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingPlan:
-    """What to train, by which scheme, for how long.
+    """The models to train, the scheme, and the number of steps.
 
-    Models take turns, so that there must be more of them than the scheme's delay bundles of
-    ``jobs_per_round``, unless ``stale`` (see `TorchWorkload`). The ``scheme`` is a spec such as
-    ``"gc-rep:s=1"``, a scheme, or a setting, which has a closing rule and a bundle size as well; a
-    rule without a time limit has `ROUND_LIMIT_S` in live rounds.
+    Models take turns in bundles of ``jobs_per_round``. There must be more bundles than the scheme's
+    delay, unless ``stale`` (see `TorchWorkload`). The ``scheme`` is a spec such as
+    ``"gc-rep:s=1"``, a scheme, or a setting, which also has a closing rule and a bundle size. A
+    rule without a time limit gets `ROUND_LIMIT_S`.
 
-    A defence that is no scheme (``"ssp:slack=1"``) has batches come in parts, which are used as
-    ``updates`` say, and its jobs need not wait for each other.
+    With a defence that is not a scheme (``"ssp:slack=1"``) batches come in parts, which are used as
+    ``updates`` says, and jobs need not wait for each other.
 
     Raises
     ------
@@ -71,25 +74,26 @@ class TrainingPlan:
     scheme: str | Defence | Setting
     steps: int  # optimizer steps of each model
     precision: Precision = "float32"  # of weights, computation and gradients
-    payload: Payload | None = None  # how results travel: no wider than `precision`, its default
-    # Whether workers round results to `payload` stochastically; seeded, among others, from the
-    # name that the run's folder had when it began.
+    payload: Payload | None = None  # format of results: not wider than `precision`, the default
+    # Round results to `payload` stochastically on the workers. The seed depends on the name that
+    # the run's folder had when it began.
     stochastic_rounding: bool = False
     stale: bool = False  # allow fewer bundles than the scheme's delay + 1
-    # When to look for a better setting, and switch to it; not with `stale`. Only schemes are taken
-    # whose delay the number of models allows.
+    # When to search for a better setting and switch to it; not with `stale`. A scheme is a
+    # candidate if the number of models allows its delay.
     adaptation: Adaptation | None = None
-    checkpoint_every_s: float = 60.0  # there is one at the beginning and at the end as well
-    # A model's result whose 2-norm is above it, twice, is like one that is not finite: it has
-    # diverged. None: any finite one is taken.
+    checkpoint_every_s: float = 60.0  # the first and the last come at the run's begin and end
+    # A model has diverged if the 2-norm of its results is above this limit twice. None: no limit
+    # for finite results.
     max_norm: float | None = None
-    # Whether the others go on where a model fails: its results are not finite, or its code raises.
+    # If the results of a model are not finite or its code raises: train the other models
+    # ("go-on"), or end the run ("stop").
     on_failure: OnFailure = "go-on"
-    # Compare the results that several workers are asked for, and expel who lies; rounds then wait
-    # for three of them. Only with a scheme that has such, and not with `adaptation`.
+    # Compare results that are computed by several workers, and expel workers that lie; rounds then
+    # wait for three such results. Only with a scheme with replicas, and not with `adaptation`.
     audit: bool = False
-    # How updates reach the weights where batches come in parts, which are used by themselves. None:
-    # as they come (`Updates`), but added up where every part is to be on the newest weights.
+    # How updates reach the weights if batches come in parts. None: `Updates()`, or
+    # `Updates(apply="clock")` for defences whose parts must all be on the newest weights.
     updates: Updates | None = None
 
     def __post_init__(self) -> None:
@@ -99,11 +103,11 @@ class TrainingPlan:
         payload: Payload = self.precision if self.payload is None else self.payload
         object.__setattr__(self, "payload", payload)
         bits, precision_bits = payload_format(payload).bits, payload_format(self.precision).bits
-        if bits > precision_bits:  # would send bits that say nothing
+        if bits > precision_bits:  # the additional bits would carry no information
             rule = f"must not be wider than the precision, {self.precision}"
             raise ParameterError("payload", rule, payload)
         if self.stochastic_rounding and bits == precision_bits:
-            rule = f"must be off where nothing is rounded: precision and payload are {payload}"
+            rule = f"must be off, as nothing is rounded: precision and payload are {payload}"
             remedy = "give a narrower `payload`"
             raise ParameterError("stochastic_rounding", rule, self.stochastic_rounding, remedy)
         if not self.checkpoint_every_s > 0:
@@ -114,14 +118,14 @@ class TrainingPlan:
         if self.max_norm is not None:
             require_number("max_norm", self.max_norm, above=0)
         if self.audit and self.adaptation is not None:
-            rule = "must be off in a run that looks for a better scheme, perhaps without replicas"
+            rule = "must be off with adaptation, which may switch to a scheme without replicas"
             raise ParameterError("audit", rule, self.audit)
         if self.adaptation is not None and self.stale:
-            rule = "must be off in a run that looks for a better scheme"
+            rule = "must be off with adaptation"
             raise ParameterError("stale", rule, self.stale)
 
     def on(self, workers: int) -> PlannedRun:
-        """Return the run of this plan on ``workers`` workers: checked once, and passed on whole.
+        """Return the run of this plan on ``workers`` workers, checked.
 
         Raises
         ------
@@ -145,7 +149,7 @@ class TrainingPlan:
         scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
         setting = scheme if isinstance(scheme, Setting) else Setting(scheme=scheme)
         if setting.scheme.n != n:
-            rule = f"must be {setting.scheme.n}, as many as the scheme is for"
+            rule = f"must be {setting.scheme.n}, the number of workers of the scheme"
             raise ParameterError("workers", rule, n)
         bundle = setting.jobs_per_round
         setting = replace(setting, scheme=setting.scheme.fitted(max(1, len(self.models) // bundle)))
@@ -154,10 +158,10 @@ class TrainingPlan:
                 by_rounds(setting.scheme, what)
         self._require_updates(setting.scheme)
         if self.audit and max(replicas_of(setting.scheme)) < 2:
-            rule = "needs results that several workers are asked for"
+            rule = "needs a scheme in which several workers compute the same result"
             remedy = "take gc-rep, gc-binary, sr-sgc-rep or m-sgc-rep with s or lam of 1 at least"
             raise ParameterError("audit", rule, setting.scheme.spec, remedy)
-        JobPlan(  # made for its checks
+        JobPlan(  # only for its checks
             self.models,
             scheme=setting.scheme,
             jobs_per_round=bundle,
@@ -169,18 +173,17 @@ class TrainingPlan:
         return setting
 
     def require_steps(self) -> None:
-        """Refuse an optimizer or a scheduler that cannot be made, or ends before the run does.
+        """Raise `ParameterError` if an optimizer or scheduler cannot be made or ends too early.
 
-        Each is made once, of its model's own parameters, which stay as they are.
+        Each is made once, with the model's own parameters, which do not change.
         """
         for model in self.models:
             Stepper(model, ParameterVector(model.module)).require_steps(self.steps)
 
     def _require_updates(self, defence: Defence) -> None:
-        """Refuse what batches in parts are not for, and what is for these alone."""
         if _in_parts(defence):
             if self.stale:
-                rule = f"must be left out with {defence.spec}, which says how late gradients may be"
+                rule = f"must be left out with {defence.spec}, which limits how late gradients are"
                 raise ParameterError("stale", rule, self.stale)
             self.updates_of(defence).require_fit(self.models, defence)
         elif self.updates is not None:
@@ -188,7 +191,7 @@ class TrainingPlan:
             raise ParameterError("updates", rule, self.updates, "or take a defence like ssp")
 
     def updates_of(self, defence: PolicyDefence) -> Updates:
-        """Return how the parts of a batch are used: as the plan says, or as the defence does."""
+        """Return the plan's rules for updates, or the defence's default."""
         usual = Updates() if defence.kind == "stale" else Updates(apply="clock")
         return self.updates or usual
 
@@ -197,7 +200,7 @@ class TrainingPlan:
 class PlannedRun:
     """A run of a plan on a number of workers (`TrainingPlan.on`).
 
-    ``setting`` says how rounds are run at first: the scheme, its closing rule with a time limit,
+    ``setting`` is the setting of the first rounds: the scheme, its closing rule with a time limit,
     and the number of jobs in a round.
     """
 
@@ -233,13 +236,13 @@ class PlannedRun:
     def repeats(self) -> bool:
         """True if a resumed run ends in the same bits as a run without interruption."""
         if not _in_parts(defence := self.setting.scheme):
-            return not isinstance(defence, Controlled)  # whose shares may be others then
+            return not isinstance(defence, Controlled)  # its shares depend on the time
         updates = self.plan.updates_of(defence)
         at_once = defence.staleness == 0 and updates.apply == "clock"
         return at_once or updates.refresh == "late"
 
     def shortcomings(self) -> list[str]:
-        """Return the warnings that are due before the run begins."""
+        """Return warnings to show before the run begins."""
         plan = self.plan
         warnings = [each for model in plan.models for each in frozen_statistics(model)]
         for model in distinct_models(plan.models):
@@ -248,7 +251,7 @@ class PlannedRun:
         if (alone := replicas.count(1)) == 0:
             return warnings
         what = f"{alone} of a job's {len(replicas)} results come from one worker each"
-        return [*warnings, f"audit: {what}; a finite lie in one of these is not found"]
+        return [*warnings, f"audit: {what}; a wrong finite value in one of them is not found"]
 
     @property
     def bundles(self) -> int:
@@ -278,7 +281,7 @@ class PlannedRun:
         read = scheme.jobs_read(self.bundles)
         if self.plan.adaptation is None:
             return read
-        return max(read, 2 * self.max_delay + 1)  # of a scheme that takes late answers
+        return max(read, 2 * self.max_delay + 1)  # for a scheme that takes late answers
 
     @cached_property
     def sizes(self) -> TaskSizes:
@@ -315,9 +318,10 @@ class PlannedRun:
         pin: Mapping[str, str] | None = None,
         name: str = "",
     ) -> Work:
-        """Return what workers must know of the run in the folder ``run``; for ``pin`` see `Crew`.
+        """Return the work of the run in the folder ``run``, to open workers for.
 
-        ``name`` is the name that the run began with; by default its folder's.
+        For ``pin`` see `Crew`. ``name`` is the name that the run began with, by default that of the
+        folder.
         """
         plan, setting = self.plan, self.setting
         name = name or run.resolve().name
@@ -362,13 +366,13 @@ def _checked(models: Sequence[Model], precision: Precision) -> tuple[Model, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordingPlan:
-    """What to record: how long workers take to answer, at each of several loads."""
+    """A recording of how long workers take to answer, at each of several loads."""
 
-    model: Model  # whose gradient is computed; nothing is trained: its weights stay as they are
+    model: Model  # its gradient is computed, but nothing is trained
     rounds: int  # of each profile
-    loads: Sequence[float]  # normalized, distinct, 0 to 1000; kept in ascending order
-    warmup: int = 1  # rounds at every load that are not recorded, 10,000 at most
-    timeout_s: float = ROUND_LIMIT_S  # whose answer takes longer is recorded as `LATE`
+    loads: Sequence[float]  # normalized, distinct, 0 to 1000; sorted
+    warmup: int = 1  # rounds at every load that are not recorded, at most 10,000
+    timeout_s: float = ROUND_LIMIT_S  # an answer that takes longer is recorded as `LATE`
     precision: Precision = "float32"  # of the weights and the results
 
     def __post_init__(self) -> None:
@@ -380,7 +384,7 @@ class RecordingPlan:
             rule = f"must be numbers from 0 to {_MOST_LOAD}, at least one"
             raise ParameterError("loads", rule, list(loads))
         if len({num_points(load, batch_size) for load in loads}) < len(loads):
-            rule = f"must come to different numbers of data points, of batches of {batch_size}"
+            rule = f"must give different numbers of data points of a batch of {batch_size}"
             raise ParameterError("loads", rule, list(loads))
         object.__setattr__(self, "loads", tuple(sorted(loads)))
         require_number("timeout_s", self.timeout_s, above=0)
@@ -388,7 +392,7 @@ class RecordingPlan:
         require_autocast(self.model.autocast, precision=self.precision)
 
     def work(self, weights: Path, *, occasion: Callable[[Task], tuple[int, float] | None]) -> Work:
-        """Return what workers are to know of the recording."""
+        """Return the work of the recording, to open workers for."""
         models, precision = (self.model,), self.precision
         return Work(
             name="profile",
@@ -399,7 +403,6 @@ class RecordingPlan:
             weights=weights,
             cached_weights=1,
             code="recording",
-            # a task of a whole batch, or of more if more is recorded
             sizes=task_sizes(
                 models, load=max(1.0, *self.loads), precision=precision, payload=precision
             ),
@@ -408,10 +411,10 @@ class RecordingPlan:
 
 
 def num_points(load: float, batch_size: int) -> int:
-    """Return how many data points of a batch a normalized load is."""
+    """Return the number of data points of a normalized load, at least 1."""
     return max(1, round(load * batch_size))
 
 
 def _in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
-    """Whether gradients come in parts, each of use by itself, and not as a whole."""
+    """Check whether gradients arrive in parts that are used by themselves."""
     return isinstance(defence, PolicyDefence) and not isinstance(defence, Controlled)

@@ -1,4 +1,4 @@
-"""Recording delay profiles on live workers, at several loads, before anything is trained."""
+"""Recording of delay profiles on live workers, at several loads."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from seqgc.training.work import Workers
 
 __all__ = ["FAILED", "LATE", "record_profile"]
 
-FAILED: Final = 1  # status: the worker failed; its time is when that was known
-LATE: Final = 2  # status: no answer within the time limit, which is its time
+FAILED: Final = 1  # status: the worker failed; its time is the time until that was known
+LATE: Final = 2  # status: no answer within the time limit, which counts as its time
 _ASKED: Final = 16  # workers whose round trip is measured
 
 
 def record_profile(
     plan: RecordingPlan, workers: Workers, *, observers: Sequence[ports.Observer] = ()
 ) -> list[DelayProfile]:
-    """Measure how long workers take to answer, at each of several loads, with a model's gradient.
+    """Measure how long workers take to compute a model's gradient, at each of several loads.
 
-    In a round every worker computes one mini-task of ``load * batch_size`` data points, one at
-    least, and the master waits for everyone. The loads take turns, round by round, and who begins
-    moves on each time: a drift of the workers' speed then looks like noise, not like load.
+    In a round every worker computes one mini-task of ``load * batch_size`` data points, at least
+    one, and the master waits for all workers. The loads take turns, round by round, and their order
+    rotates, so that a drift of the workers' speed looks like noise, not like an effect of the load.
 
-    Delays are injected by row of the profile (the warm-up has those of row 0), worker and load.
-    ``observers`` are shown a `seqgc.ports.Notice` of kind ``round`` after every round, warm-up
-    included.
+    Injected delays depend on the row of the profile (row 0 in the warm-up), the worker and the
+    load. ``observers`` are shown a `seqgc.ports.Notice` of kind ``round`` after every round,
+    including the warm-up.
 
-    Returns a profile per load, in ascending order: ``base_load`` is the data points that each
-    worker had over ``batch_size``, and ``alpha`` the slope of all of them together
-    (`fit_load_model`; 0 where noise turns it negative, None with fewer than two loads). ``rtt_s``
+    Returns a profile for each load, in ascending order. ``base_load`` is the number of data points
+    of each worker divided by ``batch_size``. ``alpha`` is the slope of all profiles together
+    (`fit_load_model`), 0 if noise makes it negative, and None with fewer than two loads. ``rtt_s``
     is the median time of an empty task, sent to one worker at a time. ``status`` is `FAILED` or
     `LATE` where there was no answer.
 
     Raises
     ------
     ParameterError
-        If the workers cannot do that.
+        If the workers cannot do this work.
     WorkerError
-        If no worker at all answers in a round.
+        If no worker answers in a round.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def record_profile(
     model, played = plan.model, (plan.warmup + plan.rounds) * len(plan.loads)
 
     def occasion(task: ports.Task) -> tuple[int, float] | None:
-        if task.round >= played:  # a task that holds nothing
+        if task.round >= played:  # an empty task, for the round trip
             return None
         load, row = _turn(plan, task.round)
         return row or 0, load
@@ -117,7 +117,7 @@ def record_profile(
 
 
 def _turn(plan: RecordingPlan, number: int) -> tuple[float, int | None]:
-    """Return a round's load, and its row of that load's profile (None: warm-up)."""
+    """Return a round's load, and its row in the profile of this load (None: warm-up)."""
     turn, place = divmod(number, len(plan.loads))
     load = plan.loads[(turn + place) % len(plan.loads)]
     return load, turn - plan.warmup if turn >= plan.warmup else None
@@ -126,9 +126,9 @@ def _turn(plan: RecordingPlan, number: int) -> tuple[float, int | None]:
 def _tasks(
     plan: RecordingPlan, number: int, load: float, *, weights: ports.WeightRef, workers: int
 ) -> Iterator[ports.Task]:
-    """Yield the workers' tasks: shares of one batch, which begin where those of others do not.
+    """Yield the workers' tasks: shares of one batch, each with another first point.
 
-    Loads above 1, as of bundles of models, go round the batch more than once.
+    A load above 1, as for a bundle of models, uses points of the batch more than once.
     """
     model, size = plan.model, plan.model.batch_size
     pieces = ParameterVector(model.module).layout.pieces
@@ -149,7 +149,7 @@ def _tasks(
 def _round_trip_s(
     backend: ports.Backend, *, first: int, workers: int, timeout_s: float
 ) -> float | None:
-    """Return what an empty task takes, sent to one worker at a time; None if none is answered."""
+    """Return the median time of an empty task; None if no worker answers one."""
     seconds = []
     for number, worker in enumerate(range(min(workers, _ASKED)), first):
         task = ports.Task(round=number, worker=worker, attempt=0, items=())
@@ -161,9 +161,9 @@ def _round_trip_s(
 def _play(
     backend: ports.Backend, tasks: Sequence[ports.Task], *, timeout_s: float
 ) -> tuple[list[float], list[int], str]:
-    """Play one round until everybody answered or failed, or the time is over.
+    """Run one round until all workers have answered or failed, or the time is over.
 
-    Returns the tasks' seconds, their status, and the last cause of having no answer.
+    Returns the seconds and status of each task, and the reason of a missing answer.
     """
     number, reason = tasks[0].round, "no answer within the time limit"
     left_at = backend.dispatch(number, tasks)
@@ -173,7 +173,7 @@ def _play(
     waiting = set(places)
     while waiting and (event := backend.receive(until)) is not None:
         if event.round != number or event.worker not in waiting:
-            continue  # an answer to an earlier round, too late for it
+            continue  # a late answer to an earlier round
         waiting.remove(event.worker)
         place = places[event.worker]
         seconds[place] = event.at - left_at[place]

@@ -1,4 +1,4 @@
-"""Results of a run: what it counted, what became of each model."""
+"""Results of a run: its counts, its parked models and its `TrainResult`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ __all__ = ["FAILURES", "Parked", "Parking", "RunCounts", "TrainResult"]
 
 @dataclass(slots=True, kw_only=True)
 class RunCounts:
-    """What the rounds of a run came to; an observer of the run."""
+    """An observer that counts what happens in a run."""
 
     rounds: int = 0
     waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
-    stragglers: int = 0  # (round, worker) pairs without a used answer, be it a late one
+    stragglers: int = 0  # (round, worker) pairs without a used answer, in time or late
     answers: int = 0
     failures: int = 0
     dropped: int = 0
     approximate: int = 0  # jobs decoded approximately
-    largest_error: float = 0.0  # of those (see `Decoding`)
+    largest_error: float = 0.0  # of the approximate jobs (see `Decoding`)
     expelled: list[int] = field(default_factory=list)  # workers, by an audit
-    repeated: int = 0  # parts that moved the weights once more (`seqgc.ports.Part.again`)
-    uncompared: int = 0  # results that nobody else answered who was asked for them, in an audit
+    repeated: int = 0  # parts that were applied a second time (`seqgc.ports.Part.again`)
+    uncompared: int = 0  # results of an audit that no second worker has answered
 
     def __call__(self, seen: ports.Seen) -> None:
         match seen:
@@ -62,7 +62,7 @@ class RunCounts:
 
 
 Parking: TypeAlias = Literal["diverged", "raised", "crashed", "hung", "stopped early"]
-"""Why a model is parked, in one or two words.
+"""The reason why a model is parked.
 
 Its loss or gradient was not finite or too large (``diverged``); or computing them ``raised``, ended
 the processes of workers (``crashed``), or took longer than the time limit (``hung``); or it was
@@ -74,7 +74,7 @@ FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """What became of a model; its weights are those after ``step`` steps, and stay so.
+    """The reason why a model is parked. Its weights stay as they were after ``step`` steps.
 
     Examples
     --------
@@ -85,11 +85,11 @@ class Parked:
 
     kind: Parking
     why: str  # one line; may be empty
-    step: int  # how many it has taken
+    step: int  # number of steps taken
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be trained on."""
+        """True unless the model was stopped early."""
         return self.kind in FAILURES
 
     def __str__(self) -> str:
@@ -99,23 +99,23 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """What a finished run came to."""
+    """The result of a finished run."""
 
     run: Path
-    scheme: str  # what the run began with
+    scheme: str  # the scheme at the beginning
     jobs: int
-    seconds: float  # from the first dispatch to the last decoding: workers had been started before
+    seconds: float  # from the first dispatch to the last decoding, without the start of workers
     counts: RunCounts
-    # By model, on its test data if it has any; without those that cannot be evaluated.
+    # By model, on its test data if it has any; without models that cannot be evaluated.
     evaluations: dict[str, Evaluation]
-    payload: Payload  # the format in which results travelled
+    payload: Payload  # the format of results in messages
     switches: tuple[Switch, ...] = ()
     answers: tuple[Answer, ...] = ()  # of the searches for a better setting
-    # Models that were trained no further before the run's end, and why.
+    # Models whose training stopped before the run's end, and why.
     parked: dict[str, Parked] = field(default_factory=dict)
-    # Models that were trained to their end and could not be evaluated then, and why.
+    # Models that were trained to their end but could not be evaluated, and why.
     unevaluated: dict[str, str] = field(default_factory=dict)
-    # By model, in the run's precision: as trained; those with which it validated best are in
+    # By model: the trained module in the run's precision. The weights that validated best are in
     # `checkpoints/NAME.best.safetensors`.
     modules: dict[str, nn.Module] = field(default_factory=dict, repr=False)
     best: dict[str, Best] = field(default_factory=dict)  # of the models that are validated
@@ -127,15 +127,15 @@ class TrainResult:
 
     @property
     def failed(self) -> dict[str, Parked]:
-        """The models that could not be trained to their end; the others are none the worse."""
+        """The models that could not be trained to their end, which does not affect the rest."""
         return {name: each for name, each in self.parked.items() if each.failed}
 
     @property
     def ranking(self) -> tuple[str, ...]:
-        """The models that have not failed, by their `evaluations`' loss: the least comes first.
+        """The models that have not failed, by the loss of their `evaluations`, smallest first.
 
-        Equal ones stay in the plan's order.
+        Models with equal losses stay in the plan's order.
         """
-        losses = {name: seen.loss for name, seen in self.evaluations.items()}
+        losses = {name: evaluation.loss for name, evaluation in self.evaluations.items()}
         sound = [name for name in losses if name not in self.failed and isfinite(losses[name])]
         return tuple(sorted(sound, key=losses.__getitem__))

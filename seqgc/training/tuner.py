@@ -1,4 +1,4 @@
-"""Which setting would have been best on the rounds seen? Asked of a process in the background.
+"""The search for a better setting during a run, by default in a background process.
 
 A run that adapts (`Adaptation`) asks a `Tuner`: `BackgroundTuner`, or the ``tuner`` of `train`.
 """
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "BackgroundTuner", "Choice", "Question", "SearchFailure", "Tuner", "choose"]
 
-LEAST_GAIN = 0.02  # of the predicted run time: a smaller lead, over so few rounds, is noise
-REPLAYED_JOBS = 60  # at most; what is longer is extrapolated
-NICE = 10  # the search must not slow the workers that it is about
-LONGEST_DELAY = 10  # rounds; of the schemes that a search looks at
-WEIGHING_UP_TO = 32  # workers
+LEAST_GAIN = 0.02  # of the predicted run time; a smaller gain over so few rounds is noise
+REPLAYED_JOBS = 60  # at most; longer runs are extrapolated
+NICE = 10  # keeps the search from slowing the workers
+LONGEST_DELAY = 10  # rounds, of the schemes that are candidates
+WEIGHING_UP_TO = 32  # workers up to which codes with weights are candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Question:
-    """What is known when a search begins."""
+    """The input of a search."""
 
-    profile: DelayProfile  # knows its base load and alpha
+    profile: DelayProfile
     current: Setting
     jobs_left: int  # bundles of the setting's size
     max_delay: int
@@ -43,9 +43,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The best setting for the jobs that are left, the present one unless another is well ahead.
+    """The result of a search: the present setting and the best one found.
 
-    A search takes time, and a drain must still pay: `replace` ``jobs_left`` when it has ended.
+    The found setting is chosen only if it is clearly better for the jobs that are left. When the
+    search ends, update ``jobs_left`` with `replace`, since leaving the present scheme has a cost.
 
     Examples
     --------
@@ -71,23 +72,23 @@ class Choice:
 
     @property
     def setting(self) -> Setting:
-        """What to run."""
+        """The setting to continue with."""
         well_ahead = self._switched_s < (1 - LEAST_GAIN) * self.predicted_current_s
         return self.found if well_ahead else self.current
 
     @property
     def predicted_current_s(self) -> float:
-        """Seconds of the jobs left if everything stays as it is."""
+        """Seconds for the remaining jobs in the present setting."""
         return self.current_s * (self.jobs_left + self.current.scheme.delay)
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of the jobs left in the chosen setting, the present scheme's drain included."""
+        """Seconds for the remaining jobs in the chosen setting, including the change to it."""
         return self.predicted_current_s if self.setting is self.current else self._switched_s
 
     @property
     def prediction(self) -> dict[str, object]:
-        """What was compared, as a part of a line of ``events.jsonl``."""
+        """The comparison, as part of a line of ``events.jsonl``."""
         return {
             "from": self.current.label,
             "to": self.setting.label,
@@ -109,7 +110,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFailure:
-    """A search that came to nothing; the run goes on as before."""
+    """A failed search; the run continues in its setting."""
 
     reason: str
 
@@ -123,23 +124,22 @@ Answer: TypeAlias = Choice | SearchFailure
 
 
 class Tuner(Protocol):
-    """Searches while the run goes on; no call blocks. One question at a time."""
+    """A search that runs beside the training, one question at a time; no call blocks."""
 
     def submit(self, question: Question) -> None:
-        """Begin to search; what was asked before needs no answer any more."""
+        """Begin a search; drop the previous question."""
 
     def result(self) -> Answer | None:
-        """Return the answer, once; None as long as there is none."""
+        """Return the answer, once; None if there is no answer yet."""
 
     def close(self) -> None:
-        """Give up what is being searched; the run is over."""
+        """End the search; the run is over."""
 
 
 class BackgroundTuner:
-    """Searches in a process of its own, single-threaded and at low priority, one per question.
+    """A tuner that starts a single-threaded process at low priority for each question.
 
-    It is forked where the local workers are, from a process that computes nothing; Ctrl-C is the
-    master's alone. `close` ends a search that is still going on.
+    The process is forked from the fork server of the local workers, and does not receive Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,6 @@ class BackgroundTuner:
         return answer
 
     def close(self) -> None:
-        """End the search, whatever it is doing; harmless if there is none."""
         if self._answers is not None:
             self._answers.close()
         if self._process is not None:
@@ -176,24 +175,28 @@ class BackgroundTuner:
 
 
 def _search(answers: Connection, question: Question) -> None:
-    """Answer one question; the process's whole work."""
+    """Answer one question; this is the process's main function."""
     os.nice(NICE)
     answer: Answer
     try:
         answer = choose(question)
-    except Exception as error:  # whatever it is, the run must hear of it
+    except Exception as error:  # reported by the run, whatever it is
         answer = SearchFailure(reason=f"{type(error).__name__}: {error}")
-    with suppress(OSError):  # nobody is waiting any more
+    with suppress(OSError):  # the run has ended
         answers.send(answer)
 
 
 def choose(question: Question) -> Choice:
-    """Search on the rounds seen; return the setting that ends the jobs that are left soonest.
+    """Search for the setting that finishes the remaining jobs soonest.
 
-    A run goes on as it began, by rounds. Codes that weigh results are candidates where workers are
-    few only: with many, answers that suffice may decode too badly, which no replay foresees.
-    Leaving the present scheme costs its delay in rounds. ProfileError if alpha makes a time
-    negative.
+    Candidates are schemes that run in rounds. Codes with weights are candidates only for few
+    workers: with many, the decoding may be ill-conditioned, which a replay does not show. Leaving
+    the present scheme costs as many rounds as its delay.
+
+    Raises
+    ------
+    ProfileError
+        If alpha makes a time negative.
     """
     current, profile = question.current, question.profile
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, profile.num_rounds))
@@ -207,16 +210,16 @@ def choose(question: Question) -> Choice:
         jobs_per_round=(current.jobs_per_round,),
         max_delay=min(question.max_delay, LONGEST_DELAY),
     )
-    found = tune(rehearsal, space=space, top=1)
-    best = found.best.setting
+    result = tune(rehearsal, space=space, top=1)
+    best = result.best.setting
     rule = replace(current.rule, mu=best.rule.mu, wait_out=best.rule.wait_out)
     return Choice(
         current=current,
         found=replace(best, rule=rule),
         current_s=present.runtime_s / (jobs + current.scheme.delay),
-        found_s=found.best.runtime_s / (jobs + best.scheme.delay),
+        found_s=result.best.runtime_s / (jobs + best.scheme.delay),
         jobs_left=question.jobs_left,
-        searched=found.evaluated + found.pruned,
+        searched=result.evaluated + result.pruned,
     )
 
 

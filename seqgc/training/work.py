@@ -1,4 +1,4 @@
-"""What training asks of workers (processes, functions, a cluster), and what its tasks weigh."""
+"""The interface between training and its workers: `Work`, `Workers`, `Crew`, and task sizes."""
 
 from __future__ import annotations
 
@@ -43,42 +43,42 @@ __all__ = [
     "task_sizes",
 ]
 
-# What messages weigh: a little more than they do, so that what is said to fit fits.
-_FRAME_BYTES: Final = 4096  # of a request or reply, beside what is in it
+# Sizes of messages, rounded up, so that a message that should fit does.
+_FRAME_BYTES: Final = 4096  # of a request or reply, without its content
 _POINT_BYTES: Final = 16  # an index and a coefficient
-_PART_BYTES: Final = 400  # of a part beside its points: whose weights, and their digest
-_NAMED: Final = 3  # times that a part names its model: itself, what it refers to, what it brings
-_PIECE_BYTES: Final = 64  # of a part's result beside its numbers: how many, scaled by what
-_MODEL_BYTES: Final = 80  # of a model's settings, beside its name and recipe
-_RECIPE_BYTES: Final = 500  # of what is made of a recipe: fingerprint, its data's digest
+_PART_BYTES: Final = 400  # of a part, without its points: the model, the weights' digest
+_NAMED: Final = 3  # times that a part contains its model's name
+_PIECE_BYTES: Final = 64  # of a part's result, without its numbers: count and scale
+_MODEL_BYTES: Final = 80  # of a model's settings, without its name and recipe
+_RECIPE_BYTES: Final = 500  # of a recipe's fingerprint and the digest of its data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSizes:
     """The bytes of the heaviest task of a run."""
 
-    weights_bytes: int  # of one job,
-    weights_files: int  # in so many files
+    weights_bytes: int  # of one job
+    weights_files: int  # of one job
     mini_tasks: int  # jobs whose weights a task needs
     task_bytes: int
-    result_bytes: int  # as they are packed
+    result_bytes: int  # packed
     versions: int = 1  # of weights that are published for one job, at most
     limit_bytes: int = MESSAGE_LIMIT_BYTES  # of a message, as JSON
 
     def request_bytes(self, where: StoreKind) -> int:
-        """Return the length of the request as JSON; ``where`` the weights are."""
-        brought = self.mini_tasks * self.weights_bytes if where == "inline" else 0
-        return envelope_bytes(self.task_bytes + brought + _FRAME_BYTES)
+        """Return the length of the request as JSON; ``where`` is the store of the weights."""
+        weights_bytes = self.mini_tasks * self.weights_bytes if where == "inline" else 0
+        return envelope_bytes(self.task_bytes + weights_bytes + _FRAME_BYTES)
 
     @property
     def reply_bytes(self) -> int:
-        """The length of the reply as JSON, if the results are in it."""
+        """The length of a reply with results, as JSON."""
         parts = self.mini_tasks * self.weights_files
         return envelope_bytes(self.result_bytes + parts * _PIECE_BYTES + _FRAME_BYTES)
 
     @property
     def reply_fits(self) -> bool:
-        """Whether Lambda carries the results in a reply."""
+        """True if a reply of Lambda can contain the results."""
         return self.reply_bytes <= self.limit_bytes
 
 
@@ -91,7 +91,7 @@ def task_sizes(
     precision: Precision,
     payload: Payload,
 ) -> TaskSizes:
-    """Return the sizes of tasks of so many mini-tasks, at a normalized load."""
+    """Return the sizes of tasks of ``mini_tasks`` mini-tasks, at a normalized load."""
     bundle = jobs_per_round
     bundles = [models[i : i + bundle] for i in range(0, len(models), bundle)]
     layouts = {model.name: ParameterVector(model.module).layout for model in models}
@@ -116,11 +116,11 @@ def task_sizes(
 
 @lru_cache(maxsize=8)
 def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
-    """Return the most mini-tasks of any worker's round.
+    """Return the largest number of mini-tasks that a worker has in a round.
 
-    They come up in the first T + 1 rounds: if nobody straggles, since coded results are due then,
-    or, where a scheme has none, if all straggle as long as it bears that, since they are asked
-    again.
+    The first T + 1 rounds have it. In a scheme with coded results it comes up without stragglers;
+    in other schemes, if all workers straggle for as long as the scheme tolerates, since they are
+    asked again.
     """
     everyone = np.ones(scheme.n, dtype=np.bool_)
     most = 0
@@ -135,20 +135,20 @@ def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
 
 @lru_cache(maxsize=8)
 def replicas_of(scheme: Scheme) -> tuple[int, ...]:
-    """Return how many workers are asked for each result of a job, if nobody straggles.
+    """Return how many workers compute each result of a job, if no worker straggles.
 
-    Results that enter a gradient with weights are no replicas of each other.
+    Results with different weights in a gradient are not replicas of each other.
     """
     everyone = np.ones(scheme.n, dtype=np.bool_)
-    schedule, asked = scheme.start(1), defaultdict[object, set[int]](set)
+    schedule, workers_of = scheme.start(1), defaultdict[object, set[int]](set)
     while schedule.round < schedule.num_rounds:
         for worker, tasks in enumerate(schedule.assignment()):
             for task in tasks:
                 alone = (schedule.round, worker, task.slot)
                 place = alone if task.cover is None else (task.cover, task.place)
-                asked[place].add(worker)
+                workers_of[place].add(worker)
         schedule.close_round(everyone)
-    return tuple(map(len, asked.values()))
+    return tuple(map(len, workers_of.values()))
 
 
 def batch_sizes(models: Sequence[Model]) -> tuple[int, ...]:
@@ -158,29 +158,29 @@ def batch_sizes(models: Sequence[Model]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
-    """What workers are opened for: one run, or one recording."""
+    """The work that workers are opened for: a run or a recording."""
 
-    name: str  # the run's; it seeds stochastic rounding
-    run_id: str  # in every message: of the run and its master, so that old answers are refused
+    name: str  # of the run; seeds stochastic rounding
+    run_id: str  # of the run and its master, in every message, so that old answers are refused
     models: tuple[Model, ...]
     precision: Precision
-    payload: Payload  # the format in which results travel
+    payload: Payload  # the format of results in messages
     stochastic_rounding: bool = False
     weights: Path  # a folder of this machine, for workers that can read it
     cached_weights: int  # versions that a worker should keep
-    code: str  # names what is computed, in every message
+    code: str  # a label for the computation, in every message
     sizes: TaskSizes  # of the heaviest task
-    fixed: bool = True  # whether that stays so: not in a run that may come to another scheme
-    # task -> which row of injected delays it has, and its normalized load; None: it is not delayed
+    fixed: bool = True  # False if the run may switch to a scheme with other sizes
+    # task -> its row of injected delays, and its normalized load; None: it is not delayed
     occasion: Callable[[Task], tuple[int, float] | None]
     piece_loads: tuple[float, ...] = ()
-    needs: frozenset[Capability] = frozenset()  # of the policy, what workers must be able to do
-    """Where work is dealt, the normalized load of each piece: workers must stay between tasks."""
+    """If work is dealt, the normalized load of each piece; workers must stay between tasks."""
+    needs: frozenset[Capability] = frozenset()  # capabilities that workers must have
     pin: Mapping[str, str] = field(default_factory=dict)
-    """To which published version of their code a run's first crew was held (see `Crew`)."""
+    """The published version of the workers' code that the run began with (see `Crew`)."""
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
-        """Return what makes, in a worker's process, the compute function of this work."""
+        """Return a factory that makes the compute function in a worker's process."""
         return TorchComputeFactory(
             models=self.models,
             store=store,
@@ -189,7 +189,7 @@ class Work:
         )
 
     def workload(self) -> WorkloadRef:
-        """Return the names by which functions rebuild the models."""
+        """Return the reference from which functions rebuild the models."""
         return workload_of(self.models, precision=self.precision)
 
 
@@ -197,12 +197,12 @@ class Work:
 class Crew:
     """Workers that are ready to be started for one piece of work.
 
-    ``start`` starts them, once; whoever calls it closes the backend. ``store`` is where they find
-    weights, as the master sees it. ``grace_s``: how long versions that are needed no more are kept
-    for stragglers that nobody can call back, seconds: a function's time-out (None: they are removed
-    at once). ``note`` is what is worth saying of them when they have been started. ``leases`` keep
-    count of functions that stay (None: they are no such functions). ``pin`` says to which published
-    version of their code they are held, if there are any: a resumed run gives it to its next crew.
+    ``start`` starts them, once; the caller closes the backend. ``store`` is the master's view of
+    the store where they find weights. ``grace_s`` is the time in seconds for which old versions are
+    kept for stragglers that cannot be cancelled (None: old versions are removed at once). ``note``
+    is a text to show when they have started. ``leases`` counts resident functions (None: there are
+    none). ``pin`` is the published version of their code, which a resumed run gives to its next
+    crew.
     """
 
     start: Callable[[], Backend]
@@ -215,25 +215,25 @@ class Crew:
 
 @runtime_checkable
 class LeaseObserver(Protocol):
-    """An observer that looks after functions that stay."""
+    """An observer that watches the leases of resident functions."""
 
     def watch(self, leases: Leases) -> None:
-        """Look after a crew's, before the first is invoked; no more after those before."""
+        """Watch the leases of a new crew instead of the crew before."""
 
 
 class Workers(Protocol):
-    """Who computes; `seqgc.workers` has them for this machine, Lambda and dask."""
+    """Workers that can compute; `seqgc.workers` makes them for this machine, Lambda and dask."""
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """The number of workers."""
 
     @property
     def provider(self) -> str:
-        """What they are, in a word; kept in the profiles that are recorded on them."""
+        """The kind of the workers, in one word; stored in profiles recorded on them."""
 
     def check(self, work: Work) -> None:
-        """Refuse, with `ParameterError`, what they cannot do; starts and writes nothing."""
+        """Raise `ParameterError` if they cannot do the work; start and write nothing."""
 
     def open(self, work: Work) -> AbstractContextManager[Crew]:
-        """Prepare for one piece of work; nothing of it is left at the end of the block."""
+        """Prepare for one piece of work; all of it is cleaned up at the end of the block."""

@@ -239,7 +239,7 @@ BAD = {
     "-o p.npz --loads 0,nan": "`loads` must be numbers from 0 to 1000",
     "-o p.npz -n 1 --loads 1e308": "`loads` must be numbers from 0 to 1000",
     "-o p.npz --loads 1e300,0": "`loads` must be numbers from 0 to 1000",
-    "-o p.npz --loads 0,0": "`loads` must come to different numbers of data points",
+    "-o p.npz --loads 0,0": "`loads` must give different numbers of data points",
     "-o p.npz --batch-size 0": "`models.0.batch_size` should be greater than or equal to 1",
     "-o p.npz --module digits-cm": "(did you mean 'digits-cnn'?)",
     "-o p.npz --delays gone.csv": "gone.csv: not a delay profile",

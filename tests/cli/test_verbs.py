@@ -210,7 +210,7 @@ BAD = {
     "train --sheme gc:s=1": "--scheme",
     "train --payload float8": "`payload` should be 'float64', 'float32', 'float16' or 'bfloat16'",
     "train --payload float64": "`payload` must not be wider than the precision, float32",
-    "train --stochastic-rounding": "`stochastic_rounding` must be off where nothing is rounded",
+    "train --stochastic-rounding": "`stochastic_rounding` must be off, as nothing is rounded",
     "train --steps 0": "`steps` should be greater than or equal to 1; got 0",
     "train --mu -1": "`mu` should be greater than or equal to 0; got -1.0",
     "train --wait-out any": "`wait_out` should be 'all', 'conform' or 'feasible'; got 'any'",

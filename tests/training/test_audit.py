@@ -104,7 +104,7 @@ def test_without_an_audit_a_lie_is_applied(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=2"])
 def test_a_scheme_without_replicas_says_so_before_anything_is_started(spec: str) -> None:
-    with pytest.raises(ParameterError, match=r"`audit` needs results that several workers .*rep"):
+    with pytest.raises(ParameterError, match=r"`audit` needs .*rep"):
         plan(spec).on(N)
 
 
@@ -115,7 +115,7 @@ def test_a_scheme_with_some_replicas_says_how_many_results_have_none(tmp_path: P
     (text,) = (each.fields["text"] for each in seen if getattr(each, "kind", "") == "warning")
     assert text == (
         "audit: 6 of a job's 8 results come from one worker each; "
-        "a finite lie in one of these is not found"
+        "a wrong finite value in one of them is not found"
     )
 
 

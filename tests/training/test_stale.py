@@ -420,7 +420,7 @@ def test_one_that_is_as_plain_as_sgd_is_not_refused() -> None:
 def test_what_does_not_go_together_is_refused_in_one_line() -> None:
     with pytest.raises(ParameterError, match="`apply` must be clock"):
         Updates(refresh="late")
-    with pytest.raises(ParameterError, match="`refresh` must be always where nothing bounds"):
+    with pytest.raises(ParameterError, match="`refresh` must be always"):
         Run([make_model()], staleness=None, updates=LATE)
     with pytest.raises(ParameterError, match="`apply` must be one of update, clock; got 'never'"):
         Updates(apply="never")
