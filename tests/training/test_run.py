@@ -368,7 +368,7 @@ def test_when_every_worker_raises_the_run_ends_with_the_cause_and_its_checkpoint
         ),
         (
             {"stochastic_rounding": True},
-            "`stochastic_rounding` must be off where nothing is rounde",
+            "`stochastic_rounding` must be off",
         ),
         (
             {"stochastic_rounding": True, "payload": "float64"},

@@ -161,7 +161,7 @@ def test_failures_take_nothing_and_repeat_nothing(tmp_path: Path) -> None:
         ("asp", {"adaptation": Adaptation(probe=2, alpha=1.0)}, "must have rounds for --probe"),
         ("ssp:slack=1", {"stale": True}, "`stale` must be left out with ssp:slack=1"),
         ("gc:s=1", {"updates": CLOCK}, "`updates` must be left out with gc:s=1"),
-        ("asp", {"updates": LATE}, "`refresh` must be always where nothing bounds"),
+        ("asp", {"updates": LATE}, "`refresh` must be always"),
         (
             "asp-dds:M=2,resume=shard",
             {"updates": CLOCK},
