@@ -1,4 +1,4 @@
-"""Where tasks are executed; those who write a backend of their own begin with `EventBackend`."""
+"""Backends, which execute tasks on workers. A custom backend begins with `EventBackend`."""
 
 from seqgc.backends._events import Delays as Delays
 from seqgc.backends._events import EventBackend as EventBackend

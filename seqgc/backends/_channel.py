@@ -1,11 +1,10 @@
-"""Frames over a stream socket, without ever blocking: what is not taken yet waits here.
+"""Frames over a stream socket, without blocking: a queue keeps what cannot be sent yet.
 
-Why master and workers cannot wait for each other: the master's `push` and `pull` return at once,
-whatever state the worker is in, so no worker can hold it up. A worker may wait until its answer is
-taken, but what it waits for is only that the master reads, which the master does for every worker
-whenever it receives, whether or not it has frames of its own waiting to be sent to that worker.
+Master and workers cannot wait for each other. The master's `push` and `pull` return at once in any
+state of the worker. A worker may wait until its answer is read, but the master reads from every
+worker whenever it receives, even if it has frames waiting to be sent to that worker.
 
-A frame's length goes before it; nothing is hashed: what one's own kernel carries arrives as it was.
+Each frame is preceded by its length. Frames are not hashed: the kernel does not damage them.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ class Channel:
 
     @property
     def unsent(self) -> bool:
-        """Whether frames wait until the other side takes them: call `flush` when it might."""
+        """True if frames wait to be sent; call `flush` when the socket is writable."""
         return bool(self._unsent)
 
     @property
     def begun(self) -> int:
-        """Bytes that have come of a frame of which more is to come; 0: none is under way."""
+        """Number of bytes received of an incomplete frame; 0 if there is no such frame."""
         return self._filled + _LENGTH.size * self._in_body
 
     def push(self, frame: bytes) -> None:
-        """Send a frame, or as much of it as is taken now; the rest waits for `flush`."""
+        """Send as much of a frame as the socket accepts; the rest waits for `flush`."""
         self._unsent += (memoryview(_LENGTH.pack(len(frame))), memoryview(frame))
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as it is taken now; forget it if the other end is closed."""
+        """Send the waiting bytes that the socket accepts; drop them if the other end is closed."""
         while self._unsent and not self.ended:
             try:
                 # Length and frame in one call, or the other side would wake up twice.

@@ -1,4 +1,4 @@
-"""What every backend does: check tasks, make their messages, queue events, refuse when closed."""
+"""The common part of all backends: checks, messages of tasks, and the queue of events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MonotonicClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messaging:
-    """What a run's messages say beside their tasks, and how its results travel.
+    """The common contents of a run's messages, and the format of its results.
 
     Parameters
     ----------
@@ -164,11 +164,11 @@ class EventBackend(ABC):
     def receive(self, until: float) -> Arrival | Failure | None:
         """Return the next event that may have come by ``until``; None once ``until`` has passed.
 
-        Events are returned in the order of their times. One that came after ``until`` stays for a
-        later call: who asks about a deadline gets what kept it, not what this call happened to see.
-        Where nobody looked for half a second when ``until`` passed, for the master was busy or
-        stopped, all that had come by the next look may have kept it; as nobody knows when it came,
-        its ``at`` is when it was read, after ``until``.
+        Events are returned in the order of their times. An event that came after ``until`` is kept
+        for a later call, so that a deadline does not depend on when this method is called. If the
+        master was busy or stopped for half a second while ``until`` passed, the arrival times of
+        the events that it finds afterwards are not known. They count as in time, although their
+        ``at``, the time of reading, is after ``until``.
         """
         self._check_open()
         while not self._look(until) and not self._events:
@@ -204,10 +204,11 @@ class EventBackend(ABC):
     def _look(self, until: float = -math.inf) -> bool:
         """Queue what has come in; if nothing has, wait for it till ``until``.
 
-        Returns whether ``until`` has passed. Who waits sees what comes when it comes; but who has
-        been away finds what may have come at any time since the last look began. (When that ended
-        says nothing: who is stopped while it waits sees nothing of what comes meanwhile.) A few
-        milliseconds are no absence: a run closes its rounds by the stamps, as a replay does.
+        Return True if ``until`` has passed. A master that waits reads events when they come. A
+        master that has been away finds events that may have come at any time since its last look
+        began. (The end of that look does not count, because the master may have been stopped while
+        it waited.) A few milliseconds are not an absence: a run closes its rounds by the stamps, as
+        a replay does.
         """
         now = self._clock.now()  # read first: what came before it is collected below
         left = until - now
@@ -229,16 +230,16 @@ class EventBackend(ABC):
         return not left > 0  # nor is NaN a time to wait for
 
     def _catch_up(self) -> None:
-        """Look on as long as anything comes in: who reads it was stopped like everybody."""
+        """Continue to read while events come in: the threads that read them were stopped too."""
         count, give_up_at = -1, self._clock.now() + _AWAY_S
         while count < len(self._events) and (left := give_up_at - self._clock.now()) > 0:
             count = len(self._events)
             self._collect(min(left, _MOMENT_S))
 
     def _tell(self, event: Arrival | Failure, *, is_own: bool = False) -> None:
-        """Queue an event; one stamped before the present look was seen when it came.
+        """Queue an event. If it was stamped before this look began, its time is exact.
 
-        What this backend does itself, as a restart, is known at once: no time passes before it.
+        An event that the backend itself causes, such as a restart, counts as in time.
         """
         moment_s = _MOMENT_S if self._was_away else 0.0  # who has stamped it was stopped, too
         was_seen = event.at < self._looked_at - moment_s
@@ -318,13 +319,13 @@ _LATE = 64  # cancelled tasks whose answers may come: one was begun, and reads o
 
 @dataclass(slots=True)
 class Owed:
-    """The tasks that were sent and are not answered, and those that were cancelled since."""
+    """The unanswered tasks of a process or function, and its recently cancelled tasks."""
 
     tasks: set[TaskKey] = field(default_factory=set)
     late: deque[TaskKey] = field(default_factory=lambda: deque(maxlen=_LATE))
 
     def cancel(self, round: int, *, unsent: Container[TaskKey] = ()) -> bool:
-        """Owe nothing of a round any more; return whether any of it had been sent."""
+        """Cancel the tasks of a round; return True if any of them had been sent."""
         over = {task for task in self.tasks if task[0] == round}
         self.tasks -= over
         sent = [task for task in over if task not in unsent]
@@ -332,9 +333,9 @@ class Owed:
         return bool(sent)
 
     def settle(self, event: Arrival | Failure) -> bool:
-        """Take note of an answer; return whether it is an event.
+        """Record an answer; return True if it is an event.
 
-        An answer to what was never asked, or has been answered, is none.
+        An answer to a task that was not sent, or that was answered before, is not an event.
         """
         task = (event.round, event.attempt)
         if task in self.tasks:
@@ -346,7 +347,7 @@ class Owed:
         return False
 
     def lose(self) -> list[TaskKey]:
-        """Owe nothing any more; return the tasks that will not be answered, in order."""
+        """Remove all tasks; return those that will not be answered, in order."""
         lost = sorted(self.tasks)
         self.tasks.clear()
         self.late.clear()

@@ -85,10 +85,10 @@ _ASKED: Final = {reduction.recvfds.__code__, spawn._main.__code__}
 
 
 def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show what nobody has caught here or in a worker, unless a worker's start was broken off.
+    """Print an uncaught exception, unless it shows only that the start of a worker was cut short.
 
-    A master that is stopped or killed then has written only a part of what it asks for, or nothing.
-    The fork server, which ends now, leaves the folder to the master if that lives on.
+    That happens if the master is stopped or killed while it writes its request. The fork server
+    ends then. If the master still runs, the master removes the folder.
     """
     last = deque(traceback.walk_tb(trace), maxlen=1)
     in_start = any(frame.f_code in _ASKED for frame, _ in last)

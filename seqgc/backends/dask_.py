@@ -77,7 +77,7 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Line:
-    """One worker: the job that dask has, and those that wait for it."""
+    """A worker's jobs: the one that dask has, and the waiting ones."""
 
     running: _Job | None = None
     todo: deque[_Job] = field(default_factory=deque)
@@ -321,7 +321,7 @@ class DaskBackend(EventBackend):
                 self._advance(line)
 
     async def _move(self, line: _Line, job: _Job | None) -> None:
-        """Have a new process take the place of that where a line is, and all lines there wait."""
+        """Replace the process of a line by a new one; all lines of that process wait for it."""
         old, new, there = line.place, None, [line]
         try:
             if job is not None:  # dask forgets where it is once nobody asks for it
@@ -404,7 +404,7 @@ _LOOK_EVERY_S: Final = 0.1  # whether a process has been started
 
 
 class Unstationed(LookupError):
-    """A dask worker does not know the run: its scheduler is another than the one that was told."""
+    """A dask worker does not know the run, because its scheduler was restarted."""
 
 
 class DaskSlot(NamedTuple):
@@ -478,7 +478,7 @@ class Cluster:
         return places
 
     async def bring_again(self) -> None:
-        """Bring the compute function to a scheduler that has been started anew (client's loop)."""
+        """Send the compute function to a restarted scheduler; runs in the client's loop."""
         with suppress(Exception):  # tasks will say what is wrong
             await self._bring()
 
@@ -578,7 +578,7 @@ class _AnyWorker(SchedulerPlugin):
 
 
 def _own_keys() -> Security:
-    """Return keys for a cluster's own processes: whoever reaches a scheduler has code run there."""
+    """Return keys for a local cluster: without them, any user could run code on its scheduler."""
     try:
         keys: Security = Security.temporary()
     except ImportError as error:

@@ -176,7 +176,7 @@ _NO_TASK: TaskKey = (-1, -1)
 
 @dataclass(slots=True, kw_only=True)
 class _LocalWorker:
-    """What lasts of a worker when its process is replaced."""
+    """The state of a worker, which outlasts its processes."""
 
     process: WorkerProcess | None = None
     held: list[tuple[TaskKey, bytes]] = field(default_factory=list)  # frames to be sent, in order
@@ -229,7 +229,7 @@ class WorkerPool:
         self._send(task.worker, address, frame)
 
     def cancel(self, round: int, worker: int, frame: bytes) -> None:
-        """Send a worker this frame if it has tasks of the round; they are no failures any more."""
+        """Cancel a worker's tasks of a round, and send it this frame if it has received any."""
         place = self._places[worker]
         unsent = {task for task, _ in place.held if task[0] == round}
         place.held = [entry for entry in place.held if entry[0] not in unsent]
@@ -237,7 +237,7 @@ class WorkerPool:
             self._send(worker, _NO_TASK, frame)
 
     def refuse(self) -> Iterator[Failure]:
-        """Yield each task of workers that have been given up as a failure."""
+        """Yield a failure for each task of the workers that have been given up."""
         for worker, place in enumerate(self._places):
             if place.process is None:
                 yield from self._lose(worker, place.cause, at=self._clock.now())
@@ -269,10 +269,10 @@ class WorkerPool:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
 
     def catch_up(self) -> Iterator[Arrival | Failure]:
-        """Yield what there is, with the rest of the answers of which some has come meanwhile.
+        """Yield the events that have come, and those whose answers have come in part.
 
-        A worker sends a long answer only as it is read: nobody has read this one so far. Whose
-        answer stops midway is waited for no longer than a second.
+        A worker can send a long answer only while the master reads. If an answer stops midway, wait
+        for it for at most a second.
         """
         known = self._coming()
         yield from self.poll(0.0)
@@ -350,7 +350,7 @@ class WorkerPool:
         self._feed(place)
 
     def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
-        """Start another process; what a ready one had been sent is lost with it."""
+        """Start another process; yield a failure for each task that the old one had received."""
         worker, place = process.worker, self._places[process.worker]
         self._selector.unregister(process.channel)
         self._selector.unregister(process.sentinel)

@@ -168,7 +168,7 @@ class ResidentBackend(EventBackend):
 
     @property
     def ready(self) -> tuple[bool, ...]:
-        """Whether a function serves, for each worker."""
+        """True for each worker that has a function which serves."""
         return tuple(place.serving is not None for place in self._places)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
@@ -216,7 +216,7 @@ class ResidentBackend(EventBackend):
     # ---- who is invoked -------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Invoke all; return once every place has a function, or there is no use in waiting."""
+        """Invoke all functions; return when all are ready or waiting would not help."""
         give_up_at = self._clock.now() + self._staying.start_timeout_s
         self._invoke_who_lacks()
         self._transport.flush()
@@ -246,7 +246,7 @@ class ResidentBackend(EventBackend):
                 self._stays[stay.tag] = stay
 
     def _wake_at(self) -> float:
-        """When something is due that nobody tells of."""
+        """Return the time of the next action that no event announces."""
         patience_s = self._staying.start_timeout_s
         return min(self._starts.wake_at, *(p.due_at(patience_s) for p in self._places))
 
@@ -265,7 +265,7 @@ class ResidentBackend(EventBackend):
         self._invoke_who_lacks()
 
     def _replied(self, reply: Reply) -> None:
-        """Take note that an invocation has ended, or that no more will be heard of it."""
+        """Record the end of an invocation, or that its outcome will remain unknown."""
         stay = self._stays.get(reply.tag)
         if self._starts.replied(stay, reply) or stay is None:
             return
@@ -329,7 +329,7 @@ class ResidentBackend(EventBackend):
         self._feed(place)
 
     def _feed(self, place: ResidentWorker) -> None:
-        """Send what is held to the function that serves, if there is one."""
+        """Send the waiting tasks to the function that serves, if there is one."""
         if place.serving is None:
             return
         held, place.held = place.held, {}
@@ -346,19 +346,19 @@ class ResidentBackend(EventBackend):
         self._switchboard.send(stay.tag, frame)
 
     def _take_back(self, stay: Stay, keeps: Sequence[TaskKey]) -> None:
-        """Send to its successor what a function has not begun."""
+        """Send the tasks that a function has not begun to its successor."""
         place = self._places[stay.worker]
         place.held |= stay.hand_back(keeps)
         self._feed(place)
         self._release(stay)
 
     def _release(self, stay: Stay) -> None:
-        """Hang up on a function that was asked to leave and owes nothing any more."""
+        """Disconnect a function that was asked to leave and has answered all its tasks."""
         if stay.asked and stay.handed_back and not stay.owed.tasks:
             self._forget(stay)
 
     def _lose(self, stay: Stay, why: str, *, at: float) -> None:
-        """Have no more to do with a function that has ended; what it owes has failed."""
+        """Remove a function that has ended; its unanswered tasks have failed."""
         place, lost = self._places[stay.worker], stay.owed.lose()
         if place.coming is stay:
             place.start_failed(why, at=at)
