@@ -1,4 +1,4 @@
-"""Prices of AWS: what they are, where they come from, and the bill of a use."""
+"""Prices of AWS, their sources, and the bill of a usage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _GB = 2**30  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Metered quantities; they add up. ``transfer_out_bytes`` leave the region.
+    """Metered quantities, which can be added. ``transfer_out_bytes`` leave the region.
 
     Examples
     --------
@@ -74,15 +74,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSetup:
-    """A function's memory (MB) and time-out (seconds), which set what an invocation can cost.
+    """A function's memory (MB) and time-out (seconds), which bound the cost of an invocation.
 
-    An invocation for which an environment must start is billed that start (INIT) as well, which the
-    time-out does not count.
+    If an environment must start for an invocation, its start (INIT) is billed too. The time-out
+    does not include the start.
 
     Raises
     ------
     ParameterError
-        If they are outside Lambda's limits.
+        If one of them is outside Lambda's limits.
 
     Examples
     --------
@@ -103,19 +103,19 @@ class FunctionSetup:
 
     @property
     def longest_s(self) -> float:
-        """The most that an invocation is billed: a start at its limit, then to the time-out."""
+        """The longest billed time of an invocation, in seconds: a start, then the time-out."""
         return INIT_LIMIT_S + self.timeout_s
 
     def invocation(self, seconds: float) -> Usage:
-        """Return the usage of one invocation, any start included; billed up to `longest_s`."""
+        """Return the usage of one invocation, including a start; at most `longest_s` is billed."""
         return replace(self.start(min(seconds, self.longest_s)), requests=1)
 
     def stays(self, seconds: float, *, count: int = 1) -> Usage:
-        """Return the usage of ``count`` functions that stay, one after another, so long in all."""
+        """Return the usage of ``count`` functions that stay in turn, this long in total."""
         return replace(self.start(seconds), requests=count)
 
     def start(self, seconds: float = START_S) -> Usage:
-        """Return the usage of an environment's start that takes so many seconds."""
+        """Return the usage of an environment's start of this many seconds."""
         # The rounding takes back what the multiplication adds: 1.001 s are 1001 ms.
         milliseconds = math.ceil(round(max(seconds, 0.0) * 1e3, 6))
         return Usage(gb_seconds=milliseconds * self.memory_mb / (1024 * 1000))
@@ -123,14 +123,14 @@ class FunctionSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The bytes that a task moves, beside its message.
+    """The bytes that a task moves, in addition to its message.
 
-    Of one job, ``weights_bytes`` in ``weights_files`` files or objects are new to an environment:
-    each is read once, then cached. A task needs the weights of ``weights_jobs`` jobs; an
-    environment that was just started has none. Its results are ``result_bytes`` as they are packed,
-    ``results_stored`` if they are too large for the answer and go through the store. Of a job's
-    weights there are up to so many ``versions``, if more than one each for the tasks that leave
-    together. What a master outside the region reads is paid for as transfer to the internet.
+    The weights of one job are ``weights_bytes`` in ``weights_files`` files or objects. An
+    environment reads each of them once and caches it. A task needs the weights of ``weights_jobs``
+    jobs; a new environment has none of them. The packed results have ``result_bytes``. If
+    ``results_stored``, they are too large for the answer and go through the store. The weights of
+    a job have at most ``versions`` versions; if there are several, tasks that leave together share
+    one. Bytes read by a master outside the region are charged as transfer to the internet.
 
     Examples
     --------
@@ -155,10 +155,10 @@ class Traffic:
             raise ParameterError("where", rule, self.where)
 
     def task(self, *, fresh: bool = False, mini_tasks: int | None = None) -> Usage:
-        """Return what one task's weights and results use, the master's reading included.
+        """Return the usage of one task's weights and results, with the master's reading.
 
-        ``fresh``: in an environment that was just started, and has none of the weights yet;
-        ``mini_tasks``: how many it has, each of one job; None: as many as a task may have.
+        If ``fresh``, the environment has just started and has none of the weights. ``mini_tasks``
+        is the number of mini-tasks, each of one job, by default the largest number in a task.
         """
         jobs = self.weights_jobs if mini_tasks is None else min(mini_tasks, self.weights_jobs)
         result_bytes = math.ceil(self.result_bytes * jobs / self.weights_jobs)
@@ -177,7 +177,7 @@ class Traffic:
                 return out
 
     def publication(self) -> Usage:
-        """Return what it takes the master to publish a job's weights."""
+        """Return the usage of publishing a job's weights."""
         if self.where == "directory":
             return Usage(efs_write_bytes=self.weights_bytes)
         return Usage(s3_puts=self.weights_files) if self.where == "s3" else Usage()
@@ -185,7 +185,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What a usage costs, in US dollars."""
+    """The cost of a usage, in US dollars."""
 
     functions: float
     requests: float
@@ -195,7 +195,7 @@ class Bill:
 
     @property
     def usd(self) -> float:
-        """The sum."""
+        """The total, in US dollars."""
         return self.functions + self.requests + self.efs + self.s3 + self.transfer
 
 
@@ -203,7 +203,7 @@ class Bill:
 class Prices:
     """The prices of a region, US dollars per unit; the fields are the keys of the file.
 
-    Storage is not part of a `bill`: weights and gradients are there for seconds.
+    Storage is not part of a `bill`: weights and gradients are stored for seconds only.
 
     Examples
     --------
@@ -224,7 +224,7 @@ class Prices:
     transfer_out_gb: float
 
     def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
-        """Return what a usage costs; the architecture must be one of Lambda's."""
+        """Return the cost of a usage on an architecture of Lambda."""
         known = get_args(Architecture)
         if architecture not in known:
             rule = f"must be {' or '.join(known)}"
@@ -250,7 +250,7 @@ def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Price
     Raises
     ------
     ParameterError
-        If the file has none, or not exactly the prices that are asked for.
+        If the file has no prices of the region, or lacks or adds a price.
     """
     regions = _decoded_prices(path)["regions"]
     if region not in regions:
@@ -268,7 +268,7 @@ def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Price
 
 
 def prices_date(path: Path = PRICES_FILE) -> date:
-    """Return the day for which the file's prices were true."""
+    """Return the day on which the prices of the file were valid."""
     return date.fromisoformat(str(_decoded_prices(path)["as_of"]))
 
 
@@ -329,9 +329,9 @@ class _Offer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatedPrices:
-    """A region's prices, the day for which they are true, and where they are from.
+    """The prices of a region, the day on which they are valid, and their source.
 
-    ``missed`` says why they are not from AWS's list, and is empty if they are.
+    If they are not from AWS's price list, ``missed`` gives the reason; otherwise it is empty.
     """
 
     prices: Prices
@@ -341,14 +341,15 @@ class DatedPrices:
 
 
 def find_prices(region: str, *, ask: bool = True) -> DatedPrices:
-    """Return the prices of a region: AWS's own, at most a day old, if they can be had.
+    """Return the prices of a region: from AWS's list, at most a day old, if it can be reached.
 
-    Without ``ask`` nobody is asked: what is at hand is taken.
+    Without ``ask`` the list is not requested: stored prices are used.
 
     Raises
     ------
     ParameterError
-        If nothing is at hand of that region either; it says why AWS's list could not be had.
+        If there are no stored prices of the region either. The message says why AWS's list could
+        not be read.
     """
     base = os.environ.get("SEQGC_PRICE_LIST", LIST)
     if not base:
@@ -382,7 +383,7 @@ def _shipped(region: str, missed: str) -> DatedPrices:
 
 @lru_cache
 def _ask(region: str, base: str) -> DatedPrices | str:
-    """Return what AWS asks, and keep it; or why it cannot be had, once for this process."""
+    """Return the prices in AWS's list, and store them; or the reason why this failed."""
     offers: dict[str, _Offer] = {}
     until = time.monotonic() + _LONGEST_S
     try:
@@ -424,7 +425,7 @@ def _read_offer(url: str, until: float) -> bytes:
 
 
 def _price(offers: dict[str, _Offer], name: str) -> float:
-    """Return the price: of the first range that is not free, the highest if there are several."""
+    """Return the price of the first range that is not free; the highest if there are several."""
     service, usage, units, further = _SOUGHT[name]
     pattern, offer = re.compile(_PREFIX + re.escape(usage)), offers[service]
     found = [
@@ -442,7 +443,7 @@ def _price(offers: dict[str, _Offer], name: str) -> float:
 
 
 def _ranges(offer: _Offer, sku: str) -> Iterator[tuple[float, float]]:
-    """Yield where each range begins, and its price in US dollars; those that are not free."""
+    """Yield the beginning and the price, in US dollars, of each range that is not free."""
     for term in offer.terms.on_demand.get(sku, {}).values():
         for each in term.price_dimensions.values():
             if "USD" in each.price_per_unit and (usd := float(each.price_per_unit["USD"])) > 0:

@@ -24,28 +24,27 @@ from seqgc.runs import END, read_run_log
 if TYPE_CHECKING:
     from seqgc.backends.lambda_ import Leases
 
-__all__ = ["StayBudget"]
-
 _Address = tuple[int, int, int]  # round, worker, attempt
 
-# After which share of its time a resident function's successor is invoked.
+# The share of a resident function's time after which its successor is invoked.
 _USUAL_SHARE, _LEAST_SHARE = 13 / 15, 12 / 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedUse:
-    """What a run is going to do: a task for each worker in each round.
+    """The planned use of functions by a run: a task for each worker in each round.
 
-    Every job's weights are published once, or in as many versions as the ``traffic`` says. A task
-    is expected to run ``seconds_per_task``, the median of a profile, for example; None: nobody
-    knows, and only the time-out bounds it. The ``warm_ups``, invocations before the first round
-    that compute nothing, are expected to run as long. Each worker's environment is expected to be
-    started once, in `START_S` seconds; at most each invocation's is, and to its limit.
+    The weights of a job are published once, or in as many versions as the ``traffic`` says. A task
+    is expected to run ``seconds_per_task``, for example the median of a profile. If this is None,
+    only the time-out bounds a task. The ``warm_ups`` are invocations before the first round that
+    compute nothing; they are expected to run as long as a task. The environment of each worker is
+    expected to start once, in `START_S` seconds. At most, an environment starts for every
+    invocation, and takes the longest time allowed.
 
-    ``resident`` functions are invoked for as long as they may stay, and paid for while the run
-    lasts, idle or not; a round lasts at most ``longest_round_s`` (infinity: the time-out).
+    ``resident`` functions are invoked for as long as they may stay, and are paid for until the run
+    ends, idle or not. A round lasts at most ``longest_round_s``; infinity stands for the time-out.
 
-    Where work is dealt, a job's tasks are so many ``pieces``; each worker is greeted before.
+    If work is dealt, a job has ``pieces`` tasks, and each worker is first sent an empty task.
     """
 
     workers: int
@@ -67,7 +66,7 @@ class PlannedUse:
 
     @property
     def tasks(self) -> int:
-        """How many are sent, without repeated attempts."""
+        """The number of tasks, without repeated attempts."""
         if self.pieces:
             return self.workers + self.jobs * self.pieces
         return self.workers * self.rounds
@@ -75,11 +74,11 @@ class PlannedUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A usage, and how large it can be at most.
+    """A likely usage, and an upper bound.
 
-    ``likely`` is None if nobody knows how long tasks run; ``at_most`` lets every task whose end is
-    not known have an environment started, and run to the function's time-out. ``unanswered`` counts
-    a run's tasks that neither were answered nor failed.
+    ``likely`` is None if the duration of tasks is not known. For ``at_most``, every task without a
+    known end starts an environment and runs to the function's time-out. ``unanswered`` is the
+    number of a run's tasks that were neither answered nor failed.
     """
 
     likely: Usage | None
@@ -88,7 +87,7 @@ class Estimate:
 
 
 def estimate_plan(plan: PlannedUse) -> Estimate:
-    """Return what a plan will use, without repeated attempts.
+    """Return the usage of a plan, without repeated attempts.
 
     Examples
     --------
@@ -115,10 +114,10 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
 
 
 def _estimate_stays(plan: PlannedUse, published: Usage) -> Estimate:
-    """Return what functions that stay will use.
+    """Return the usage of functions that stay.
 
-    At most, a successor is invoked after 12 fifteenths of a stay, and the one before it stays on
-    to its end.
+    At most, a successor is invoked after 12 fifteenths of a stay, while the function before it
+    stays to its end.
     """
     function, n = plan.function, plan.workers
 
@@ -128,13 +127,13 @@ def _estimate_stays(plan: PlannedUse, published: Usage) -> Estimate:
         return function.stays(lasts_s + count * start_s + both_s, count=count).times(n)
 
     longest_s = plan.longest_round_s
-    if not math.isfinite(longest_s):  # nothing else bounds it
+    if not math.isfinite(longest_s):  # only the time-out bounds it
         longest_s = function.timeout_s
     worst = stays(plan.rounds * longest_s, INIT_LIMIT_S, _LEAST_SHARE) + published
     worst += plan.traffic.task(fresh=True).times(plan.tasks)
     if plan.seconds_per_task is None:
         return Estimate(likely=None, at_most=worst)
-    likely_s = plan.tasks / n * plan.seconds_per_task  # each does one after the other
+    likely_s = plan.tasks / n * plan.seconds_per_task  # one task after the other
     likely = stays(likely_s, START_S, _USUAL_SHARE) + published
     return Estimate(likely=likely + plan.traffic.task().times(plan.tasks), at_most=worst)
 
@@ -147,19 +146,20 @@ def estimate_run(
     warm_ups: int = 0,
     resident: bool = False,
 ) -> Estimate:
-    """Return what a run has used, from the times in its ``events.jsonl``.
+    """Return the usage of a run, from the times in its ``events.jsonl``.
 
-    A task is charged from its dispatch to its answer or failure: the network's time is in it, and
-    the start of its environment if it needed one. One of a cancelled round that was never answered
-    is charged until it was cancelled. ``at_most`` charges both it and failures a start, and until
-    the time-out (a broken connection ends no function), answered tasks from before any was sent,
-    each all the weights it needs, and also the ``warm_ups``: invocations before the first round, of
-    which no event tells. Without ``traffic`` bytes are left out.
+    A task is charged from its dispatch to its answer or failure, which includes the network's time
+    and a start of the environment. An unanswered task of a cancelled round is charged until the
+    round was cancelled. For ``at_most``, unanswered and failed tasks are charged for a start and
+    until the time-out, because a broken connection does not end a function. Answered tasks are
+    charged from the dispatch of their round, and every task for all the weights that it needs. The
+    ``warm_ups``, invocations before the first round that leave no event, are added. Without
+    ``traffic``, bytes are not charged.
 
     Raises
     ------
     ParameterError
-        If ``run`` is no run's folder.
+        If ``run`` is not the folder of a run.
     """
     header, events = read_run_log(Path(run))
 
@@ -171,8 +171,8 @@ def estimate_run(
 
     likely, at_most = Usage(), function.invocation(function.longest_s).times(warm_ups)
     jobs: set[int] = set()
-    published = 0  # versions of their weights
-    # What was sent and not answered: when, seconds of the log, and how many mini-tasks.
+    published = 0  # versions of the jobs' weights
+    # The open tasks: their time of dispatch in seconds, and their number of mini-tasks.
     sent: dict[_Address, tuple[float, int | None]] = {}
     cancelled: dict[_Address, float] = {}
     unanswered = 0
@@ -203,8 +203,8 @@ def estimate_run(
             over = {(event.round, worker) for worker in event.workers or ()}
             cancelled |= {each: event.at_s for each in sent if each[:2] in over}
         elif event.event in ("arrival", "failure") and address in sent:  # else a duplicate
-            # The log's own times begin before any task was sent, and end a little late: those of
-            # the loop, not of the answer. `took_s` is since this very task left.
+            # Times of the log are the loop's: they begin before the first task of the round left,
+            # and end a little late. `took_s` counts from the departure of this task.
             sent_s, count = sent.pop(address)
             lasted_s = event.at_s - sent_s
             likely += task(lasted_s if event.took_s is None else event.took_s, count)
@@ -216,9 +216,9 @@ def estimate_run(
 
 @dataclass(frozen=True, slots=True)
 class PriceModel:
-    """What one task of a run costs, by its seconds, and at most.
+    """The price of a task, by its seconds, and an upper bound.
 
-    ``traffic`` is what a task moves through the store.
+    ``traffic`` describes the bytes that a task moves through the store.
 
     Examples
     --------
@@ -238,7 +238,7 @@ class PriceModel:
 
     @property
     def worst_task_usd(self) -> float:
-        """The most that a task can cost: a start, and to the function's time-out."""
+        """The highest price of a task: a start, and then until the function's time-out."""
         return self.task_usd(self.function.longest_s)
 
     @property
@@ -248,23 +248,23 @@ class PriceModel:
 
     @property
     def warm_up_usd(self) -> float:
-        """The most that one invocation before the first round can cost."""
+        """The highest price of an invocation before the first round."""
         return self._usd(self.function.invocation(self.function.longest_s))
 
     def task_usd(self, seconds: float) -> float:
-        """Return the price of a task of so many seconds, any start of its environment included.
+        """Return the price of a task of this many seconds, including a start of its environment.
 
-        It reads all its weights, as after a start.
+        The task reads all its weights, as after a start.
         """
         return self._usd(self.function.invocation(seconds) + self.traffic.task(fresh=True))
 
     @property
     def moved_usd(self) -> float:
-        """The price of what a task moves, without its time."""
+        """The price of the bytes that a task moves, without its time."""
         return self._usd(self.traffic.task(fresh=True))
 
     def stays_usd(self, seconds: float, *, count: int) -> float:
-        """Return the price of ``count`` stays of resident functions, so long in all."""
+        """Return the price of ``count`` stays of resident functions, this long in total."""
         return self._usd(self.function.stays(seconds, count=count))
 
     def _usd(self, usage: Usage) -> float:
@@ -273,22 +273,23 @@ class PriceModel:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The jobs whose weights a run has published: each once, up to the newest that was asked for.
+    """The jobs whose weights a run has published: each once, up to the newest job with a task.
 
-    ``count`` are this process's. ``newest`` is None in a resumed run that has asked for none yet.
-    ``anew``: they are published for the tasks that leave together (`Traffic.versions`).
+    ``count`` is the number of publications by this process. ``newest`` is None in a resumed run
+    that has not sent a task yet. If ``each_time``, weights are published again for each group of tasks
+    that leave together (`Traffic.versions`).
     """
 
     count: int = 0
     newest: int | None = -1
-    anew: bool = False
+    each_time: bool = False
 
     def and_for(self, action: Dispatch) -> Published:
-        """Return what is published once these tasks leave."""
+        """Return the published jobs after these tasks have left."""
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]
         if not jobs:
             return self
-        if self.anew:
+        if self.each_time:
             return replace(self, count=self.count + len(set(jobs)))
         before = max(jobs) - 1 if self.newest is None else self.newest
         newest = max(before, *jobs)
@@ -296,21 +297,20 @@ class Published:
 
 
 class Budget:
-    """Stops a run before it costs more than ``max_usd`` US dollars; an observer of the run.
+    """An observer that stops a run before it costs more than ``max_usd`` US dollars.
 
     With an infinite amount it only counts.
 
-    Tasks leave only if the run stays within the budget even if, of all that are under way, each has
-    an environment started for it, which is billed (`INIT_LIMIT_S`), and runs to the function's
-    time-out. A task that was answered is charged from when it left until that instant: what its
-    function is charged is no more, since whoever waits for the answer waits for the start as well.
-    One that failed is charged as if under way: a connection may break, and the function runs on.
-    No answer tells of environments that Lambda starts ahead of any need; the amount reserved for
-    the warm-up is never given back, and covers them.
+    Tasks leave only if the budget covers the worst case: for each task under way, an environment
+    is started, which is billed (`INIT_LIMIT_S`), and the task runs to the function's time-out. An
+    answered task is charged from its departure to its answer. AWS does not charge more than this,
+    because the master also waits for the start. A failed task is charged like a task under way: if
+    only the connection broke, the function continues. Lambda may start environments ahead of any
+    need, without an event; the amount reserved for the warm-up is kept to cover them.
 
-    ``spent_usd`` is what the tasks have cost at most whose end is known, and the warm-up. ``model``
-    is what tasks cost; None: nothing, as on one's own machines. Each of the ``warm_ups``,
-    invocations before the first round, is charged for a start, and to the time-out.
+    ``spent_usd`` is the most that the finished tasks and the warm-up have cost. ``model`` gives the
+    price of a task; None means that tasks are free, as on the user's own machines. Each of the
+    ``warm_ups``, invocations before the first round, is charged for a start and until the time-out.
 
     Raises
     ------
@@ -331,28 +331,28 @@ class Budget:
         if self.spent_usd > max_usd:
             rule = f"must be at least ${self.spent_usd:.6f}, which the warm-up can cost"
             raise ParameterError("max_usd", rule, max_usd)
-        # When the task (round, worker, attempt) left, seconds; before that is known, -inf.
+        # The departure, in seconds, of each task (round, worker, attempt); -inf before it leaves.
         self._open: dict[tuple[int, int, int], float] = {}
-        self._published = Published(anew=model is not None and model.traffic.versions > 1)
+        self._published = Published(each_time=model is not None and model.traffic.versions > 1)
 
     @property
     def committed_usd(self) -> float:
-        """What it can become, US dollars, if all others run to the time-out, starts included."""
+        """The cost in US dollars if all open tasks start an environment and run to the time-out."""
         if self._model is None:
             return 0.0
         return self.spent_usd + len(self._open) * self._model.worst_task_usd
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """What a resumed run has spent before it begins: what is under way counts in full."""
+        """The amounts that a resumed run begins with; tasks under way count in full."""
         committed_usd = self.committed_usd
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Count what the run has spent before, beside what was reserved anew for the warm-up.
+        """Add what the run has spent before to the reserve for the new warm-up.
 
-        The weights of the jobs in flight, no more than a task needs, will be published again.
-        BudgetError if that is too much already.
+        The weights of the jobs in flight, at most as many as a task needs, are published again.
+        Raises `BudgetError` if the budget is exceeded already.
         """
         self.spent_usd += memory["committed_usd"]
         self._published = replace(self._published, count=0, newest=None)
@@ -367,7 +367,7 @@ class Budget:
             )
 
     def __call__(self, seen: Seen) -> None:
-        """Take note of an event or action; `BudgetError` if tasks about to leave could pass it."""
+        """Follow an event or action; raise `BudgetError` if new tasks could exceed the budget."""
         if self._model is None:
             return
         match seen:
@@ -407,13 +407,13 @@ class Budget:
 
 
 class StayBudget:
-    """Stops a run on resident functions before it costs more than ``max_usd`` US dollars.
+    """An observer that stops a run on resident functions before it costs over ``max_usd`` dollars.
 
-    A function is paid for from its start until it ends, idle or not. While it is there, and where
-    it is not known to have ended (a connection may break, and the function run on), all that is
-    left of its lease is reserved. So no function is invoked, the first ones or a successor, and no
-    task leaves, unless the run stays within the budget even if all functions stay to the end of
-    their time. What tasks move through the store is charged when they leave.
+    A function is paid for from its start to its end, idle or not. Until it is known to have ended,
+    the rest of its lease is reserved, because a function may continue after its connection broke.
+    So a function is invoked, or a task sent, only if the budget suffices even if all functions stay
+    to the end of their time. The bytes that a task moves through the store are charged when it
+    leaves.
 
     Raises
     ------
@@ -440,18 +440,18 @@ class StayBudget:
             raise ParameterError("max_usd", "must be an amount >= 0, US dollars", max_usd)
         self._max_usd, self._model = max_usd, model
         self._leases: Leases | None = None
-        self._other_usd = 0.0  # tasks, weights, and all before these leases
-        self._published = Published(anew=model.traffic.versions > 1)
+        self._other_usd = 0.0  # tasks, weights, and everything before these leases
+        self._published = Published(each_time=model.traffic.versions > 1)
 
     def watch(self, leases: Leases) -> None:
-        """Let functions in from now on, and charge them; of those before, what they can become."""
+        """Charge these leases from now on; leases watched before are charged in full."""
         self._other_usd = self.committed_usd
         self._leases = leases
         leases.admit = self._admit_function
 
     @property
     def spent_usd(self) -> float:
-        """What has been spent, functions whose end is not known left out."""
+        """The amount spent in US dollars, without functions that may still run."""
         if (leases := self._leases) is None:
             return self._other_usd
         ended = leases.count - leases.open
@@ -459,21 +459,21 @@ class StayBudget:
 
     @property
     def committed_usd(self) -> float:
-        """What it can become, US dollars, if all that are there stay to the end of their time."""
+        """The cost in US dollars if all functions stay to the end of their time."""
         if (leases := self._leases) is None:
             return self._other_usd
         return self.spent_usd + self._model.stays_usd(leases.open_s, count=leases.open)
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """What a resumed run has spent before it begins: leases that are open count in full."""
+        """The amounts that a resumed run begins with; open leases count in full."""
         committed_usd = self.committed_usd
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Count what the run has spent before; BudgetError if that is too much already.
+        """Add what the run has spent before; raise `BudgetError` if it exceeds the budget.
 
-        The weights of the jobs in flight, no more than a task needs, will be published again.
+        The weights of the jobs in flight, at most as many as a task needs, are published again.
         """
         self._other_usd += memory["committed_usd"]
         self._other_usd += self._model.traffic.weights_jobs * self._model.job_usd
@@ -481,7 +481,7 @@ class StayBudget:
         self._require(0.0, "not resumed", 0)
 
     def __call__(self, seen: Seen) -> None:
-        """Take note of an action; `BudgetError` if tasks about to leave could pass the budget."""
+        """Follow an action; raise `BudgetError` if new tasks could exceed the budget."""
         if not isinstance(seen, Dispatch):
             return
         published = self._published.and_for(seen)
