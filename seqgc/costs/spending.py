@@ -276,8 +276,8 @@ class Published:
     """The jobs whose weights a run has published: each once, up to the newest job with a task.
 
     ``count`` is the number of publications by this process. ``newest`` is None in a resumed run
-    that has not sent a task yet. If ``each_time``, weights are published again for each group of tasks
-    that leave together (`Traffic.versions`).
+    that has not sent a task yet. If ``each_time``, weights are published again for each group of
+    tasks that leave together (`Traffic.versions`).
     """
 
     count: int = 0
