@@ -24,7 +24,7 @@ from seqgc import master
 from seqgc.backends.lambda_ import _backend as lambda_backend
 from seqgc.backends.lambda_ import _messages as messages
 from seqgc.backends.lambda_ import _resident as resident
-from seqgc.backends.lambda_ import _starts as starts
+from seqgc.backends.lambda_ import _stays as starts
 from seqgc.backends.lambda_ import _switchboard as switchboard
 from seqgc.backends.lambda_._calls import Calls, Throttle
 from seqgc.backends.lambda_._threads import Ended
