@@ -18,7 +18,7 @@ BY_VALUE = "seqgc._by_value"  # what a master sends processes of its own
 # `repr` says, and to its pickle, has made both from it a line before: no text from outside.
 MAY = {
     "seqgc/_by_value.py": {"import cloudpickle", "import pickle", "pickle.loads"},
-    "seqgc/backends/_child.py": {f"import {BY_VALUE}"},
+    "seqgc/backends/_processes.py": {f"import {BY_VALUE}"},
     "seqgc/backends/local.py": {f"import {BY_VALUE}"},
     "seqgc/models/compute.py": {f"import {BY_VALUE}"},
     "seqgc/models/model.py": {"import pickle"},  # what a module is, for comparison

@@ -180,7 +180,7 @@ def test_a_run_that_was_ended_before_its_journal_began_begins(tmp_path: Path) ->
 def test_a_journal_that_is_lost_is_not_taken_for_one_that_never_began(tmp_path: Path) -> None:
     run = train(plan("uncoded"), crew(), run=tmp_path / "run").run
     (run / "journal.jsonl").unlink()
-    with pytest.raises(SeqgcError, match=r"no beginning, and the run has checkpoints \(\d+"):
+    with pytest.raises(SeqgcError, match=r"no beginning, although the run has checkpoints \(\d+"):
         resume(run, plan("uncoded"), crew())
 
 
