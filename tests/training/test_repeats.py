@@ -158,10 +158,7 @@ def test_a_run_that_is_broken_off_says_that_parts_may_be_applied_again(tmp_path:
         result = resume(copied, plan, virtual(1))
         assert result.counts.repeated <= 2 * N
         said = " ".join(read_run(copied).notices()["text"])
-        often = (
-            "at least once: those of a shard under way, up to 2 of them applied already, once more"
-        )
-        assert (often in said) == had_checkpoint
+        assert ("at least once" in said) == had_checkpoint
         rows = (copied / "metrics.csv").read_text().splitlines()[1:]
         steps = Counter(tuple(row.split(",")[1:4]) for row in rows)
         assert steps == Counter({(str(job), "ab"[job % 2], str(job // 2)): 1 for job in range(8)})
