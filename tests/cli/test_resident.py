@@ -19,7 +19,7 @@ BAD = {
     "train --resident --backend dask": "must be left out with backend dask",
     "train --resident --backend lambda": "needs a master that the functions reach, in their VPC",
     "train --resident --backend lambda --master outside": "(run it there, with --mount or --mas",
-    "train --resident --backend lambda-local --function-timeout-s 5": "`limit_s` must be longer than",
+    "train --resident --backend lambda-local --function-timeout-s 5": "`limit_s` must be longer",
     "train --resident --backend lambda-local --master-address 0.0.0.0": "must be left out",
     "profile --resident --backend lambda-local --master-address 10.0.0.7 -o p.npz": "be left out",
     "train --resident --backend lambda-local --dry-run --max-usd 0.01": (
