@@ -5,8 +5,9 @@ There are two comparisons. A resumed run must have the same models and data as w
 same as its master (`objectives_fingerprint`).
 
 *Code.* The description covers each file that defines a class or function of the object, and each
-module from which such a file imports something, if it lies next to that file: in the same package,
-or, for a module without a package, in the same folder. For PyTorch, numpy and Python the version
+module from which such a file imports something, functions or constants, if it lies next to that
+file: in the same package, or in a module or package in the folder that holds its own. An import
+that runs only when a function is called is not seen. For PyTorch, numpy and Python the version
 stands for the code. From a script that is being run only the definitions count, because another
 script may resume the run. A submodule does not count if its package holds it only because another
 module, perhaps one of the master alone, imported it.
@@ -18,6 +19,7 @@ size. From other data, 64 points count. The number of points always counts.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
@@ -26,9 +28,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache, partial
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.util import resolve_name
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TypeAlias
 
 import numpy as np
@@ -60,6 +63,7 @@ _POINTS = 64  # points of a dataset, or pieces of its tensors
 _MOST_BYTES = 64 << 20
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _VERSIONED = {*sys.stdlib_module_names, "numpy", "torch"}  # their version stands for their code
+_KNOWS_HOME = ModuleType, type, FunctionType
 _SHOWN = 60  # characters of each side in a message
 _MOST_NAMED = 6  # differences in a message
 _PLAIN = (str, int, float, tuple, list, type(None))
@@ -269,7 +273,7 @@ def _neighbours(name: str) -> list[str]:
     module = sys.modules.get(name)
     if module is None or name.partition(".")[0] == "seqgc":  # the version stands for the rest
         return []
-    imported = dict[str, None]()
+    imported = dict.fromkeys(_homes_of_constants(module))
     for value in list(vars(module).values()):
         is_module = isinstance(value, ModuleType)
         with suppress(Exception):  # the user's objects may raise anything
@@ -279,29 +283,61 @@ def _neighbours(name: str) -> list[str]:
     return sorted(other for other in imported if other != name and _is_neighbour(other, name))
 
 
+def _homes_of_constants(module: ModuleType) -> list[str]:
+    """Return the modules from which a module imports values that do not know their module."""
+    names, homes = vars(module), list[str]()
+    for level, source, imported in _imports(_file_text(module.__name__) or ""):
+        values = [names[name] for name in imported if name in names]
+        if any(not isinstance(value, _KNOWS_HOME) for value in values):
+            with suppress(ImportError):
+                homes.append(resolve_name("." * level + source, module.__package__))
+    return homes
+
+
+@lru_cache(maxsize=256)
+def _imports(text: str) -> list[tuple[int, str, list[str]]]:
+    """Return the level, the source and the new names of each ``from ... import`` of a module."""
+    try:
+        nodes = list(ast.walk(ast.parse(text.encode("latin-1"))))
+    except (SyntaxError, ValueError):  # changed since it was imported
+        return []
+    return [
+        (node.level, node.module or "", [name.asname or name.name for name in node.names])
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+    ]
+
+
 def _is_neighbour(other: str, name: str) -> bool:
     if not isinstance(other, str) or other not in sys.modules:
         return False
-    if (top := other.partition(".")[0]) == name.partition(".")[0]:
+    if (top := other.partition(".")[0]) == (own := name.partition(".")[0]):
         return True
-    if top in _VERSIONED or (folder := _folder(name)) is None:
+    if top in _VERSIONED or top == "seqgc" or (folder := _folder(own)) is None:
         return False
-    return _folder(other) == folder and not _is_installed(top)
+    return _folder(top) == folder and not _is_installed(top, folder)
 
 
-def _folder(name: str) -> Path | None:
-    """Return the folder of a module, or None if it is a package or in a package."""
-    module = sys.modules[name]
+def _folder(top: str) -> Path | None:
+    """Return the folder in which a top-level module or package lies, or None if it has no file."""
+    module = sys.modules.get(top)
+    if paths := list(getattr(module, "__path__", ())):
+        return Path(paths[0]).parent
     file = getattr(module, "__file__", None)
-    return None if "." in name or file is None or hasattr(module, "__path__") else Path(file).parent
+    return None if file is None else Path(file).parent
 
 
-def _is_installed(name: str) -> bool:
-    """Return True if a distribution of this name is installed: then it is not the user's code."""
+@lru_cache(maxsize=256)
+def _is_installed(top: str, folder: Path) -> bool:
+    """Return True if a distribution has installed this module: then it is not the user's code."""
     try:
-        distribution(name)
+        distribution(top)
     except (PackageNotFoundError, ValueError):
-        return False
+        if not any(folder.glob("*.dist-info")):
+            return False
+        names = packages_distributions().get(top, ())  # `PIL` is of the distribution pillow
+        homes = (Path(str(distribution(each).locate_file(""))) for each in names)
+        return any(home.resolve() == folder.resolve() for home in homes)
     return True
 
 

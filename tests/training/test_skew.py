@@ -113,6 +113,37 @@ def test_every_part_that_differs_is_named(
     assert differ() == {f"code of {nets.replace('nets', 'layers')}"}
 
 
+LAYOUTS = {  # of the network, and of what it imports
+    "a package beside a module": ("mine_nets.py", "same/layers.py", "from same.layers import {}"),
+    "a module beside a package": ("mine/nets.py", "same_layers.py", "from same_layers import {}"),
+    "another package": ("mine/nets.py", "same/layers.py", "from same.layers import {}"),
+    "a module": ("mine_nets.py", "same_layers.py", "from same_layers import {}"),
+    "the same package": ("mine/nets.py", "mine/layers.py", "from .layers import {}"),
+}
+
+
+@pytest.mark.parametrize("imported", ["scaled", "FACTOR"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_functions_and_constants_from_beside_the_network_are_seen(
+    layout: str, imported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nets, layers, line = LAYOUTS[layout]
+    used = "scaled(self.line(x))" if imported == "scaled" else "(FACTOR * self.line(x))"
+    text = NETS.replace("from {beside} import scaled", line.format(imported))
+    text = text.replace("scaled(self.line(x))", used).format(name="mine")
+    beside = BESIDE + "FACTOR = 0.1\n"
+    for file, source in ((nets, text), (layers, beside)):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module(nets.removesuffix(".py").replace("/", "."))
+    begun = fingerprint(own_model())
+    (tmp_path / layers).write_text(beside.replace("0.1", "0.2"))
+    now = fingerprint(own_model())
+    changed = {name for name in begun if begun[name] != now[name]}
+    assert changed == {f"code of {layers.removesuffix('.py').replace('/', '.')}"}
+
+
 def test_of_large_data_some_is_looked_at_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqgc.models.provenance._MOST_BYTES", 64 * 40)
     x = torch.zeros(64 * 100, 1)
