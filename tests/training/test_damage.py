@@ -422,7 +422,7 @@ def test_a_run_that_begins_again_for_want_of_a_checkpoint_says_so(
         (run / "checkpoints").mkdir()
     (said,) = resumed(run)
     assert said == (
-        f"the journal has {closed} closed rounds, and {run / 'checkpoints'} no checkpoint: "
+        f"the journal has {closed} closed rounds, and {run / 'checkpoints'} has no checkpoint: "
         "the run begins again at its first round"
     )
     assert outcome(run) == expected
