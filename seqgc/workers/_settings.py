@@ -141,7 +141,7 @@ class FunctionSettings(Settings):
 
     transport: Annotated[
         Literal["boto3", "http", "curl"] | None,
-        "Library that invokes functions: curl (default where it is installed), boto3 or http.",
+        "Library that calls functions: curl (default if installed), boto3 or http.",
     ] = None
     store: Annotated[
         Literal["auto", "directory", "s3", "inline"],

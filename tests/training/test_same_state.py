@@ -33,7 +33,8 @@ def flooded(known: object, number: float) -> object:
         case float():
             return number
         case list() | tuple():
-            return type(known)(flooded(each, number) for each in known)
+            values = [flooded(each, number) for each in known]
+            return known._make(values) if hasattr(known, "_make") else type(known)(values)
         case dict():
             return {key: flooded(each, number) for key, each in known.items()}
     if is_dataclass(known) and not isinstance(known, type):

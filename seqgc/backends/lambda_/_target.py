@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from seqgc._aws import ServiceTime, open_session
+from seqgc._aws import open_session
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -121,10 +122,10 @@ def _check_url(argument: str, url: str) -> str:
 class Signer:
     """Signs the invocations of one target.
 
-    ``now`` returns the seconds since the epoch (None: `time.time`); if this clock is wrong, the
-    date of the first refusal corrects it (`is_stale`). Without ``credentials``, those that botocore
-    finds in the environment, the profile or the machine's role are used; botocore renews temporary
-    ones. Several threads may use a signer.
+    ``now`` returns the seconds since the epoch (None: `time.time`). AWS accepts an error of
+    five minutes; `seqgc doctor` checks the clock. Without ``credentials``, botocore takes them from
+    the environment, the profile or the machine's role, and renews temporary credentials. Several
+    threads may use a signer.
 
     Raises
     ------
@@ -152,7 +153,7 @@ class Signer:
         if credentials is None:
             remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             raise ParameterError("credentials", "must be given or found", None, remedy)
-        self._target, self._credentials, self._time = target, credentials, ServiceTime(now)
+        self._target, self._credentials, self._now = target, credentials, now or time.time
         parts = urlsplit(target.url)
         # For every service but S3, the quoted path is quoted again.
         self._begin = f"POST\n{quote(parts.path or '/', safe='/~')}\n{parts.query}\n"
@@ -162,7 +163,7 @@ class Signer:
     def headers(self, body: bytes) -> dict[str, str]:
         """Return the headers of an invocation with this body, but for those of the connection."""
         caller = self._credentials.get_frozen_credentials()
-        at = self._time.stamp()
+        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
         headers = {**self._target.headers, "X-Amz-Date": at}
         if caller.token:
             headers["X-Amz-Security-Token"] = caller.token
@@ -179,13 +180,6 @@ class Signer:
             f"Signature={signature}"
         )
         return headers
-
-    def is_stale(self, sent: Mapping[str, str], status: int, date: str | None) -> bool:
-        """Return True if a request with the headers ``sent`` was refused because of its time.
-
-        ``status`` and ``date`` are the response's. Further `headers` have the corrected time.
-        """
-        return self._time.corrects(sent["X-Amz-Date"], status=status, date=date)
 
     def _signing_key(self, day: str, caller: ReadOnlyCredentials) -> bytes:
         cached = self._key  # read once: around midnight, threads sign for two days

@@ -9,13 +9,13 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from seqgc._aws import ServiceTime, is_on_this_machine, open_client, open_session, sign_by
+from seqgc._aws import is_on_this_machine, open_client, open_session
 from seqgc.backends._events import LONGEST_WAIT_S, MonotonicClock
 from seqgc.backends.lambda_._target import Signer, Target
 from seqgc.backends.lambda_._transport import Limits, Reply, connection_error, reply_of
@@ -279,7 +279,6 @@ class Boto3Transport(_ThreadedTransport):
         except ValueError as error:  # of the argument, or of what is configured
             raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
         self._release = self._client.close
-        sign_by(ServiceTime(), self._client)
         self._function = {"FunctionName": function_name}
         if qualifier is not None:
             self._function["Qualifier"] = qualifier
@@ -346,18 +345,11 @@ class HttpTransport(_ThreadedTransport):
         self._options |= {"timeout": timeout_s, "stream": True}
 
     def _send(self, tag: int, body: bytes) -> Reply:
-        signed = self._signer.headers(body)
-        status, answer, headers = self._post(signed, body)
-        if self._signer.is_stale(signed, status, headers.get("date")):
-            status, answer, headers = self._post(self._signer.headers(body), body)
-        return reply_of(tag, 0.0, status, answer, headers)
-
-    def _post(self, signed: Mapping[str, str], body: bytes) -> tuple[int, bytes, Mapping[str, str]]:
-        """Return the status, body and headers (whatever their case) of a response."""
         import requests
 
-        headers = {**signed, "Accept-Encoding": "identity"}
+        headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
         request = requests.Request("POST", self._target.url, data=body, headers=headers).prepare()
         with self._adapter.send(request, **self._options) as response:
             # Not `response.content`, which has no limit and decompresses.
-            return response.status_code, self._whole(response.raw.read), response.headers
+            answer = self._whole(response.raw.read)
+            return reply_of(tag, 0.0, response.status_code, answer, response.headers)

@@ -122,10 +122,6 @@ class Transfers:
         """Begin a request; the next `turn` sends it."""
         transfer = self._idle.pop() if self._idle else _Transfer(self._options)
         transfer.tag, transfer.body, transfer.buffer = tag, body, self.memory.take()
-        transfer.again = False
-        self._send(transfer)
-
-    def _send(self, transfer: _Transfer) -> None:
         transfer.begin(self._signer.headers(transfer.body))
         self._multi.add_handle(transfer.handle)
         self._busy[transfer.handle] = transfer
@@ -171,24 +167,16 @@ class Transfers:
 
     def _take_ended(self) -> list[Reply]:
         _, complete, failed = self._multi.info_read()
-        ended = [
+        return [
             *(self._end(handle) for handle in complete),
             *(self._end(handle, error=_error(*why)) for handle, *why in failed),
         ]
-        return [reply for reply in ended if reply is not None]
 
-    def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Reply | None:
-        """Return the reply to a request, or None if it is sent again with a corrected time."""
+    def _end(self, handle: pycurl.Curl, error: Exception | None = None) -> Reply:
         transfer = self._busy.pop(handle)
         self._multi.remove_handle(handle)
         self._unsent.discard(transfer)
         status, headers = int(handle.getinfo(pycurl.RESPONSE_CODE)), transfer.headers()
-        if error is None and not transfer.again:
-            transfer.again = self._signer.is_stale(transfer.signed, status, headers.get("date"))
-            if transfer.again:
-                transfer.buffer.seek(0)  # overwrite the refusal
-                self._send(transfer)
-                return None
         self._idle.append(transfer)
         tag, at, body = transfer.tag, self._clock.now(), self.memory.lend(transfer.buffer)
         transfer.body = b""
@@ -216,8 +204,6 @@ class _Transfer:
     def __init__(self, options: Mapping[int, object]) -> None:
         self.tag = -1
         self.body, self.buffer = b"", BytesIO()
-        self.again = False  # sent before, with a wrong time
-        self.signed: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self.handle = pycurl.Curl()
         for option, value in options.items():
@@ -230,7 +216,6 @@ class _Transfer:
         return bool(self.handle.getinfo(pycurl.POSTTRANSFER_TIME_T))
 
     def begin(self, signed: Mapping[str, str]) -> None:
-        self.signed = signed
         self._lines.clear()
         lines = [*_FIXED, *(f"{name}: {value}" for name, value in signed.items())]
         self.handle.setopt(pycurl.HTTPHEADER, lines)
