@@ -1,4 +1,4 @@
-"""A worker without a memory that can be relied on: all it must know comes with the invocation."""
+"""A worker in a function: everything that it must know comes with the invocation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from seqgc import wire
 from seqgc.errors import StoreError, WireError, reraise_stop
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
 from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
-from seqgc.worker._workloads import Compute, Registry, run_task, told_of
+from seqgc.worker._serving import StayReport
+from seqgc.worker._workloads import Compute, Registry, failure_of, run_task
 
-_WARM = 2  # computes kept: this run's, and one that it takes turns with
+_WARM = 2  # computes kept: of this run, and of one that alternates with it
 _STORES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationReport:
-    """How an invocation went, for logs and metrics; times in seconds, sizes of frames.
+    """A summary of an invocation, for logs and metrics; byte counts are sizes of frames.
 
-    ``compute_s`` includes fetching weights and, if the compute is not ``warm``, making it.
+    ``compute_s``, in seconds, includes the time to fetch the weights and, if the compute is not
+    ``warm``, to make it.
     """
 
     reply: Mapping[str, object]  # the answer's JSON object
@@ -34,40 +36,28 @@ class InvocationReport:
     round: int
     worker: int
     attempt: int
-    failure: str  # one line, empty if it is none
+    failure: str  # one line, empty if the task was computed
     warm: bool
     compute_s: float
     received_bytes: int
     sent_bytes: int
-    stored_bytes: int  # what was put into the store instead of the reply
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StayReport:
-    """How a function's stay went, for logs; ``reason`` is why it ended, in one line."""
-
-    reply: dict[str, object]  # the invocation's JSON object
-    run_id: str
-    worker: int
-    reason: str
-    tasks: int
-    failures: int
-    stayed_s: float
+    stored_bytes: int  # put into the store instead of the reply
 
 
 Report: TypeAlias = InvocationReport | StayReport
 
 
 class FunctionWorker:
-    """Answers invocations, one at a time; what it keeps between them only saves time.
+    """A worker that answers invocations one at a time.
 
-    A compute is kept for its run and workload (its factory's name and settings), weights for their
-    run and digest: nothing that another run left behind is ever used, and both are bounded, in
-    number and in bytes. There is no thread: an answer that is not due yet is slept for.
+    It keeps computes and weights between invocations, but only to save time. A compute is kept for
+    its run and workload (the factory's name and settings), and weights for their run and digest. So
+    data of another run are never used. There are no threads: if an answer is not due yet, the
+    worker sleeps.
 
-    ``open_store`` turns an invocation's reference into a store, and refuses those that the image
-    must not open. Of all runs together, ``cached_bytes`` of weights are kept: unless given, a
-    quarter of the function's memory, and 256 MB at most. No frame is longer than ``max_bytes``.
+    ``open_store`` turns an invocation's reference into a store, and refuses a store that the image
+    must not open. The weights kept for all runs have at most ``cached_bytes``; by default this is a
+    quarter of the function's memory, and at most 256 MB. A frame has at most ``max_bytes``.
 
     Examples
     --------
@@ -104,11 +94,11 @@ class FunctionWorker:
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
     def serve(self, event: Mapping[str, object] | str | bytes) -> Report:
-        """Answer an invocation, or stay as it asks; return the reply, and how it went.
+        """Answer an invocation, or stay if it asks for that; return a report with the reply.
 
-        Whatever goes wrong in computing is an answer too, a `FailureMessage` with the error's line.
-        `WireError` if ``event`` is no invocation, `WorkerError` if a master where it is to stay
-        cannot be reached: the service then reports the function's failure.
+        If the computation raises an error, the reply is a `FailureMessage`. Raise `WireError` if
+        ``event`` is not an invocation, and `WorkerError` if the master of a stay cannot be reached;
+        the service then reports that the function failed.
         """
         received = self._now()
         frame = wire.from_json(event, max_bytes=self._max_bytes)
@@ -119,16 +109,16 @@ class FunctionWorker:
         failure, stored = "", 0
         try:
             result = self._result(run_id, message)
-            assert result is not None, "nobody cancels an invocation"
+            assert result is not None, "an invocation cannot be cancelled"
             computed = self._now()
-            if (left := received + message.request.delay_s - self._now()) > 0:
-                self._sleep(left)
+            if (wait_s := received + message.request.delay_s - self._now()) > 0:
+                self._sleep(wait_s)
             reply = self._fitted(run_id, message, result)
             stored = 0 if reply is result else len(result)
         except BaseException as error:
             reraise_stop(error)
             computed = self._now()
-            why, final = told_of(error)
+            why, final = failure_of(error)
             failed = message.request.failure(why, final=final)
             reply, failure = wire.encode(failed, run_id=run_id), failed.reason
         task = message.request.task
@@ -147,13 +137,13 @@ class FunctionWorker:
         )
 
     def _stay(self, run_id: str, message: StayMessage) -> StayReport:
-        from seqgc.worker._staying import stay  # asyncio and ssl, which others need not import
+        from seqgc.worker._resident import stay  # imports asyncio and ssl
 
         def answer(
             asked: wire.TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
         ) -> bytes | None:
             if isinstance(asked, wire.TaskMessage):
-                raise WireError("a function is asked by an InvokeMessage; got a TaskMessage")
+                raise WireError("a function must get an InvokeMessage; got a TaskMessage")
             return self._result(run_id, asked, cancelled)
 
         make = partial(self._compute, run_id, message.workload)
@@ -165,7 +155,7 @@ class FunctionWorker:
         message: InvokeMessage,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> bytes | None:
-        """Return the frame of the task's results; None if it was cancelled on the way."""
+        """Return the frame of the task's results, or None if it was cancelled."""
         compute, weights = self._compute(run_id, message.workload)
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
             computed = run_task(message.request.task, compute, cancelled=cancelled)
@@ -185,10 +175,10 @@ class FunctionWorker:
         return self._warm[key]
 
     def _make_room(self, size: int) -> None:
-        """Drop weights until so many bytes more are within the bound, or there are none.
+        """Drop weights until ``size`` more bytes are within the bound.
 
-        The run that was not used for longest loses its weights first, the lowest version before
-        others: later rounds use higher ones.
+        The least recently used run loses its weights first, and of a run the lowest version,
+        because later rounds use higher versions.
         """
         runs = [weights.kept for _, weights in self._warm.values()]
         while any(runs):
@@ -199,7 +189,7 @@ class FunctionWorker:
             oldest.pop(min(list(oldest), key=lambda ref: ref.version), None)
 
     def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
-        """Return ``result`` if a reply takes it, else the receipt for it, which is in the store."""
+        """Return ``result`` if it fits into a reply; otherwise store it and return a receipt."""
         if wire.envelope_bytes(len(result)) <= message.inline_limit_bytes:
             return result
         digest = hashlib.sha256(result).hexdigest()
@@ -208,20 +198,20 @@ class FunctionWorker:
         return wire.encode(receipt, run_id=run_id)
 
 
-# ---- the weights of runs: kept, brought along, or in the store -----------------------------------
+# ---- weights ------------------------------------------------------------------------------------
 
 _MOST_BYTES = 256 << 20
 
 
 def _cache_bytes() -> int:
-    """Return how many bytes of weights to keep: most memory is for model, data and gradients."""
+    # Most of the memory is for model, data and gradients.
     megabytes = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
     quarter = (int(megabytes) << 20) // 4 if megabytes.isdecimal() else _MOST_BYTES
     return min(quarter, _MOST_BYTES)
 
 
 class _RunWeights:
-    """Fetches one run's weights, which wire or store have compared with the reference's digest."""
+    """The weights of one run; the wire or the store has compared each with its digest."""
 
     def __init__(self, make_room: Callable[[int], None]) -> None:
         self.kept: Final[dict[WeightRef, FloatArray]] = {}
@@ -233,7 +223,7 @@ class _RunWeights:
     def lent(
         self, inline: Mapping[WeightRef, FloatArray], open_store: Callable[[], WeightStore]
     ) -> Iterator[None]:
-        """For the block's time, fetch from ``inline`` or from the store, unless they are kept."""
+        """During the block, fetch weights that are not kept from ``inline`` or the store."""
         self._inline, self._open = inline, open_store
         try:
             yield
@@ -241,14 +231,15 @@ class _RunWeights:
             self._inline, self._open = {}, None
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,) that ``ref`` stands for, read-only, or raise `StoreError`."""
+        """Return the read-only weights (size,) of ``ref``, or raise `StoreError`."""
         if (kept := self.kept.get(ref)) is not None:
             return kept
         if (inline := self._inline.get(ref)) is not None:
-            params = inline.copy()  # a view of the whole invocation's bytes would keep them all
+            params = inline.copy()  # a view would keep all bytes of the invocation in memory
             params.flags.writeable = False
         elif self._open is None:
-            raise StoreError(f"weights of {ref.model!r}, version {ref.version} were asked for late")
+            rule = "can be fetched only while a task is computed"
+            raise StoreError(f"weights of {ref.model!r}, version {ref.version} {rule}")
         else:
             params = self._open().fetch(ref)
         if ref not in self.kept:  # another thread may have been faster
@@ -257,11 +248,11 @@ class _RunWeights:
         return params
 
 
-# ---- addresses, by which a fault plan (`seqgc.local_lambda.FaultPlan`) may draw -----------------
+# ---- addresses for fault plans (`seqgc.local_lambda.FaultPlan`) ---------------------------------
 
 
 def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
-    """Return the (round, worker, attempt) of the task in a request; None if it holds none."""
+    """Return the (round, worker, attempt) of the task in a request, or None without a task."""
     message = _invocation(body)
     if not isinstance(message, InvokeMessage):
         return None
@@ -270,7 +261,7 @@ def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
 
 
 def worker_address(body: bytes | bytearray) -> tuple[int] | None:
-    """Return the worker, alone in a tuple, whom a request is for; None if it is for none."""
+    """Return the worker of a request, as a tuple of one, or None if it names no worker."""
     message = _invocation(body)
     if isinstance(message, StayMessage):
         return (message.worker,)

@@ -20,7 +20,7 @@ _LAYOUT = struct.Struct("<?qqddH800s")  # a name has 200 characters at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """The task at which a process was seen, and the ``model`` whose part it was computing.
+    """The task that a process was computing, and the ``model`` of the part it had reached.
 
     ``began_at`` and ``model_began_at`` are seconds of `time.monotonic`.
     """
@@ -33,7 +33,7 @@ class Sighting:
 
 
 class WorkerProgress:
-    """Writes what this process computes into ``memory`` of `BYTES` bytes, once that is attached.
+    """The writer and reader of a process's progress, in shared memory of `BYTES` bytes.
 
     Examples
     --------
@@ -56,17 +56,15 @@ class WorkerProgress:
         self._task = (0, 0, 0.0)
 
     def attach(self, memory: memoryview) -> None:
-        """Write into this memory from now on."""
         self._memory = memory
 
     def begin(self, round: int, attempt: int) -> None:
-        """Record that a task begins."""
         if self._memory is not None:
             self._task = round, attempt, time.monotonic()
             self.enter("")
 
     def enter(self, model: str) -> None:
-        """Record that a part of this model begins."""
+        """Record that the process begins a part of this model."""
         if self._memory is not None:
             round, attempt, began_at = self._task
             name = model.encode()
@@ -75,13 +73,12 @@ class WorkerProgress:
             )
 
     def end(self) -> None:
-        """Record that the task has ended."""
         if self._memory is not None:
             self._memory[0] = 0
 
     @staticmethod
     def read(memory: memoryview) -> Sighting | None:
-        """Return what a process was computing when it last wrote; None if it was between tasks."""
+        """Return the last position that a process wrote, or None if it was between tasks."""
         is_at_work, round, attempt, began_at, model_began_at, size, name = _LAYOUT.unpack_from(
             memory
         )

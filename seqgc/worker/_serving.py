@@ -1,12 +1,12 @@
-"""A worker that is asked over a connection: what it computes next, and when an answer leaves.
+"""A worker that gets its tasks over a connection: which task is next, and when an answer leaves.
 
-One thread computes; between any two mini-tasks it looks what the master has said meanwhile, so that
-a task which was cancelled is not begun, or not gone on with. An answer that is not due yet is kept
-while the next task is begun: injected delays stand for slow responses, not for a busy processor.
-They do not overlap: the delay of a task begins when the one before it has been answered.
+One thread computes. Between any two mini-tasks it reads the master's new messages, so that a
+cancelled task is not begun or not continued. An injected delay stands for a slow response, and not
+for a busy processor. So an answer waits for its time while the next task is computed. Delays do not
+overlap: the delay of a task begins when the previous task has been answered.
 
-Where another thread reads the connection, it is that one that takes in what the master says, while
-a gradient is computed: so what was not begun can be handed back at any time.
+If another thread reads the connection, it takes in messages while a gradient is computed. So tasks
+that have not begun can be handed back at any time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from seqgc._fault import is_own_interrupt
@@ -32,37 +33,51 @@ from seqgc.wire import (
     decode,
     encode,
 )
-from seqgc.worker._workloads import told_of
+from seqgc.worker._workloads import failure_of
 
-__all__ = ["Connection", "TaskServer"]
+__all__ = ["Connection", "StayReport", "TaskServer"]
 
 Asked: TypeAlias = TaskMessage | InvokeMessage
 Answer: TypeAlias = "Callable[[Asked, Callable[[], bool]], bytes | None]"
-"""``answer(message, cancelled)``: the results' frame; None if they were cancelled on the way."""
+"""``answer(message, cancelled)`` returns the frame of the results, or None if it was cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayReport:
+    """A summary of a function's stay, for logs; ``reason`` says in one line why it ended."""
+
+    reply: dict[str, object]  # the invocation's JSON object
+    run_id: str
+    worker: int
+    reason: str
+    tasks: int
+    failures: int
+    stayed_s: float
 
 
 class Connection(Protocol):
-    """What frames come and go by."""
+    """A way to exchange frames with the master."""
 
     @property
     def ended(self) -> bool:
-        """Whether the master has gone: nothing more will come, or be taken."""
+        """True if the master has gone, so that no frame will come or be accepted."""
 
     def receive(self, timeout_s: float) -> Sequence[bytes | bytearray]:
-        """Return what has come; wait for the first frame for so many seconds at most.
+        """Return the frames that have come; wait for the first one for at most ``timeout_s``.
 
-        Nothing where another thread has had it taken in already (`TaskServer.take_in`).
+        Return no frames if another thread passes them to `TaskServer.take_in`.
         """
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; return once the master has taken it, or never will."""
+        """Send a frame; return when the master has taken it or has gone."""
 
 
 class TaskServer:
-    """Computes tasks one after the other; answers wait for their time without holding it up.
+    """A server that computes tasks one after the other and sends each answer at its time.
 
-    ``answer`` makes the frame of a task's results; what it raises is told as the task's failure.
-    Frames are those of a run, ``sealed`` or not. ``tasks`` and ``failures`` count what was done.
+    ``answer`` makes the frame of a task's results; if it raises, the task has failed. All frames
+    are of run ``run_id``, ``sealed`` or not. ``tasks`` and ``failures`` count the tasks that were
+    computed and the tasks that failed.
     """
 
     def __init__(
@@ -73,15 +88,15 @@ class TaskServer:
         self._run_id, self._sealed = run_id, sealed
         self._todo: deque[tuple[float, Asked]] = deque()
         self._due: list[tuple[float, int, tuple[int, int], bytes]] = []  # a heap, by time and order
-        self._free_at = -math.inf  # when the last delayed answer leaves, or has left
+        self._free_at = -math.inf  # when the last delayed answer leaves or left
         self._order = itertools.count()
         self._cancelled: set[int] = set()  # rounds
         self._at_work: tuple[int, int] | None = None  # round, attempt
-        self._leaving: tuple[int, int] | None = None  # whose answer is on its way
-        self._lock = threading.Lock()  # guards all but the counts
+        self._leaving: tuple[int, int] | None = None  # the task whose answer is being sent
+        self._lock = threading.Lock()  # guards everything but the counts
 
     def serve(self) -> None:
-        """Answer until the master has gone."""
+        """Compute and answer tasks until the master has gone."""
         while not self._connection.ended:
             with self._lock:
                 idle_s = self._due[0][0] - time.monotonic() if self._due else math.inf
@@ -95,9 +110,9 @@ class TaskServer:
                     self._leaving = None
 
     def take_in(self, frame: bytes | bytearray) -> bytes | None:
-        """Take note of what the master says; return what to reply, if anything; thread-safe.
+        """Process a message of the master and return the reply, if there is one; thread-safe.
 
-        `WireError` if the frame is none that a master sends.
+        Raise `WireError` if the frame is not valid.
         """
         message = decode(frame, run_id=self._run_id, sealed=self._sealed)
         with self._lock:
@@ -116,30 +131,27 @@ class TaskServer:
         return None
 
     def _hand_back(self, worker: int) -> bytes:
-        """Forget the tasks that were not begun; say which others are still to be answered."""
+        """Forget the tasks that have not begun; return a message that lists the other tasks."""
         self._todo.clear()
         keeps = [task for *_, task, _ in self._due]
         keeps += [task for task in (self._at_work, self._leaving) if task is not None]
         return self._encoded(LeaveMessage(worker=worker, keeps=keeps))
 
     def _listen(self, timeout_s: float) -> None:
-        """Take in what the master has said, or says within the timeout."""
         for frame in self._connection.receive(timeout_s):
             if (reply := self.take_in(frame)) is not None:
                 self._connection.send(reply)
 
     def _next(self) -> tuple[float, Asked] | None:
-        """Return the task to begin, and when it was received."""
         with self._lock:
             if not self._todo:
                 return None
             received, message = self._todo.popleft()
             self._at_work = _task(message).round, _task(message).attempt
-            self._cancelled.clear()  # what was cancelled before this task came is not this task
+            self._cancelled.clear()  # earlier cancellations were of other tasks
             return received, message
 
     def _next_due(self) -> bytes | None:
-        """Return an answer whose time has come."""
         with self._lock:
             if self._due and self._due[0][0] <= time.monotonic():
                 *_, self._leaving, frame = heapq.heappop(self._due)
@@ -147,7 +159,7 @@ class TaskServer:
         return None
 
     def _work(self, received: float, message: Asked) -> None:
-        """Compute a task and put its answer down for its time; failures are told at once."""
+        """Compute a task and queue its answer for its time; a failure is sent at once."""
         task, request = _task(message), _request(message)
         self.tasks += 1
         try:
@@ -160,7 +172,7 @@ class TaskServer:
             if not is_own_interrupt(error):
                 reraise_stop(error)
             self.failures += 1
-            why, final = told_of(error)
+            why, final = failure_of(error)
             frame = self._encoded(request.failure(why, final=final))
             when = received
         unwanted = self._unwanted(task)

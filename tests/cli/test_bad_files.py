@@ -140,7 +140,7 @@ META = '# seqgc-meta: {{"{}": 1{}}}\n1.0,2.0\n'
         ("c.toml", DEEP, "`config` must be TOML: nested too deeply; got 'c.toml'"),
         ("c.toml", LONG, "`config` must be TOML: Exceeds the limit (4300 digits)"),
         ("c.toml", "a." * 5000 + "a = 1", "a name has more than 6 dots"),
-        ("c.toml", NAMED.format(":f"), "(ValueError: that is no name of a module); got ':f'"),
+        ("c.toml", NAMED.format(":f"), "(ValueError: this is not a module name); got ':f'"),
         ("c.toml", NAMED.format("strange:broken"), "must not raise ZeroDivisionError: division"),
         ("c.toml", NAMED.format("broken:f"), "package.module:function (RuntimeError: two lines)"),
         ("c.csv", META.format("base_load", "0" * 400), "`base_load` must be a finite number"),

@@ -283,7 +283,7 @@ def test_a_payload_leads_into_listed_modules_only(field: str, path: str, rule: s
 def test_what_no_function_could_follow_is_refused_here_as_well() -> None:
     model = model_of(Spec(name="a", **LISTED))
     recipe = Recipe(module="seqgc_own:OrderedDict", data="digits", loss="mse")
-    with pytest.raises(ParameterError, match="must be defined in its module where workers are"):
+    with pytest.raises(ParameterError, match="`module` must be defined in its module if"):
         workload_of([replace(model, recipe=recipe)], precision="float32")
     assert isinstance(make_module("seqgc_own:wide", seed=0), nn.Linear)
 

@@ -8,15 +8,15 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 from unittest import mock
 
-from tests.simulation.seams import line, resident, staying, switchboard
+from tests.simulation.seams import resident, staying, switchboard
 
 _Plant = Callable[[], AbstractContextManager[object]]
 _EVER: Final = 10**6  # beats
 
 
 def _any_proof() -> AbstractContextManager[object]:
-    hmac = SimpleNamespace(new=line.hmac.new, compare_digest=lambda *_: True)
-    return mock.patch.object(line, "hmac", hmac)
+    hmac = SimpleNamespace(new=staying.hmac.new, compare_digest=lambda *_: True)
+    return mock.patch.object(staying, "hmac", hmac)
 
 
 def _calls_of_all_masters() -> AbstractContextManager[object]:

@@ -26,7 +26,7 @@ from seqgc.worker import FunctionWorker
 from tests.simulation.faults import Fault
 from tests.simulation.frames import altered_frames
 from tests.simulation.network import End, Network, NetworkAddress, NetworkLoop
-from tests.simulation.seams import line, serving, starts, staying, switchboard
+from tests.simulation.seams import serving, starts, staying, switchboard
 from tests.simulation.threads import Gone, Process, Thread, Threads
 from tests.simulation.world import Violation
 
@@ -147,7 +147,7 @@ class Residents:
                 (staying, "os", SimpleNamespace(_exit=self._exit)),
                 (serving, "time", clock),
                 (starts, "secrets", secrets),
-                (line, "secrets", secrets),
+                (staying, "secrets", secrets),
             ):
                 stack.enter_context(mock.patch.object(owner, name, new))
             yield

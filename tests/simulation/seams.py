@@ -56,9 +56,8 @@ from seqgc.training.workload import ModelsWorkload, PartsState, WorkloadState
 from seqgc.wire import _codec as codec
 from seqgc.wire import _frame as frames
 from seqgc.worker import _invocations as invocations
-from seqgc.worker import _line as line
+from seqgc.worker import _resident as staying
 from seqgc.worker import _serving as serving
-from seqgc.worker import _staying as staying
 from seqgc.workers import _functions as opening
 from tests.kit import system_calls
 from tests.simulation.world import Clock
@@ -67,7 +66,7 @@ __all__ = [
     "Calls", "ClockTasks", "DataQueue", "Ended", "History", "Learner", "Lease", "ModelsWorkload",
     "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle", "TorchWorkload",
     "WorkloadState", "checkpoints_at_once", "codec", "connection_error", "durable", "frames",
-    "gathering", "invocations", "lambda_backend", "line", "messages", "objects", "opening",
+    "gathering", "invocations", "lambda_backend", "messages", "objects", "opening",
     "opening_stores", "replaced", "reply_of", "resident", "serving", "shared_objectives", "starts",
     "staying", "switchboard",
 ]  # fmt: skip

@@ -43,7 +43,7 @@ TOKEN = secrets.token_bytes(32)
 
 
 class Master:
-    """A master's end, written after what `seqgc.worker._line` says of the bytes."""
+    """A master's end, written after what `seqgc.worker._resident` says of the bytes."""
 
     def __init__(self, token: bytes = TOKEN) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -177,7 +177,7 @@ def test_a_master_that_has_gone_is_called_for_six_beats_and_no_longer() -> None:
     with Function(message(master.port)) as function:
         pass
     assert isinstance(function.report, WorkerError)
-    assert "it has gone, or the network lets nobody through" in str(function.report)
+    assert "the network blocks the call" in str(function.report)
     assert time.monotonic() - began >= 5 * BEAT_S
 
 
@@ -214,7 +214,7 @@ def test_its_lease_is_announced_and_then_ends() -> None:
 def test_its_lease_began_when_the_invocation_was_received(monkeypatch: pytest.MonkeyPatch) -> None:
     now, late = time.monotonic, iter([150.0])  # s, until the master took the call
     monkeypatch.setattr(
-        "seqgc.worker._staying.time", SimpleNamespace(monotonic=lambda: now() - next(late, 0.0))
+        "seqgc.worker._resident.time", SimpleNamespace(monotonic=lambda: now() - next(late, 0.0))
     )
     asked: dict[str, float] = {"leave_s": 50.0, "end_s": 100.0}
     with (

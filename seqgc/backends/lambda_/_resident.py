@@ -35,7 +35,7 @@ or a proxy may forget, says how it ended (`Reply`): if it breaks without a word,
 ready stays. One that is not ready yet is given up.
 
 *Who is let in.* Each invocation brings a random call and token, and each call is answered once
-(`seqgc.worker._line`). Frames are checked as those of any function; nothing is unpickled.
+(`seqgc.worker._resident`). Frames are checked as those of any function; nothing is unpickled.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Clock
 from seqgc.wire import StayMessage, TaskMessage, encode, to_json
-from seqgc.worker._staying import GRACE_BEATS, OUTLIVES_BEATS
+from seqgc.worker._resident import GRACE_BEATS, OUTLIVES_BEATS
 
 __all__ = ["Leases", "ResidentWorker", "Starts", "Stay", "Staying", "task_key"]
 

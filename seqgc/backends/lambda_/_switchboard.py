@@ -5,8 +5,8 @@ master's main thread does, so a master that spends ten seconds on an optimizer's
 and does not lose functions. The thread stamps and queues what it receives, and wakes the reader.
 
 Any program that reaches the port may connect. Such a stranger must first prove its call
-(`seqgc.worker._line`). Until then it can only occupy 54 bytes, or a TLS handshake (0.3 MB), for a
-few heartbeats. If there are too many strangers, the oldest is disconnected; a function takes
+(`seqgc.worker._resident`). Until then it can only occupy 54 bytes, or a TLS handshake (0.3 MB), for
+a few heartbeats. If there are too many strangers, the oldest is disconnected; a function takes
 milliseconds, so the oldest is not a function. These heartbeats are counted by this thread itself,
 so that a stranger is not blamed while the thread has no processor time.
 
@@ -31,7 +31,7 @@ from typing import Final
 from seqgc._durable import temporary_folder
 from seqgc.errors import ParameterError
 from seqgc.ports import Clock
-from seqgc.worker._line import CERTIFIED_NAME, PROOF_BEATS, Line, Stranger, prove_master
+from seqgc.worker._resident import CERTIFIED_NAME, PROOF_BEATS, Line, Stranger, prove_master
 
 __all__ = ["MASTER_PORTS", "Address", "Heard", "Switchboard", "tls_server"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Caller:
-    """A function's end, written after what `seqgc.worker._line` says of the bytes."""
+    """A function's end, written after what `seqgc.worker._resident` says of the bytes."""
 
     sock: socket.socket
 

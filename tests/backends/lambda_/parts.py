@@ -9,6 +9,6 @@ from seqgc.backends.lambda_._calls import Throttle as Throttle
 from seqgc.backends.lambda_._switchboard import Switchboard as Switchboard
 from seqgc.backends.lambda_._switchboard import tls_server as tls_server
 from seqgc.backends.lambda_._threads import CallThreads as CallThreads
-from seqgc.worker._line import Stranger as Stranger
-from seqgc.worker._line import tls_client as tls_client
-from seqgc.worker._staying import stay as stay
+from seqgc.worker._resident import Stranger as Stranger
+from seqgc.worker._resident import stay as stay
+from seqgc.worker._resident import tls_client as tls_client
