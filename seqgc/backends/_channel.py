@@ -42,7 +42,7 @@ class Channel:
 
     @property
     def begun(self) -> int:
-        """Number of bytes received of an incomplete frame; 0 if there is no such frame."""
+        """Number of bytes received of a frame that is still incomplete."""
         return self._filled + _LENGTH.size * self._in_body
 
     def push(self, frame: bytes) -> None:

@@ -347,7 +347,7 @@ class Owed:
         return False
 
     def lose(self) -> list[TaskKey]:
-        """Remove all tasks; return those that will not be answered, in order."""
+        """Remove all tasks; return the tasks that will not be answered, in order."""
         lost = sorted(self.tasks)
         self.tasks.clear()
         self.late.clear()

@@ -92,16 +92,14 @@ class DaskBackend(EventBackend):
 
     Promises what `LocalBackend` does, with these differences:
 
-    - A worker is a line of tasks, computed one after the other, each where dask has room for it. On
-      processes of the backend's own it keeps to one, as long as that is there and has a thread
-      free.
-    - A dask worker whose process ends loses the tasks that it had. On a cluster of the backend's
-      own each is a `Failure` and a new process takes its place; on yours dask tries again
-      elsewhere, as it is configured to.
-    - `restart` has a new process take the place of the dask worker that has the worker's tasks;
-      those that it has of others fail. Only processes of the backend's own can be restarted: in
-      yours somebody else's work would be lost.
-    - Injected delays are waited for by the master.
+    - A worker is a queue of tasks, computed one after the other, wherever dask has room. On the
+      backend's own cluster a worker stays on one process while that has a free thread.
+    - A dask worker whose process ends loses its tasks. On the backend's own cluster each becomes a
+      `Failure`, and a new process starts. On your cluster dask retries elsewhere, as configured.
+    - `restart` replaces the dask worker that has the worker's tasks; its tasks for other workers
+      fail. Only the backend's own processes can be restarted, because the work of other users would
+      be lost on your cluster.
+    - The master waits for injected delays.
     - `close` takes up to about five seconds while tasks are computed.
     - `cancel` waits for the dask workers, two seconds at most, if a task with mini-tasks that are
       still to begin runs there.
@@ -111,8 +109,8 @@ class DaskBackend(EventBackend):
     n, compute, messaging, clock
         See `LocalBackend`. Stores that ``compute`` reads must mean the same to every dask worker.
     client
-        Your own `distributed.Client`; it is not closed. None: a cluster on this machine, which
-        nobody else can reach: its processes have keys of their own.
+        Your own `distributed.Client`; it is not closed. None: a private cluster on this
+        machine, protected by its own keys.
     processes
         Of that cluster; as many as cores, at most ``n``, unless given; 0: threads of this process.
     start_timeout_s
@@ -417,9 +415,9 @@ class DaskSlot(NamedTuple):
 class Cluster:
     """The dask workers of one run, over which its ``n`` workers are spread.
 
-    They are those of ``client``, which is left as it was found, or of a new cluster on this
-    machine, of ``processes`` (None: as many as cores; 0: threads of this process). They must be
-    there within ``start_timeout_s`` seconds; `close` undoes everything.
+    They belong to the cluster of ``client``, which is not changed, or to a new cluster on this
+    machine with ``processes`` (None: one for each core; 0: threads of this process). They must be
+    ready within ``start_timeout_s`` seconds. `close` undoes everything.
     """
 
     def __init__(

@@ -44,17 +44,17 @@ class LocalBackend(EventBackend):
     thread. Constructing the backend returns when all workers are ready, so that no round's time
     contains imports.
 
-    - A worker whose process ends (kill -9, exit) loses its outstanding tasks, each a `Failure` that
-      says how it ended, and is replaced at once; what is dispatched meanwhile waits for the new
-      process. One that fails three times in a row before it was ever ready is given up: every
-      dispatch to it is a `Failure` that names the cause.
-    - An exception in ``compute`` is a `Failure` with its last line; the process lives on.
-    - Events are stamped when they are read; late answers, of cancelled rounds, are `Arrival` events
-      too. Answers that nobody asked for are none.
-    - One that hangs delays nobody, and what cannot be sent to it is forgotten with its round;
-      `restart` replaces it.
-    - Ctrl-C and Ctrl-Z are for the master only; `close` ends the workers within about a second.
-      Workers whose master is gone, however it went, end by themselves.
+    - A worker whose process ends (kill -9, exit) loses its open tasks: each becomes a `Failure`
+      that says how the process ended. The process is replaced at once, and tasks dispatched in the
+      meantime wait for the new process. A worker that fails three times in a row before it is ever
+      ready is given up: every dispatch to it becomes a `Failure` that names the cause.
+    - An exception in ``compute`` becomes a `Failure` with its last line; the process continues.
+    - Events are stamped when they are read. Late answers, to cancelled rounds, are `Arrival`
+      events, too. Answers to unknown tasks are ignored.
+    - A worker that hangs delays no other worker. Tasks that cannot be sent to it are dropped with
+      their round; `restart` replaces it.
+    - Ctrl-C and Ctrl-Z reach only the master; `close` ends the workers within about a second.
+      Workers whose master has ended, in any way, end by themselves.
 
     Parameters
     ----------
@@ -62,10 +62,10 @@ class LocalBackend(EventBackend):
         Called without arguments in each worker, returns its `seqgc.worker.Compute`. It crosses
         processes by cloudpickle, so it may be defined anywhere, in a script or a notebook as well.
     messaging, clock
-        See `Messaging` and `EventBackend`; None: the usual.
+        See `Messaging` and `EventBackend`; None: their defaults.
     preload
         Modules that the workers' common parent imports, once; name the one that imports torch.
-        Only the first backend of a master process has a say: the parent serves all later ones.
+        Only the first backend of a master process can choose them: later backends use its parent.
     start_timeout_s
         How long all workers together may take to become ready, seconds.
 

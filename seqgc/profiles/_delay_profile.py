@@ -21,11 +21,11 @@ StatusArray: TypeAlias = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileMeta:
-    """What a profile's seconds were measured on; what is not known is None or empty.
+    """The conditions of a recording; unknown values are None or empty.
 
-    ``base_load`` is the normalized load that every worker had in every round, ``alpha`` the seconds
-    per unit of normalized load (docs/mathematics.md, section 7), ``rtt_s`` those of a message to a
-    running worker and back, ``recorded_at`` a text in ISO 8601, and ``schema`` the version of the
+    ``base_load`` is the normalized load of every worker in every round, ``alpha`` the seconds per
+    unit of normalized load (docs/mathematics.md, section 7), ``rtt_s`` the seconds of a message to
+    a running worker and back, ``recorded_at`` a text in ISO 8601, and ``schema`` the version of the
     file format.
 
     Examples
@@ -96,12 +96,12 @@ class DelayProfile:
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds were recorded."""
+        """The number of recorded rounds."""
         return int(self.times.shape[0])
 
     @property
     def num_workers(self) -> int:
-        """How many workers took part."""
+        """The number of recorded workers."""
         return int(self.times.shape[1])
 
     def at_load(self, load: float, *, alpha: float | None = None) -> DelayProfile:
@@ -154,7 +154,7 @@ class DelayProfile:
 
     @property
     def answered(self) -> BoolArray:
-        """Who answered, (rounds, workers)."""
+        """A mask of the answers, bool (rounds, workers)."""
         answered: BoolArray = self.status == 0
         return answered
 
@@ -186,7 +186,7 @@ class DelayProfile:
         return replace(self, times=self.times * factor, meta=replace(self.meta, alpha=alpha))
 
     def select_rounds(self, start: int, *, stop: int) -> DelayProfile:
-        """Return rounds ``start <= round < stop``; `ParameterError` if there are none such."""
+        """Return the rounds ``start <= round < stop``; raise `ParameterError` if this is empty."""
         start, stop = require_int("start", start), require_int("stop", stop)
         if not 0 <= start < stop <= self.num_rounds:
             rule = f"must satisfy 0 <= start < stop <= {self.num_rounds}"

@@ -1,4 +1,4 @@
-"""What is legal in a recording, and yet looks like an accident of the measurement."""
+"""Checks for values of a recording that are valid, but look like errors of the measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What load costs: a line through recordings of the same workers at several loads."""
+"""The cost of load: a line through recordings of the same workers at several loads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LoadModel:
 
     @property
     def alpha_interval(self) -> tuple[float, float] | None:
-        """Where alpha lies with 95 % confidence (Student's t), None with two recordings."""
+        """The 95 % confidence interval of alpha (Student's t); None with two recordings."""
         if self.stderr is None:
             return None
         free, z = len(self.loads) - 2, NormalDist().inv_cdf(0.975)

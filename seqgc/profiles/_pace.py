@@ -1,25 +1,24 @@
-"""`Pace`: how long a piece of work takes each worker, by its round, its work or the time.
+"""`Pace`: the time that work takes each worker, by its round, its work or the time.
 
 Theory
 ------
-A delay profile says how long each worker took to answer, round by round. As long as everybody works
-in rounds, that is all there is to know. A worker that goes on by itself, that has more to do than
-others, or less, asks for more: how long does *this much* work take *now*? That is its pace:
+A delay profile has the seconds of each worker's answers, round by round. This suffices as long as
+all workers work in rounds. For a worker without rounds, or with more or less work than others, one
+must know how long *this much* work takes *now*. This is its pace:
 
 - a **latency**, seconds that pass before a task's first data point, and
 - the **seconds of work** that follow, in proportion to the load (1 is a whole batch) for as long as
   the worker's *rate* (seconds per unit of load) stays what it is.
 
-Both may change, and what they change with is what tells three kinds of slowness apart:
+Both may change. Three kinds of slowness differ in the cause of the change:
 
-- `ByRound`: with the round, or where there are none, with how many clocks the worker has done. Row
-  ``k mod R`` is that of round k.
-- `ByWork`: with the work that the worker has done so far. This is slowness that sits in the work
-  itself, as sleeps in an inner loop do; whoever waits does not get past it, so that all policies
-  meet the same.
-- `ByTime`: with the time of day. A machine that others use, too, is slow then, whatever it does.
+- `ByRound`: the round, or, without rounds, the number of clocks that the worker has completed. Row
+  ``k mod R`` is for round k.
+- `ByWork`: the work that the worker has done so far. The slowness is part of the work, like sleeps
+  in an inner loop. Waiting does not avoid it, so that it is the same for all policies.
+- `ByTime`: the time. A machine with other users is slow at some times, whatever it computes.
 
-What a recorded profile says of either is read in two ways: `seqgc.profiles._readings`.
+A recorded profile can be read as a pace in two ways: `seqgc.profiles._readings`.
 """
 
 # ruff: noqa: ARG002 (of all that a pace is told, each kind looks at one thing)
@@ -48,11 +47,11 @@ __all__ = [
 
 
 class Pace(Protocol):
-    """How long work takes each of ``n`` workers; a constant, whatever has been asked of it.
+    """The time that work takes each of ``n`` workers. A pace has no state.
 
-    ``round`` is a task's, or where there are no rounds, the worker's own clock; ``at`` are seconds
-    since the run began, ``done`` and ``load`` are work in units of a batch: what the worker has
-    done in the run so far, and what it is about to do. All are >= 0.
+    ``round`` is the round of the task or, without rounds, the worker's own clock. ``at`` is the
+    time in seconds since the run began. ``done`` is the work that the worker has done in the run so
+    far, and ``load`` the work of the task, both in units of a batch. All are >= 0.
     """
 
     @property
@@ -123,13 +122,13 @@ class ByRound:
     """A pace that changes with a worker's round.
 
     A task of round k takes ``latencies_s[k % R] + rates[k % R] * (load - base_load)`` seconds.
-    ``latencies_s`` (R, n) are those of a task of ``base_load``, which is none unless it is given,
-    ``rates`` (R, n) seconds per unit of load; of either, one row or one column stands for all.
+    ``latencies_s`` (R, n) are the latencies of a task of ``base_load``, by default 0. ``rates``
+    (R, n) are seconds per unit of load. In both, a single row or column applies to all.
 
     Raises
     ------
     ParameterError
-        If a matrix is none, or holds what is not a finite number >= 0.
+        If an argument is not a matrix of finite numbers >= 0.
 
     Examples
     --------
@@ -173,12 +172,12 @@ class ByWork:
     """A pace that changes with the work that a worker has done in the run.
 
     ``rates`` (k, n) are seconds per unit of load: row j holds while the worker does its j-th
-    ``width`` of load, and the first follows the last. There is no latency.
+    ``width`` of load. After the last row comes the first. There is no latency.
 
     Raises
     ------
     ParameterError
-        If the matrix is none, or holds what is not a finite number >= 0; or if ``width <= 0``.
+        If ``rates`` is not a matrix of finite numbers >= 0; or if ``width <= 0``.
 
     Examples
     --------
@@ -217,14 +216,14 @@ class ByTime:
     """A pace that changes with the time.
 
     ``rates`` (k, n) are seconds per unit of load: row j holds from ``j * width_s`` for ``width_s``
-    seconds, and the first follows the last. ``latencies_s`` (k, n) pass before the first point of a
-    task that begins then; none do unless they are given. Of either, one row or one column stands
-    for all.
+    seconds. After the last row comes the first. ``latencies_s`` (k, n), by default 0, pass before
+    the first point of a task that begins in this time. In both, a single row or column applies to
+    all.
 
     Raises
     ------
     ParameterError
-        If a matrix is none, or holds what is not a finite number >= 0; or if ``width_s <= 0``.
+        If an argument is not a matrix of finite numbers >= 0; or if ``width_s <= 0``.
 
     Examples
     --------

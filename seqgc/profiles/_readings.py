@@ -24,11 +24,11 @@ _LEAST_LOAD = 1e-5  # of a job: a task of one goes through 10⁵ rows then, whic
 def latency_pace(
     profile: DelayProfile, *, alpha: float | None = None, jobs_per_round: int = 1
 ) -> ByRound:
-    """Read a profile as latencies, on top of ``alpha`` seconds per unit of load, whoever works.
+    """Read a profile as latencies; each unit of load adds ``alpha`` seconds on every worker.
 
-    The seconds of a task are those of `DelayProfile.times_at`; ``alpha`` is the profile's own
-    unless it is given. A unit of load is a job, of a bundle of ``jobs_per_round`` models that many
-    batches. Source: docs/mathematics.md, section 7.
+    The seconds of a task are the ones that `DelayProfile.times_at` returns. By default ``alpha`` is
+    the profile's. A unit of load is a job, which for a bundle of ``jobs_per_round`` models has as
+    many batches. Source: docs/mathematics.md, section 7.
 
     Raises
     ------

@@ -16,12 +16,12 @@ __all__ = ["concatenate", "resample_rounds", "resample_workers"]
 def concatenate(profiles: Sequence[DelayProfile]) -> DelayProfile:
     """Return the rounds of all ``profiles``, one after the other.
 
-    What the profiles say alike of themselves is kept; what they do not is unknown of the whole.
+    Metadata on which all profiles agree are kept; others become unknown.
 
     Raises
     ------
     ParameterError
-        If there is none, or they differ in their number of workers or in their base load.
+        If there is no profile, or they differ in the number of workers or in the base load.
 
     Examples
     --------

@@ -33,14 +33,15 @@ class GilbertElliott:
     In the good state a worker answers after ``base * (1 + e)``, where ``base`` is the round's own
     (lognormal, one for all workers) and ``e`` lognormal, drawn again where above ``mu``. In the bad
     state it answers after ``(1 + mu) * fastest * x``, where ``fastest`` is the round's fastest good
-    worker and ``x`` is Pareto with index ``1 / tail``, or it stalls. So, wherever a worker is good,
-    the bad ones are exactly those that the tolerance ``mu`` calls stragglers. Some answers
+    worker and ``x`` is Pareto with index ``1 / tail``, or it stalls. So, if any worker is good,
+    the bad workers are exactly the stragglers by the tolerance ``mu``. Some answers
     *stall*, whatever the worker's state. Stalls come together: in few rounds, among neighbours.
 
     ``p_bad`` and ``stay_bad`` are P(good → bad) and P(bad → bad) from one round to the next; a
     worker's first state is drawn from the stationary distribution. ``base_s`` is the median of the
     rounds' bases in seconds and ``base_spread`` the standard deviation of their logarithm;
-    ``excess`` (below ``mu``) and ``excess_spread`` are those of ``e``, before the redraw. ``tail``
+    ``excess`` (below ``mu``) and ``excess_spread`` are the median and spread of ``e`` before the
+    redraw. ``tail``
     is the mean logarithm of ``x``, below 1 so that the mean time is finite. ``alpha``, seconds per
     unit of normalized load, is passed on to the profiles; times are those at load 0.
 
@@ -274,8 +275,8 @@ def _with_stalls(
 
     A group of g workers has stalls in a round with probability ``p``, and then each of its workers
     stalls with probability ``q``. So at least one worker is recorded to stall in a share
-    ``p * (1 - (1 - q)**g)`` of the rounds. In these, ``g * q / (1 - (1 - q)**g)`` workers stall on
-    average, which determines q.
+    ``p * (1 - (1 - q)**g)`` of the rounds. In these rounds, ``g * q / (1 - (1 - q)**g)`` workers
+    stall on average, which determines q.
     """
     starts = np.arange(0, len(factors), _GROUP)
     sizes = np.diff([*starts, len(factors)])
@@ -313,8 +314,8 @@ def _shifted_lognormal(ratio: FloatArray, *, mu: float) -> tuple[float, float, f
 
     With quantiles ``low, median, high`` at probabilities p, 1/2, 1-p, the shift is
     ``(low * high - median**2) / (low + high - 2 * median)``, because ``low``, ``median`` and
-    ``high`` less the shift are in geometric progression. Where there is no such shift (answers
-    that lean to the fast side), it is 1, the fastest answer, and ``low`` goes unused.
+    ``high`` less the shift are in geometric progression. If this is undefined (answers
+    skewed to the fast side), the shift is 1, the fastest answer, and ``low`` is not used.
     """
     low, median, high = (float(q) for q in np.quantile(ratio, [_TAIL, 0.5, 1 - _TAIL]))
     if not 1 < median < high:

@@ -1,8 +1,8 @@
-"""The log of a run, ``events.jsonl``: whoever wrote it, it is only read, line by line.
+"""The log of a run, ``events.jsonl``, read line by line without trusting its content.
 
-Two readers want two things of a damaged log. What a run has cost is refused unless all of it can be
-told; what a run was like is shown as far as it is whole. So a line that cannot be read is a
-`ParameterError`, or, where a list of `Gaps` is given, an entry of that.
+A damaged log is treated in two ways. The cost of a run is refused unless the log is complete; the
+tables of a run show whatever is readable. So an unreadable line raises `ParameterError`, or, if the
+reader passes `Gaps`, becomes an entry there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: float | None = None
 
     def counts(self, workers: int) -> Sequence[int | None]:
-        """Return how many mini-tasks each of so many workers was sent; None: it is not said."""
+        """Return the number of mini-tasks sent to each of ``workers`` workers; None if unknown."""
         counts = self.mini_tasks
         if isinstance(counts, list) and len(counts) == workers:
             return counts
@@ -84,12 +84,12 @@ class _Moment(msgspec.Struct, frozen=True, gc=False):
     at_s: _Seconds
 
 
-class _Version(msgspec.Struct, frozen=True, gc=False):
+class _LogSchema(msgspec.Struct, frozen=True, gc=False):
     schema: int
 
 
 class Gaps(list[str]):
-    """What of a run cannot be shown: a sentence each. Lines are counted, and named at the end."""
+    """Sentences on what cannot be shown of a run. Unreadable lines are counted in one sentence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Gaps(list[str]):
             self.append(f"{lines} of {LOG} cannot be read and are left out ({where}).")
 
 
-_Read = TypeVar("_Read", RunHeader, Event, _Moment, _Version)
+_Read = TypeVar("_Read", RunHeader, Event, _Moment, _LogSchema)
 _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -161,7 +161,7 @@ def jobs_of(line: bytes) -> int:
 def _require_schema(line: bytes, run: Path) -> None:
     """Refuse a header of another version, which may look like damage."""
     try:
-        schema = msgspec.json.decode(line, type=_Version).schema
+        schema = msgspec.json.decode(line, type=_LogSchema).schema
     except _FAULTS:
         return
     if schema != SCHEMA:

@@ -72,12 +72,12 @@ def save_states(
 def load_checkpoint(path: str | Path, module: nn.Module) -> None:
     """Read ``path`` into ``module``, in the module's own precision.
 
-    A file that says what its digest is, as those of `save_checkpoint` do, must have it.
+    If the file states its digest, as a file of `save_checkpoint` does, the digest must match.
 
     Raises
     ------
     StoreError
-        If the file is missing or damaged, or holds other parameters than the module's.
+        If the file is missing or damaged, or its parameters are not those of the module.
     """
     try:
         with open_bounded(path, most_bytes=_MOST_BYTES) as file:

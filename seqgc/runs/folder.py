@@ -44,15 +44,16 @@ def new_run_path(root: str | Path, label: str) -> Path:
 class RunDirectory:
     """The folder of one run, which must be new unless it is ``reopened``.
 
-    It holds ``config.toml`` (what was asked for), ``events.jsonl`` (what happened), ``metrics.csv``
-    (losses), ``journal.jsonl`` and ``checkpoints/`` (what `resume` needs; trained weights),
-    ``saved/`` (weights after every so many steps, if asked for), ``weights/`` (versions in flight),
-    ``lock`` and ``masters/`` (who is at work on it).
+    It holds ``config.toml`` (the configuration), ``events.jsonl`` (the event log), ``metrics.csv``
+    (losses), ``journal.jsonl`` and ``checkpoints/`` (for `resume`, and the trained weights),
+    ``saved/`` (weights saved after a number of steps, if asked for), ``weights/`` (versions in
+    use), ``lock`` and ``masters/`` (the masters of the run).
 
     Raises
     ------
     ParameterError
-        If the folder exists already, or is to be reopened and is no run's; nothing is written then.
+        If the folder exists already, or is reopened and is not the folder of a run. Nothing is
+        written then.
     OSError
         If there is no room for it; nothing is left then.
 
@@ -89,7 +90,7 @@ class RunDirectory:
 
     @property
     def saved(self) -> Path:
-        """The folder of weights after every so many steps."""
+        """The folder of the weights that are saved after a number of steps."""
         return self.path / "saved"
 
     @property
@@ -99,7 +100,7 @@ class RunDirectory:
 
     @property
     def config(self) -> str:
-        """What was asked for, in words; `StoreError` if it cannot be read."""
+        """The text of the configuration; raises `StoreError` if it cannot be read."""
         try:
             return read_bounded(self._config, most_bytes=_MOST_CONFIG_BYTES).decode(
                 errors="replace"
@@ -118,9 +119,9 @@ def _require_lines(run: Path, name: str) -> None:
 
 
 class Forgiving:
-    """An observer that is left alone, with one warning, once it cannot write: the run goes on.
+    """An observer whose failure to write stops the observer, with one warning, but not the run.
 
-    The warning says what becomes of it ``then``.
+    The warning ends with the consequence, ``then``.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Forgiving:
 
 @dataclass(slots=True)
 class _Sent:
-    """When a round's first task left, and each of them by worker and attempt; backend's seconds."""
+    """The departures of a round's tasks: the first, and by worker and attempt, in s."""
 
     began_at: float
     left_at: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -328,13 +329,13 @@ def _require_name(path: Path) -> None:
 def make_run(path: Path, *, config: str) -> None:
     """Make the folder of a run, with its ``config.toml`` and ``checkpoints/``.
 
-    It gets its name when it is whole: no verb would take it before. Who begins the run waits until
-    that name is on the disk.
+    The folder gets its name when it is complete, so that no verb accepts it earlier. The name is
+    on the disk before the run begins.
 
     Raises
     ------
     ParameterError
-        If the folder cannot be made, or is there.
+        If the folder cannot be made, or exists already.
     OSError
         If there is no room for it; nothing is left of it then.
     """

@@ -37,7 +37,7 @@ _MOST_BYTES: Final = 2**32  # of a million rounds that a thousand workers stragg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line: its kind, who wrote it, and what it says."""
+    """A line of the journal: its kind, the number of the master that wrote it, and its fields."""
 
     kind: str
     master: int

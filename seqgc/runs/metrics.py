@@ -38,7 +38,7 @@ _HEAD: Final = b"seconds,job,model,step,loss\r\n"  # of metrics.csv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a file held at some time: its length and the CRC-32 of all of it."""
+    """The content of a file at some time: its length and its CRC-32."""
 
     size_bytes: int = 0
     crc: int = 0
@@ -49,11 +49,11 @@ class Written:
 
 
 class MetricsLog:
-    """Appends finished jobs' losses to ``metrics.csv``; an observer of the run.
+    """An observer that appends the losses of finished jobs to ``metrics.csv``.
 
-    ``metrics`` returns those that are new, in the order in which jobs finished. Of a file that is
-    there, what was ``before`` stays: what came after is trained again. If it is not what it was,
-    ``warn`` is told. ``unwritten`` are those that the master before could not write for sure.
+    ``metrics`` returns the new losses, in the order in which jobs finished. An existing file is cut
+    to its content ``before``, because later jobs are trained again; ``warn`` is called if this
+    content has changed. ``unwritten`` are losses that the master before may not have written.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MetricsLog:
 
     @property
     def unwritten(self) -> list[JobMetrics]:
-        """What has been added, and is not in ``lasting``: what a power cut leaves of the file."""
+        """The losses that are not yet in ``lasting``: a power cut may remove them from the file."""
         return [*self._unsynced, *self._unwritten]
 
     def close(self) -> None:

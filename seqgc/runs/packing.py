@@ -30,15 +30,14 @@ class PackedJob:
 
 
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
-    """Return a value with each tensor replaced by the name under which a copy is in ``tensors``.
+    """Return a value with each tensor replaced by the name of its copy in ``tensors``.
 
-    A `Counter` comes back as one; what else is derived from list, tuple or dict, as that.
+    A `Counter` is restored as a `Counter`, other subclasses of list, tuple and dict as their base.
 
     Raises
     ------
     ParameterError
-        If it holds anything but dense tensors, numbers, text, None, and lists, tuples and dicts of
-        these.
+        If it holds anything but dense tensors, numbers, text, None, and lists, tuples and dicts.
     """
     match value:
         case torch.Tensor() if value.layout == torch.strided and not value.is_quantized:

@@ -416,12 +416,12 @@ def _newest_masters(rounds: Table, answers: Table) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedRun:
-    """A recorded run, as far as its folder tells; made by `read_run`.
+    """A recorded run, as far as its folder is readable; made by `read_run`.
 
-    ``scheme`` is the spec that it began with, ``workers`` how many it had, ``started_at`` when, in
-    ISO 8601, and ``outcome`` how it ended; None where it goes on or was killed. ``gaps`` are
-    sentences on what of it cannot be shown. Seconds named ``…_s`` that say when something happened
-    are of the run's clock: from 0, without the time between a master and the one that resumed it.
+    ``scheme`` is the spec with which the run began, ``workers`` the number of workers,
+    ``started_at`` the time in ISO 8601, and ``outcome`` the end of the run, None if it continues or
+    was killed. ``gaps`` are sentences on what cannot be shown. Times named ``…_s`` are seconds of
+    the run's clock, which starts at 0 and stops between a master and the master that resumed it.
     """
 
     path: Path
@@ -435,11 +435,12 @@ class RecordedRun:
     def rounds(self) -> Table:
         """Return a row for each closed round, in ascending order.
 
-        ``round``; ``master``, who closed it, from 1; ``began_s`` and ``closed_s``; ``kappa_s``,
-        from its beginning to its first answer; ``duration_s``, by the closing rule's clock;
-        ``reason``, why it closed then (see `seqgc.ports.RoundRecord`); ``waited_out``, whether it
-        stayed open beyond (1+mu) kappa; ``stragglers``, how many workers it went without; ``load``,
-        the mean share of a job's batch that a worker had, NaN where work is dealt.
+        ``round``; ``master``, the number of the master that closed it, from 1; ``began_s`` and
+        ``closed_s``; ``kappa_s``, the seconds from its beginning to its first answer;
+        ``duration_s``, by the clock of the closing rule; ``reason``, the reason for its end (see
+        `seqgc.ports.RoundRecord`); ``waited_out``, True if it stayed open beyond (1+mu) kappa;
+        ``stragglers``, the number of workers without an answer; ``load``, the mean share of a job's
+        batch that a worker had, NaN if work is dealt.
         """
         return dict(self._tables["rounds"])
 
@@ -474,15 +475,15 @@ class RecordedRun:
 
 
 def read_run(folder: str | Path) -> RecordedRun:
-    """Read a recorded run from its folder: one that is over, was killed, or goes on.
+    """Read a recorded run from its folder, whether it has ended, was killed or continues.
 
-    Nothing that the folder names is imported, and texts in it are made one printable line each.
-    Whatever cannot be read is left out, and told in `RecordedRun.gaps`.
+    Nothing that the folder names is imported, and each text becomes one printable line. Unreadable
+    parts are left out, and reported in `RecordedRun.gaps`.
 
     Raises
     ------
     ParameterError
-        If it is no run's folder, or one of another version.
+        If it is not the folder of a run, or of another version.
 
     Examples
     --------

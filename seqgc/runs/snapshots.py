@@ -3,27 +3,29 @@
 Theory of operation
 -------------------
 A snapshot is copied between two events of the loop, when every decoded gradient has been handed
-over, and written by a thread while workers compute. It holds all that a resumed run cannot work out
-again: weights and buffers, the optimizers' state, gradients not applied yet, results of the jobs in
-flight (see `HeldJob`), the weights that these jobs use. Schedules are not in it: they are rebuilt
-from the survivor sets in the journal (`seqgc.runs.journal`).
+over, and written by a thread while workers compute. It holds everything that a resumed run cannot
+compute again: weights and buffers, the states of optimizers, gradients not applied yet, and the
+results (see `HeldJob`) and weights of the jobs in flight. Schedules are not stored: they are
+rebuilt from the survivor sets in the journal (`seqgc.runs.journal`).
 
-A folder is written under another name, its files synced, ``state.json`` last with the length and
-SHA-256 of every other file, and then renamed. So a folder of that name is whole, unless the disk
-damages it later: then its digests say so, and the one before it is taken. The last two stay. If a
-checkpoint cannot be written, nothing of it is left.
+The files of a checkpoint are written into a folder with a temporary name and synced, ``state.json``
+last with the length and SHA-256 of every other file. Then the folder is renamed. So a folder with
+its final name is complete. If the disk damages it later, the digests do not match, and the
+checkpoint before it is used. The last two checkpoints are kept. If a checkpoint cannot be written,
+no part of it is left.
 
-Where a run goes on from an older one, those after it were of no use: damaged, or of another version
-of seqgc. They take no place of the two, and stay until the run has come as far: until then, whoever
-can read them may go on with them.
+If a run continues from an older checkpoint, the newer ones could not be used: they are damaged, or
+of another version of seqgc. They do not count as one of the two, and are kept until the run has
+reached the same round, in case another version can read them.
 
-Where no round has closed since the last one, the newer one takes its place and name: it is set
-aside before, and taken back if nothing came after that (`SnapshotFolder.mend`).
+If no round has closed since the last checkpoint, the new checkpoint replaces it under the same
+name. The old one is set aside first, and restored if the new one is never completed
+(`SnapshotFolder.mend`).
 
-A master that has been replaced may still be writing one (see `seqgc.runs.lease`). So what is
-not whole yet has its master's number in its name, its master looks whether the run is its own
-before it gives it its name, and no master removes what a later one writes; ``state.json`` says
-whose it is, and one whose rounds a later master has closed is not used.
+A master that has been replaced may still be writing a checkpoint (see `seqgc.runs.lease`). So the
+temporary name contains the number of the master, a master checks that the run is still its own
+before it renames the folder, and no master removes the files of a later one. ``state.json`` names
+the master. A checkpoint is not used if a later master has closed its rounds differently.
 """
 
 from __future__ import annotations
@@ -88,18 +90,18 @@ class _OtherVersionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _SnapshotSchema:
     """All that is read of another version's ``state.json``."""
 
     schema: int
 
 
 class SnapshotFolder(Generic[_State]):
-    """The checkpoints of one run, whose state is a dataclass, or what JSON can say.
+    """The checkpoints of a run, whose state is a dataclass or a JSON value.
 
-    ``master`` is the number of the one that writes, and ``lost`` says why it must not any more, if
-    so. If it goes on ``since`` a checkpoint of so many rounds, those that there are of later ones
-    were of no use.
+    ``master`` is the number of the master that writes. ``lost`` returns the reason why it must not
+    write any more, or an empty text. If the run continues from a checkpoint after ``since`` rounds,
+    checkpoints of later rounds could not be used.
 
     Examples
     --------
@@ -131,13 +133,13 @@ class SnapshotFolder(Generic[_State]):
         self._useless = {n for n in self.numbers if since is not None and n > since}
 
     def write(self, snapshot: Snapshot[_State]) -> None:
-        """Write a checkpoint, and remove all but the last two that are of use.
+        """Write a checkpoint, and remove all but the last two usable ones.
 
         Raises
         ------
         OSError
-            If it cannot be written, or the run is lost; those that there are stay, and nothing of
-            it is left.
+            If it cannot be written, or the run belongs to another master. The existing checkpoints
+            are kept, and no part of the new one is left.
         """
         whole = self.root / str(snapshot.rounds)
         stem = f".{whole.name}.{self._master}"
@@ -160,15 +162,15 @@ class SnapshotFolder(Generic[_State]):
         self._remove(*left, *passed, *useful[_KEPT:])
 
     def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
-        """Return the newest checkpoint that is whole, and what is wrong with those after it.
+        """Return the newest usable checkpoint, and the faults of newer ones.
 
-        ``knows`` says of a number of rounds, and of the master that wrote a checkpoint after them,
-        if these rounds are in the journal as that master has closed them; else it is of no use.
+        ``knows(rounds, master)`` returns True if the journal has these rounds as that master closed
+        them. Otherwise a checkpoint of that master after these rounds is not used.
 
         Raises
         ------
         DamageError
-            If there is none.
+            If no checkpoint is usable.
         """
         damage: list[str] = []
         for rounds in self.numbers:
@@ -186,9 +188,9 @@ class SnapshotFolder(Generic[_State]):
         raise DamageError(f"no checkpoint in {self.root} can be used: {what}")
 
     def mend(self) -> None:
-        """Before anything is read or written: take a checkpoint back that was being replaced.
+        """Restore a checkpoint whose replacement was never completed.
 
-        Whoever was to give the newer one its name was ended before that.
+        Call this before anything is read or written.
         """
         for path in list(self.root.iterdir()) if self.root.is_dir() else ():
             aside = re.fullmatch(r"\.(\d+)\.\d+\.old", path.name, re.ASCII)
@@ -237,7 +239,7 @@ class SnapshotFolder(Generic[_State]):
         if _sealed(blank) != data:
             raise ValueError(f"{_STATE} has another digest than it says")
         said = json.loads(data)
-        if (schema := msgspec.convert(said, _Version).schema) != SCHEMA:
+        if (schema := msgspec.convert(said, _SnapshotSchema).schema) != SCHEMA:
             raise _OtherVersionError(schema)
         body = msgspec.convert(said, self._body, str_keys=True)
         if body.rounds != rounds:

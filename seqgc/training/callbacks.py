@@ -84,7 +84,7 @@ class Callback:
         """
 
     def on_validation(self, model: str, step: int, metrics: Mapping[str, float]) -> Stop | None:
-        """Handle the ``metrics`` of a validation after ``step`` steps: ``loss`` and others."""
+        """Handle the ``metrics`` of a validation after ``step`` steps: ``loss`` and the user's."""
 
     def on_checkpoint(self, path: Path) -> Stop | None:
         """Handle a new checkpoint of the run, which is complete in the folder ``path``."""

@@ -142,7 +142,7 @@ class Turns:
         return Turn(bundle=bundle, step=step)
 
     def forget(self, needed: Container[int]) -> None:
-        """Forget all jobs but those that are still ``needed``."""
+        """Forget all jobs except the ``needed`` ones."""
         self._kept = {job: turn for job, turn in self._kept.items() if job in needed}
 
     def snapshot(self) -> TurnsState:

@@ -155,7 +155,7 @@ class OpenJob:
         state: PartsState,
         tensors: Mapping[str, torch.Tensor],
     ) -> OpenJob:
-        """Return the job with this state; ``tensors`` may contain those of other jobs."""
+        """Return the job with this state; ``tensors`` may contain tensors of other jobs."""
         nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
         total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
         return cls(shares, total=total, losses=losses)

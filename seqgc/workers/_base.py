@@ -1,4 +1,4 @@
-"""What all workers have in common."""
+"""`WorkerSet`, the base of all kinds of workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkerSet(ABC):
 
     @property
     def can(self) -> frozenset[Capability]:
-        """What they can do that not all can; a run asks a backend of one's own by itself."""
+        """The optional capabilities of these workers. A run queries a custom backend directly."""
         return frozenset({"restart"})
 
     @abstractmethod
@@ -54,12 +54,12 @@ class WorkerSet(ABC):
     def budget(self, plan: TrainingPlan, max_usd: float) -> Budget | StayBudget:
         """Return an observer that stops a run before it costs more than ``max_usd`` US dollars.
 
-        One's own machines cost nothing.
+        The user's own machines cost nothing.
 
         Raises
         ------
         ParameterError
-            If the plan has no price that is known beforehand, or a single round could pass it.
+            If the price of the plan is not known beforehand, or one round could exceed it.
         """
         if plan.adaptation is not None:
             rule = "must be left out with `probe` or `retune`: schemes not known yet have no price"

@@ -1,4 +1,4 @@
-"""What a run on functions is going to send and what it may cost, before anything is started."""
+"""The forecast of a run on functions: the bytes that it sends and the cost, before it starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Which stores functions have: those of AWS a bucket, unless it was deployed without a way."""
+    """The stores that functions can reach: on AWS a bucket, unless they have no route to S3."""
 
     deployed: bool
     s3: bool = True
@@ -39,7 +39,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a run sends, by way of which store, to functions of these ``settings``."""
+    """The messages, the store and the use of a run on functions with these ``settings``."""
 
     use: PlannedUse
     sizes: TaskSizes
@@ -48,7 +48,7 @@ class Forecast:
 
     @property
     def where(self) -> StoreKind:
-        """Where weights are, and results that no reply takes."""
+        """The place of weights, and of results too large for a reply."""
         return self.store.kind
 
     @property
@@ -58,7 +58,7 @@ class Forecast:
 
     @property
     def request_fits(self) -> bool:
-        """Whether Lambda carries the largest task."""
+        """True if the largest task fits into a message of Lambda."""
         return self.request_bytes <= self.sizes.limit_bytes
 
     def check(self) -> None:

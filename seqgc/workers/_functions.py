@@ -84,11 +84,11 @@ class FunctionWorkers(WorkerSet):
     @property
     @abstractmethod
     def reach(self) -> Reach:
-        """Which stores they have."""
+        """The stores that the functions can reach."""
 
     @property
     def address(self) -> Address:
-        """Where functions that stay can call this machine, or `ParameterError`: nowhere."""
+        """The address at which functions that stay call this machine; `ParameterError` if none."""
         rule = f"must be left out: functions of backend {self.provider!r} cannot stay"
         raise ParameterError("function.resident", rule, True)
 
@@ -180,7 +180,7 @@ class FunctionWorkers(WorkerSet):
 
     @abstractmethod
     def _maps(self, name: str) -> bool:
-        """Whether they have a stored data set on their file system, as far as one can see."""
+        """Return True if the functions' file system seems to have a stored data set."""
 
     def _refuse_dealing(self, spec: str) -> None:
         """Refuse to deal work to functions that do not stay."""
@@ -221,7 +221,7 @@ class FunctionWorkers(WorkerSet):
 
     @property
     def _work_delays(self) -> LoadDelays | None:
-        """What is injected beside starts, which are paid for once: what load costs."""
+        """The injected delays of the load alone; the delay of a start is injected once."""
         if (delays := self._delays) is None:
             return None
         return lambda round, worker, load: delays(round, worker, load) - delays(round, worker, 0.0)
@@ -258,7 +258,7 @@ class FunctionWorkers(WorkerSet):
 
 
 def own_modules(models: Sequence[Model]) -> list[str]:
-    """Return the modules of whoever trains that functions need for these models, each once."""
+    """Return the user's modules that functions need for these models, each once."""
     recipes = [model.recipe for model in models if model.recipe is not None]
     found = (own_module(path) for each in recipes for path in (each.module, each.data, each.loss))
     return list(dict.fromkeys(module for module in found if module is not None))

@@ -252,17 +252,17 @@ def _environment(modules: Sequence[str]) -> dict[str, str]:
 
 
 def _path_of(code: Path) -> tuple[str, ...]:
-    """Return where modules are looked for after ``code``: as in an image, where nothing else is.
+    """Return the places of modules after the folder ``code``, as in an image.
 
-    In a build context one's own are in a folder of their own; and what an image installs is what is
-    installed here.
+    In a build context, the user's modules have a folder of their own. The packages that an image
+    installs are the packages installed here.
     """
     installed = tuple({sys.prefix, sys.base_prefix, site.getusersitepackages()})
     return (str(code / "own"), *(each for each in sys.path if each.startswith(installed)))
 
 
 def _session_of_caller(region: str) -> Session:
-    """Return a session that signs as whoever runs this: better unknown now than in mid-run."""
+    """Return a session with the caller's credentials; missing ones are reported now, not later."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""What a function needs at the least, against the memory that it has: said before a run begins.
+"""A lower bound on the memory of a function, compared with its limit before a run begins.
 
-Only what is certain is counted, so that nothing is refused which could run: what PyTorch itself
-takes, the data that are not mapped from files, and of one model its weights, their gradient, what
-was fetched, the results and the inputs of its share of a batch. Activations come on top of that.
+Only certain needs are counted, so that no run is refused that could work: PyTorch itself, data not
+mapped from files, and for one model its weights, their gradient, the fetched weights, the results,
+and the inputs of its share of a batch. Activations come in addition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers that are sent the models: processes of this machine, a dask cluster, one's own."""
+"""Workers that are sent the models: processes of this machine, a dask cluster, custom backends."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def custom(n: int, make: BackendFactory) -> ProcessWorkers:
 
 @contextmanager
 def _silent_logs() -> Iterator[None]:
-    """Keep dask's tracebacks off the terminal, as on a cluster of one's own: rounds tell of it."""
+    """Keep dask's tracebacks off the terminal: the rounds of a run report failures."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     try:

@@ -1,4 +1,4 @@
-"""How functions are reached, and what is injected: the tables ``[function]`` and ``[delays]``."""
+"""Settings of functions and of injected delays: the tables ``[function]`` and ``[delays]``."""
 
 from __future__ import annotations
 
@@ -120,23 +120,23 @@ class DelaySettings(Settings):
 
 
 class FunctionSettings(Settings):
-    """How a master reaches its functions, and what these are.
+    """The settings of functions, and of the way in which a master reaches them.
 
-    ``store`` is where weights and large answers are. ``auto`` is ``inline`` where they fit
-    messages, else what costs least, of ``s3`` and, with a ``mount``, the ``directory``; on this
-    machine the directory (see `seqgc.stores.choose_store`). Unless ``master`` says so, it is
-    inside the functions' region where it has a ``mount``, for which it must be in the VPC, and else
-    outside: then what it receives is priced as transfer to the internet.
+    ``store`` is the place of weights and large answers. ``auto`` means ``inline`` if they fit into
+    messages, otherwise the cheapest of ``s3`` and, with a ``mount``, ``directory``; on this machine
+    it means the directory (see `seqgc.stores.choose_store`). Without ``master``, a master with a
+    ``mount`` counts as inside the functions' region, because a mount requires the VPC. Any other
+    master counts as outside: the bytes that it receives are priced as transfer to the internet.
 
-    ``resident`` functions stay, and are asked over connections that they open to this machine: to
-    its ``master_address``, which must be in the functions' VPC; found by itself where there is a
-    ``mount``. They stay for ``timeout_s``, and are replaced in time.
+    ``resident`` functions stay. They open connections to this machine at its ``master_address``,
+    which must be in the functions' VPC; with a ``mount`` it is found automatically. Functions stay
+    for ``timeout_s``, and are replaced before that time ends.
 
-    Functions of this machine run the same code as their master; or the ``code`` that is in a
-    folder, as `seqgc deploy --context` makes it or as a zip is unpacked, and none besides.
+    Functions of this machine run the code of their master, or only the ``code`` in a folder, as
+    `seqgc deploy --context` or an unpacked zip has it.
 
-    Deployed functions are as the file ``deployment`` says, whatever memory, time-out, processor
-    and region are given here; those of this machine are priced as the ones which they stand for.
+    The file ``deployment`` determines deployed functions; the memory, time-out, processor and
+    region given here do not change them. Functions of this machine are priced by these values.
     """
 
     transport: Annotated[
@@ -188,7 +188,7 @@ class FunctionSettings(Settings):
 
     @property
     def master_outside(self) -> bool:
-        """Whether the master is outside the functions' region."""
+        """True if the master is outside the functions' region."""
         return self.mount is None if self.master is None else self.master == "outside"
 
 
@@ -221,7 +221,7 @@ class InjectedDelays:
 
     @classmethod
     def of(cls, settings: DelaySettings, *, workers: int, num_rounds: int) -> InjectedDelays:
-        """Return what a configuration asks for, for so many workers, or raise `ParameterError`."""
+        """Return the delays of a configuration for ``workers``, or raise `ParameterError`."""
         source = settings.source
         if source == _GENERATED:
             rng, rounds = np.random.default_rng(settings.seed), min(num_rounds, _MOST_GENERATED)

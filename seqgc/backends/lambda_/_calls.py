@@ -223,11 +223,11 @@ class Calls:
         return None
 
     def settled(self, tag: int) -> Call | None:
-        """Remove and return an invocation whose outcome is known; None if there is none."""
+        """Remove and return an invocation whose outcome is known, or return None."""
         return self._calls.pop(tag, None)
 
     def cancel(self, round: int, workers: Collection[int]) -> None:
-        """Mark these workers' tasks of a round as cancelled; remove those that are throttled."""
+        """Mark these workers' tasks of a round as cancelled; remove the throttled ones."""
         for tag, call in list(self._calls.items()):
             task = call.request.task
             if task.round == round and task.worker in workers and not call.warm_up:

@@ -25,8 +25,8 @@ _GLANCE_S: Final = 0.02
 class CurlTransport:
     """Posts invocations through libcurl, without threads; a `Transport`.
 
-    It takes a fraction of boto3's processor time. Proxies are those of ``HTTPS_PROXY`` and
-    ``NO_PROXY``, certificates those of ``AWS_CA_BUNDLE``. If ``credentials`` is None, botocore
+    It takes a fraction of boto3's processor time. Proxies come from ``HTTPS_PROXY`` and
+    ``NO_PROXY``, certificates from ``AWS_CA_BUNDLE``. If ``credentials`` is None, botocore
     looks for them. ``clock`` stamps the replies (None: `time.monotonic`).
 
     Raises
@@ -94,7 +94,7 @@ class CurlTransport:
             self._turn(min(left, _GLANCE_S))
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have come, in order of time; wait for one if there is none."""
+        """Return the replies that have arrived, in order of time; otherwise wait for one."""
         returned, self._returned = self._returned, 0  # before anything raises
         self._transfers.memory.take_back(returned)
         give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)

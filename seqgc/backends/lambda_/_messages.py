@@ -40,8 +40,8 @@ class Invocations:
 
     Functions read weights from ``store``, and write answers there that are too large for a reply.
     ``shared`` is the same store as the master sees it; if ``store`` is of kind "inline", it holds
-    the weights that are sent within an invocation (None: there are none). ``max_body_bytes`` limits
-    an invocation and its reply, as JSON.
+    the weights that are sent within an invocation (None: no weights are sent). ``max_body_bytes``
+    limits an invocation and its reply, as JSON.
 
     Raises `ParameterError` if the master has no access to the store, or if the store belongs to
     another run.

@@ -2,40 +2,39 @@
 
 Theory of operation
 -------------------
-An ordinary worker of `LambdaBackend` is a number, and every round pays for invocations. Here a
-worker is a number that some function stands for at any time, and what outlasts the function is the
-worker's *place*. A function goes through these states (`Stay`); the invocation itself, which the
-transport carries as any other, lasts as long as all of them::
+With `LambdaBackend`, every round pays for invocations. Here one function at a time serves a worker,
+and the worker's *place* outlasts the function. A function passes through these states (`Stay`). Its
+invocation, which the transport carries like any other, lasts until the last of them::
 
     invoked --its call is answered, ready--> serving --says so--> leaving --asked to--> asked
        |                                        |                    |                    |
        +--------------------+-------------------+--------------------+--------------------+--> ended
 
 - *invoked*: by a `StayMessage`, one at a time for each place. HTTP 429: as in `LambdaBackend`.
-- *serving*: frames for the worker go to this one. What is dispatched while a place has none waits
-  for the next.
-- *leaving*: its lease ends soon. It goes on serving; its successor is invoked.
-- *asked*: the successor is ready, new frames go there, and so does what the old one hands back: it
-  answers what it had begun, and is hung up on.
+- *serving*: frames for the worker go to this function. Tasks dispatched while a place has no
+  function wait for the next one.
+- *leaving*: its lease ends soon. It continues to serve while its successor is invoked.
+- *asked*: the successor is ready. New frames and the tasks that the old function hands back go to
+  the successor. The old function answers the task that it has begun, and is disconnected.
 
-A function that ends, by the end of its stream, by five silent beats, or because its frames make no
-sense, loses what it owes: a `Failure` each. Whether a task is sent again is not decided here but by
-the policy. Another function is invoked in the background, at once, or after a wait that doubles
-from start to start that fails; after three of these in a row the worker's tasks fail until one
-succeeds. Functions that are ready and end before they have answered anything, one after the other,
-are followed after such waits too, for each is paid for. So a lease that ends in mid-piece loses
-that piece alone, and no place is lost.
+A function ends when its stream ends, after five silent heartbeats, or if its frames are invalid.
+Each task that it owes becomes a `Failure`; the policy decides whether to send it again. Another
+function is invoked in the background, at first at once, then after a wait that doubles with each
+failed start. After three failed starts in a row the worker's tasks fail until a start succeeds. The
+same waits follow functions that become ready and end before their first answer, because each of
+them costs money. So a lease that ends while a piece is computed loses only that piece.
 
-*Whose times.* The switchboard's thread stamps what it hears; this one, the master's, decides. It
-sleeps in the transport's `poll`, which the thread wakes: invocations that end and frames that
-arrive are one stream of news, in order of time.
+*Times.* The switchboard's thread stamps what it receives; the master's thread decides. It sleeps in
+the transport's `poll`, and the other thread wakes it. So ended invocations and received frames form
+one stream of events, in order of time.
 
-*Two connections.* A function's line says whether it is there. That of its invocation, which a NAT
-or a proxy may forget, says how it ended (`Reply`): if it breaks without a word, a function that is
-ready stays. One that is not ready yet is given up.
+*Two connections.* The function's own connection shows that it is there. The connection of its
+invocation, which a NAT or a proxy may drop, reports its end (`Reply`). If that one breaks, a
+function that is ready stays, and a function that is not ready yet is given up.
 
-*Who is let in.* Each invocation brings a random call and token, and each call is answered once
-(`seqgc.worker._resident`). Frames are checked as those of any function; nothing is unpickled.
+*Access.* Each invocation carries a random call and token, and each call is answered once
+(`seqgc.worker._resident`). Frames are checked like the frames of any function; nothing is
+unpickled.
 """
 
 from __future__ import annotations

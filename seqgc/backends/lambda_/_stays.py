@@ -69,7 +69,7 @@ class Leases:
 
     @property
     def open_s(self) -> float:
-        """Longest total time that may be billed for these, seconds."""
+        """Longest total time that may be billed for the open leases, seconds."""
         return sum(until - began for began, until in self._open.values())
 
     def begin(self, tag: int, *, at: float) -> None:
@@ -203,7 +203,7 @@ class Stay:
         return sent
 
     def hand_back(self, keeps: Sequence[TaskKey]) -> dict[TaskKey, TaskMessage]:
-        """Keep only the tasks that the function ``keeps``; return the others, in order."""
+        """Keep only the tasks that the function ``keeps``; return the other tasks, in order."""
         self.handed_back = True
         back = sorted(self.owed.tasks.difference(map(tuple, keeps)))
         self.owed.tasks.difference_update(back)

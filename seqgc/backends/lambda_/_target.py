@@ -161,7 +161,7 @@ class Signer:
         self._key: tuple[str, str, bytes] = ("", "", b"")  # day, secret, and the key made of them
 
     def headers(self, body: bytes) -> dict[str, str]:
-        """Return the headers of an invocation with this body, but for those of the connection."""
+        """Return the headers of an invocation with this body, without headers of the connection."""
         caller = self._credentials.get_frozen_credentials()
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
         headers = {**self._target.headers, "X-Amz-Date": at}

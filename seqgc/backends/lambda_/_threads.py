@@ -94,7 +94,7 @@ class CallThreads(Generic[_Value]):
     def take(self, timeout_s: float = 0.0) -> list[Ended[_Value]]:
         """Return the calls that have ended, in order of time.
 
-        If there is none, wait for one, for `wake` or for ``timeout_s`` seconds.
+        If no call has ended, wait for one, for `wake` or for ``timeout_s`` seconds.
         """
         give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)
         with self._news:
@@ -183,7 +183,7 @@ class _ThreadedTransport(ABC):
         """Do nothing: threads send what was submitted."""
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have come, in order of time; wait for one if there is none."""
+        """Return the replies that have arrived, in order of time; otherwise wait for one."""
         return [
             Reply(tag=each.tag, at=each.at, error=connection_error(each.value), ran=None)
             if isinstance(each.value, Exception)
@@ -218,7 +218,7 @@ class _ThreadedTransport(ABC):
 class Boto3Transport(_ThreadedTransport):
     """Invokes by ``boto3.client("lambda").invoke``, in a thread each; a `Transport`.
 
-    Credentials, endpoints, proxies and certificates are those of boto3's configuration. It takes a
+    Credentials, endpoints, proxies and certificates come from boto3's configuration. It takes a
     few ms of processor time per invocation: `CurlTransport` takes less.
 
     Parameters
@@ -305,7 +305,7 @@ class HttpTransport(_ThreadedTransport):
     """Posts to a function URL (or the Invoke API) with requests, a thread each; a `Transport`.
 
     Use it where libcurl is not available. Requests are signed for AWS_IAM authentication. Function
-    URLs do not return the tail of the log. Arguments and errors are those of `CurlTransport`.
+    URLs do not return the tail of the log. For arguments and errors see `CurlTransport`.
 
     Examples
     --------

@@ -122,7 +122,7 @@ class Transport(Protocol):
         """Return when all submitted requests have been sent, or after a second."""
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have come, in order of time; wait for one if there is none."""
+        """Return the replies that have arrived, in order of time; otherwise wait for one."""
 
     def wake(self) -> None:
         """Make `poll` return, now or the next time; any thread may call it, even after `close`."""

@@ -3,19 +3,18 @@
 Theory
 ------
 All start from ``n`` equal workers, each of which does its n-th part of a batch in ``clock_s``
-seconds, a *clock*, and say who is slower, when, and by how much. They differ in what slowness goes
-with, and that decides which defence looks good:
+seconds, a *clock*, and say which workers are slower, when, and by how much. They differ in the
+cause of the slowness, which decides the defence that looks best:
 
-- with the *work* (`SlowPeriods`, `PowerLawClocks`, `Uneven`): sleeps in the inner loop. Whoever
-  waits does not get past them, and another worker that takes some of the work takes it at its own
-  rate.
-- with the *time* (`Disrupters`): another program runs on the machine. Who waits lets it pass.
-- with the *task* (`RotatingSleep`, `SleepWindows`): a sleep before the work, however little work
-  that is. Sharing out the work does not shorten it.
+- the *work* (`SlowPeriods`, `PowerLawClocks`, `Uneven`): sleeps in the inner loop. Waiting does not
+  avoid them. A worker that takes over some of the work does it at its own rate.
+- the *time* (`Disrupters`): another program runs on the machine, and ends after a while.
+- the *task* (`RotatingSleep`, `SleepWindows`): a sleep before each task, however small. Sharing out
+  the work does not shorten it.
 
-They are drawn worker by worker, by ``[seed, worker]``: another number of workers changes nothing of
-the first ones. Each covers a span of its own, then the pattern begins again. A specification is
-frozen and can be sent to live workers: `Slowdown.sleep_s` says how long one is to sleep.
+The draws of a worker depend on ``[seed, worker]`` only: the number of workers does not change the
+first ones. Each pattern repeats after its span. A specification is frozen and can be sent to live
+workers: `Slowdown.sleep_s` returns the seconds that a worker must sleep.
 
 Sources: Harlap et al., Addressing the straggler problem for iterative convergent parallel ML, SoCC
 2016 [F]; Cui et al., Exploiting bounded staleness to speed up big data analytics, USENIX ATC 2014

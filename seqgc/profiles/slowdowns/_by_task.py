@@ -19,7 +19,7 @@ __all__ = ["RotatingSleep", "SleepWindows", "SleepingPace"]
 class RotatingSleep(Slowdown):
     """In clock t, worker ``t mod n`` sleeps ``sleep_for_s`` seconds before it begins [L].
 
-    Nobody falls behind for good: who may be a few clocks ahead hardly notices.
+    No worker falls behind permanently: workers that may be a few clocks ahead are hardly affected.
 
     Raises
     ------
@@ -51,8 +51,8 @@ class SleepWindows(Slowdown):
     """Workers sleep before every task: some for a while, some until they are replaced [A].
 
     In the first half of every ``period_s`` seconds each worker sleeps, with ``probability``,
-    ``1.5 * intensity`` seconds a task; the workers numbered ``persistent`` sleep ``4 * intensity``
-    seconds besides, until they are restarted.
+    ``1.5 * intensity`` seconds a task. The workers numbered ``persistent`` also sleep
+    ``4 * intensity`` seconds, until they are restarted.
 
     Raises
     ------
@@ -100,9 +100,9 @@ class SleepWindows(Slowdown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SleepingPace:
-    """The pace of `SleepWindows`: sleeps by time, and those of some until they are restarted.
+    """The pace of `SleepWindows`: sleeps by time, and sleeps until a worker is restarted.
 
-    ``persistent_s`` are seconds before every task, by worker; ``fresh_at`` from when on no more.
+    ``persistent_s`` are the seconds of sleep before every task, by worker, until ``fresh_at``.
     """
 
     windows: ByTime

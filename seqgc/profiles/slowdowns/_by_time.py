@@ -13,9 +13,9 @@ __all__ = ["Disrupters"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disrupters(Slowdown):
-    """Every ``every_s`` seconds it is drawn anew who is ``1 + delay`` times as slow until then.
+    """Every ``every_s`` seconds, workers are drawn that are ``1 + delay`` times as slow until then.
 
-    Each worker is, with ``probability``: 0.2 every 20 s in [F], 0.1 and a delay of 1 in [L].
+    Each worker is drawn with ``probability``: 0.2 every 20 s in [F], 0.1 with a delay of 1 in [L].
 
     Raises
     ------

@@ -62,7 +62,10 @@ class SlowPeriods(Slowdown):
 
 
 def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
-    """Return what part of each row is covered, (rows,), by those that begin when none has begun."""
+    """Return the share of each row, (rows,), in a period.
+
+    A period that would begin during another one is ignored.
+    """
     covered, until = np.zeros(rows), 0.0
     edges = np.arange(rows)
     for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
@@ -77,13 +80,13 @@ def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
 class PowerLawClocks(Slowdown):
     """Each clock of each worker takes t times as long, with density ~ ``t**-exponent``, t >= 1 [F].
 
-    The mean is ``(exponent - 1) / (exponent - 2)``. The factor holds for a clock's work, and so for
-    a part of it too.
+    The mean is ``(exponent - 1) / (exponent - 2)``. The factor applies to the work of a clock, and
+    so to any part of it.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule; ``exponent`` is above 2, so that there is a mean.
+        If an argument breaks its rule; ``exponent`` must be above 2, so that the mean exists.
 
     Examples
     --------
