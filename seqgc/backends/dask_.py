@@ -623,7 +623,7 @@ def prepare(name: str) -> None:
 
 
 def answer(name: str, frame: bytes) -> tuple[DaskSlot, bytes]:
-    """Return where a task was done, and its answer's frame; an empty one if it was forgotten."""
+    """Return the place where a task was done, and its answer; no bytes if it was cancelled."""
     worker = get_worker()
     return DaskSlot(worker.address, worker.state.nthreads), _answer(_station(name), frame)
 

@@ -91,7 +91,7 @@ def deploy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorTrials:
-    """Options of what the doctor tries."""
+    """Options for the checks that the doctor runs."""
 
     invoke: Annotated[bool, "Send two tasks, at the cost of two invocations."] = True
     resident: Annotated[bool, "--resident", "Let a function call this machine and stay."] = False

@@ -277,7 +277,7 @@ def _drop_handled(arguments: dict[str, Any]) -> None:
 
 
 def _message_options() -> list[inspect.Parameter]:
-    """Return the options that `speaking` has handled, for the help and to check their values."""
+    """Return the options that `speaking` handles, so that they are in the help and are checked."""
     formats = typer.Option(
         LOG_FORMAT, help="Format of messages on stderr: text or json.", callback=check_format
     )

@@ -80,15 +80,16 @@ class Row:
 
     ``jobs_per_round`` is the number of models whose gradients are one job. ``rule`` is the closing
     rule, empty for the usual one. ``failed`` names a model that failed in training, and why.
-    ``over_bound`` is the seconds per clock over the bound of perfect knowledge.
+    ``over_bound`` is the quotient of the seconds per clock and the bound of perfect knowledge.
     ``clocks_to_target`` of each model, ``seconds_to_target`` of all models, and ``usd`` are medians
     of the seeds at the common learning rate. ``seconds_between`` is an interval that holds the
     median time over all draws of the batches with 95 % confidence: with ten seeds it is from the
     second to the ninth. With fewer than six seeds it is from the best to the worst, and the
-    confidence is lower. Its end is infinite if that seed did not reach the target. ``best_lr`` and
+    confidence is lower. An end of
+    the interval is infinite if its seed did not reach the target. ``best_lr`` and
     ``best_seconds`` are at the defence's own best rate. If ``best_is_edge`` is true, this rate is
     the smallest or the largest that was tried, and a better one may lie beyond. ``staleness_mean``
-    and ``staleness_max`` are the number of clocks that the weights of a task lack. ``wasted`` is
+    and ``staleness_max`` say how many clocks out of date the weights of a task are. ``wasted`` is
     the work of the workers beyond one batch per clock, in batches.
     """
 

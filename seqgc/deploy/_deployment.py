@@ -112,7 +112,7 @@ class DeployOptions:
         return "ImageWorker" if self.package == "image" else "ZipWorker"
 
     def parameters(self, *, prefix_list: str) -> dict[str, str]:
-        """Return the template's parameters. ``prefix_list`` is the id of S3's list."""
+        """Return the template's parameters. ``prefix_list`` is the id of S3's prefix list."""
         options = asdict(self)
         del options["stack"], options["subnets"], options["tag"]
         options["factories"] = ",".join(self.factories)

@@ -48,7 +48,7 @@ def lint(profile: DelayProfile) -> list[Finding]:
     These are errors:
 
     - ``no-answer``: a round, or the whole recording, in which nobody answered;
-    - ``mostly-failed``: half of all calls or more failed: what is left says little of the workers;
+    - ``mostly-failed``: half of all calls or more failed: the answers say little about the workers;
     - ``constant``: a recording all of whose times are the same;
     - ``too-fast``: answers in less than 0.1 ms, which no worker can give;
     - ``alpha``: the load model leaves the median answer no time at load 0, so that neither `tune`

@@ -59,8 +59,8 @@ def resample_rounds(
     """Draw ``rounds`` rounds with replacement, in blocks of ``block`` consecutive ones.
 
     The circular block bootstrap (Politis and Romano, 1992): the last round is followed by the
-    first, so every round is equally likely, and what lasts less than a block survives. A block has
-    at most as many rounds as the profile.
+    first, so every round is equally likely, and patterns shorter than a block are preserved. A
+    block has at most as many rounds as the profile.
 
     Examples
     --------

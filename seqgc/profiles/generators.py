@@ -67,7 +67,7 @@ class PowerLaw:
 
 
 class _Slowed(ABC):
-    """A base some of whose answers take ``factor`` times as long."""
+    """A generator in which some answers of a base take ``factor`` times as long."""
 
     base: ProfileGenerator
     factor: float
@@ -88,7 +88,9 @@ class _Slowed(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowWorkers(_Slowed):
-    """A base whose workers number ``workers``, all distinct, take ``factor`` > 1 times as long.
+    """A generator in which some workers of a base take ``factor`` > 1 times as long.
+
+    ``workers`` are the numbers of these workers, all distinct.
 
     Examples
     --------

@@ -150,7 +150,7 @@ class _Sent:
 
 
 class EventLog:
-    """Appends all that happens, except ticks, to ``events.jsonl``; an observer of the run.
+    """An observer that appends all events, except ticks, to ``events.jsonl``.
 
     One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
     also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own

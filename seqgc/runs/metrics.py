@@ -111,7 +111,11 @@ class MetricsLog:
 
 
 def _kept(path: Path, before: Written, *, warn: Callable[[str], None]) -> Written:
-    """Return what is left of a file's beginning, which was once ``before``."""
+    """Return the content that is left of a file whose beginning was ``before``.
+
+    If the file is damaged, this is its beginning up to the last complete line, and ``warn`` is
+    called.
+    """
     found = whole = Written()  # of lines
     with suppress(FileNotFoundError), path.open("rb") as file:
         while data := file.read(min(_BLOCK_BYTES, before.size_bytes - found.size_bytes)):

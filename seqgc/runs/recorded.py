@@ -74,7 +74,7 @@ def texts(known: Sequence[str], places: npt.NDArray[Any]) -> npt.NDArray[np.obje
 
 
 def frozen_table(table: Table) -> Table:
-    """Make a table's arrays read-only, and return it."""
+    """Return the table, with its arrays made read-only."""
     for column in table.values():
         column.flags.writeable = False
     return table

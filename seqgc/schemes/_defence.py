@@ -264,7 +264,7 @@ class Grid:
     inexact: bool = False
 
     def values(self, low: int, high: int) -> list[int]:
-        """Return the integers low … high; a coarse grid keeps about eight per factor of ten."""
+        """Return the integers low … high; if ``coarse``, only about eight per factor of ten."""
         if high < low:
             return []
         if not self.coarse:

@@ -180,7 +180,7 @@ class Schedule(ABC):
         return self._feasible(self._checked(responded))
 
     def enough(self, responded: BoolArray) -> bool:
-        """Return whether these answers are feasible, and all that the scheme waits for.
+        """Return True if these answers are feasible and the scheme waits for nothing more.
 
         More answers never hurt. A round that can get no further answers closes if it is `feasible`.
         """
@@ -278,7 +278,7 @@ class Schedule(ABC):
         return self._of.loads_of(batch_size)
 
     def _enough(self, responded: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
-        """Return whether feasible answers are all that the scheme waits for."""
+        """Return True if the scheme waits for nothing more once the answers are feasible."""
         return True
 
     def _awaits(self, round: int, worker: int) -> bool:  # noqa: ARG002 (for overriding)

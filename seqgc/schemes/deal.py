@@ -112,7 +112,7 @@ class Deal(Defence):
 
 @lru_cache(maxsize=64)
 def _shares(n: int, pieces: int) -> FloatArray:
-    """Return each piece's share of a batch, (pieces,), read-only, in falling order."""
+    """Return each piece's share of a batch, (pieces,), read-only, in descending order."""
     shares: list[float] = []
     rest, parts = 1.0, max(n, 2, pieces / _FINEST)
     while (equal := rest / (pieces - len(shares))) < rest / parts:

@@ -207,7 +207,7 @@ def data_places(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def require_data_name(name: str) -> str:
-    """Return the name of a data set, or raise `ParameterError` if no folder could have it."""
+    """Return the name of a data set; raise `ParameterError` if it is no valid folder name."""
     if not _NAME.fullmatch(name):
         raise ParameterError("name", "must be 1 to 64 letters, digits, '_' and '-'", name)
     return name

@@ -96,7 +96,8 @@ def eventually(
 ) -> _Result:
     """Wait until other threads or processes make a condition true, and return its value.
 
-    Raises `AssertionError`, which names ``what`` did not happen, after ``within_s`` seconds.
+    Raises `AssertionError` after ``within_s`` seconds. Its message contains ``what``, a description
+    of the condition.
 
     Examples
     --------

@@ -91,7 +91,7 @@ def task_sizes(
     precision: Precision,
     payload: Payload,
 ) -> TaskSizes:
-    """Return the sizes of tasks of ``mini_tasks`` mini-tasks, at a normalized load."""
+    """Return the sizes of tasks at a normalized load; a task has ``mini_tasks`` mini-tasks."""
     bundle = jobs_per_round
     bundles = [models[i : i + bundle] for i in range(0, len(models), bundle)]
     layouts = {model.name: ParameterVector(model.module).layout for model in models}

@@ -13,9 +13,9 @@ A message is a frame: one string of bytes, whatever carries it. All integers are
     36+h    b      body: the numbers of arrays, one array after the other, without gaps
 
 The header names the run and holds the message: ``{"run": "r1", "message": {"type": "cancel",
-"round": 3, "worker": 1}}``. It holds everything but the numbers, and describes the body: how many
-points there are, and which results in which format. The body does not describe itself, so an array
-cannot contradict its description. Nothing is pickled.
+"round": 3, "worker": 1}}``. It holds everything but the numbers, and describes the body: the number
+of points, the results that it contains, and the format of each. The body does not describe itself,
+so an array cannot contradict its description. Nothing is pickled.
 
 A receiver trusts nothing in a frame. It compares lengths with the limits and with the data before
 it allocates memory, and counts the values of a header before it makes objects of them. The digest

@@ -275,7 +275,7 @@ class StayMessage(Record, frozen=True, kw_only=True, tag="stay"):
 
 
 class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
-    """A request to drop all that ``worker`` has still to do for ``round``, in every attempt."""
+    """A request to drop all remaining work of ``worker`` for ``round``, in every attempt."""
 
     round: Count
     worker: Count

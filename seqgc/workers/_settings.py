@@ -193,7 +193,9 @@ class FunctionSettings(Settings):
 
 
 class InjectedDelays:
-    """A profile's seconds by (round, worker, load); its rounds repeat.
+    """Delays in seconds by (round, worker, load), from a profile.
+
+    After the last round of the profile, its first round follows again.
 
     Raises
     ------

@@ -187,7 +187,7 @@ class ResidentBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers, without blocking, that their tasks of a round are of no more use."""
+        """Tell these workers, without blocking, to drop their tasks of a round."""
         self._check_workers(workers)
         for worker in workers:
             place = self._places[worker]

@@ -141,7 +141,7 @@ _T = TypeVar("_T", np.signedinteger, np.floating)
 class Covers:
     """The covers of several codes (`GradientCode.covers`), concatenated column by column.
 
-    ``workers`` and ``code_of`` (entries,) are the worker and the code of each entry.
+    ``workers`` (entries,) are the workers of the entries, ``code_of`` (entries,) their codes.
 
     Examples
     --------
