@@ -1,7 +1,9 @@
 """Computation of mini-tasks by PyTorch: one forward and one backward pass for each part of a task.
 
-`TorchCompute` is a worker's compute function. `TorchComputeFactory` carries it to another process
-as a pickle. A module with `torch.nn.utils.parametrize` gets a class that torch makes at run time,
+`TorchCompute` is a worker's compute function. It computes models of one form one after the other,
+or several at once (`GroupSizes`). `TorchComputeFactory` carries it to another process as a pickle.
+
+A module with `torch.nn.utils.parametrize` gets a class that torch makes at run time,
 and that no pickle can name. So `picklable` gives such a module its plain class, and `restore` makes
 the special class again on the worker.
 """
@@ -9,10 +11,12 @@ the special class again on the worker.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
-from typing import Any, Final, Protocol, cast
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,18 +26,16 @@ from torch.nn.utils.parametrize import is_parametrized
 from seqgc._by_value import PicklingError, dumps, loads
 from seqgc._fault import fault_of, is_own_interrupt
 from seqgc.errors import ParameterError, reraise_stop
-from seqgc.models.datasets import collate, items_of
-from seqgc.models.dropout import dropout_layers, masks_of
-from seqgc.models.losses import loss_in, point_losses
-from seqgc.models.model import Model, Objective, ParameterVector, with_shared_modules
-from seqgc.models.precision import Precision, autocasting, require_autocast, torch_dtype
+from seqgc.models.model import Model, Objective, with_shared_modules
+from seqgc.models.objectives import LocalModule, LocalObjective, ObjectiveGroup, forms_of
+from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
 from seqgc.worker import PROGRESS
 
 __all__ = [
+    "ALONE",
     "FetchingStore",
-    "LocalModule",
-    "LocalObjective",
+    "GroupSizes",
     "TorchCompute",
     "TorchComputeFactory",
     "picklable",
@@ -41,6 +43,11 @@ __all__ = [
 ]
 
 DEFAULT_CACHED_WEIGHTS = 8
+
+GroupSizes: TypeAlias = Mapping[str, int]
+"""By model: the number of models of its form that are computed at once. Missing models: 1."""
+
+ALONE: Final[GroupSizes] = MappingProxyType({})
 
 
 class FetchingStore(Protocol):
@@ -61,6 +68,11 @@ class TorchCompute:
     several objectives share is copied once. ``precision`` is the format of the weights, the
     floating-point inputs, the computation and the results. ``cached_weights`` is the number of
     weight versions to cache; it may be 0 if the store has a cache.
+
+    The models of ``group_sizes`` are computed in groups of at most that many (`ObjectiveGroup`), as
+    far as a mini-task has parts of the same form and number of points. The mini-task alone decides
+    which parts form a group, so all workers, and a resumed run, compute the same bits. If a group
+    raises, its parts are computed one after the other, and only the model at fault has a flaw.
 
     Examples
     --------
@@ -91,6 +103,7 @@ class TorchCompute:
         store: FetchingStore,
         precision: Precision = "float32",
         cached_weights: int = DEFAULT_CACHED_WEIGHTS,
+        group_sizes: GroupSizes = ALONE,
     ) -> None:
         self._precision: Final = precision
         dtype = torch_dtype(precision)
@@ -98,6 +111,11 @@ class TorchCompute:
         self._local: Final = {o.name: LocalObjective(o, local(o.module)) for o in objectives}
         # A reference always names the same weights, so the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
+        self._group_sizes: Final = group_sizes
+        self._groups: dict[str, ObjectiveGroup] = {}
+        for form in forms_of(objectives) if group_sizes else ():
+            group = ObjectiveGroup(self._local[form[0].name])
+            self._groups |= {o.name: group for o in form if o.name in group_sizes}
 
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         """Return the results of the parts, one after the other, as a new array.
@@ -117,79 +135,74 @@ class TorchCompute:
                 raise ParameterError("model", rule, part.model)
         flaws: dict[str, Flaw] = {}
         sizes = [self._local[part.model].parameters.layout.size for part in parts]
-        result, end = np.empty(sum(sizes), dtype=self._precision), 0
-        for part, size in zip(parts, sizes, strict=True):
-            start, end = end, end + size
-            out = result[start:end]
-            if len(part.points) == 0:
-                out[:] = 0
-                continue
-            objective = self._local[part.model]
-            objective.module.load(part.weights, self._fetch)
-            PROGRESS.enter(part.model)
-            try:
-                objective.compute(part, out=out)
-            except BaseException as error:  # from one model's code; other parts are not affected
-                if not is_own_interrupt(error):
-                    reraise_stop(error)
-                out[:] = 0
-                flaws[part.model] = Flaw(kind="raised", why=fault_of(error))
+        starts = np.cumsum([0, *sizes]).tolist()
+        result = np.empty(starts[-1], dtype=self._precision)
+        for places in self._grouped(parts):
+            first, last, count = places[0], places[-1], len(places)
+            if count > 1:
+                adjacent = last - first == count - 1
+                shape = count, sizes[first]
+                rows = (
+                    result[starts[first] : starts[last + 1]].reshape(shape)
+                    if adjacent
+                    else np.empty(shape, dtype=self._precision)
+                )
+                if self._compute_together([parts[place] for place in places], out=rows):
+                    for place, row in zip(places, rows, strict=True) if not adjacent else ():
+                        result[starts[place] : starts[place + 1]] = row
+                    continue
+            for place in places:
+                out = result[starts[place] : starts[place + 1]]
+                if (flaw := self._compute(parts[place], out=out)) is not None:
+                    flaws[parts[place].model] = flaw
         if flaws:
             raise FlawedResult(result, flaws)
         return result
 
+    def _grouped(self, parts: Sequence[WeightedPoints]) -> list[list[int]]:
+        """Return the places of all parts; the parts in one list are computed together."""
+        alike = dict[object, list[int]]()
+        for place, part in enumerate(parts):
+            group, points = self._groups.get(part.model), len(part.points)
+            is_alone = group is None or not points
+            key = place if is_alone else (group, self._group_sizes[part.model], points)
+            alike.setdefault(key, []).append(place)
+        grouped = []
+        for places in alike.values():
+            # In pieces of equal length, as far as possible.
+            size = self._group_sizes.get(parts[places[0]].model, 1)
+            cuts = np.linspace(0, len(places), -(-len(places) // size) + 1).astype(int).tolist()
+            grouped += [places[begin:end] for begin, end in itertools.pairwise(cuts)]
+        return grouped
 
-class LocalModule:
-    """A worker's copy of a module, with one version of the weights at a time."""
+    def _compute(self, part: WeightedPoints, *, out: FloatArray) -> Flaw | None:
+        """Fill ``out`` (size,) with the result of a part; return its flaw if the code raises."""
+        if len(part.points) == 0:
+            out[:] = 0
+            return None
+        objective = self._local[part.model]
+        objective.module.load(part.weights, self._fetch)
+        PROGRESS.enter(part.model)
+        try:
+            objective.compute(part, out=out)
+        except BaseException as error:  # from one model's code; other parts are not affected
+            if not is_own_interrupt(error):
+                reraise_stop(error)
+            out[:] = 0
+            return Flaw(kind="raised", why=fault_of(error))
+        return None
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
-        self.dtype: Final = dtype
-        self.call: Final = copy.deepcopy(module).to(device="cpu", dtype=dtype)
-        self.parameters: Final = ParameterVector(self.call)
-        self.dropouts: Final = dropout_layers(self.call)
-        self._loaded: WeightRef | None = None
-
-    def load(self, ref: WeightRef, fetch: Callable[[WeightRef], FloatArray]) -> None:
-        """Load the weights of this version into the module, unless they are there already."""
-        if ref != self._loaded:
-            self._loaded = None  # weights may stay half-written if this raises
-            self.parameters.write(fetch(ref))
-            self._loaded = ref
-
-
-class LocalObjective:
-    """An objective on a worker, with a module that other objectives may share."""
-
-    def __init__(self, objective: Objective, module: LocalModule) -> None:
-        require_autocast(objective.autocast)  # the master's machine may support more
-        self._objective, self.module = objective, module
-        self._loss: Final = loss_in(objective.loss, module.dtype)
-        self.parameters: Final = module.parameters
-
-    def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
-        """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
-        objective, module, dtype = self._objective, self.module, self.module.dtype
-        # If there are dropout layers, the points count on from epoch to epoch.
-        items = items_of(objective.dataset, part.points) if module.dropouts else part.points
-        x, y = collate(objective.dataset, items, dtype=dtype)
-        # Copied, because the coefficients are read-only and torch warns of such arrays.
-        coefficients = torch.from_numpy(part.coefficients.copy()).to(dtype)
-        with masks_of(module.dropouts, part.points, seed=objective.seed):
-            with autocasting(objective.autocast):
-                losses = point_losses(self._loss, module.call(x), y, count=len(part.points))
-            values = losses.values.to(dtype)
-            self.parameters.clear_gradient()
-            if values.requires_grad:  # False if the output uses no trainable parameter
-                torch.autograd.backward(values, coefficients)  # the gradient of their weighted sum
-        points = float(np.add.reduce(part.coefficients))
-        received = self.parameters.read_gradient(out[: self.parameters.size])
-        self.parameters.layout.write(
-            out,
-            loss=torch.dot(coefficients, values.detach()).item(),
-            weight=losses.weight(part.coefficients, points),
-            points=points,
-            received=received,
-        )
+    def _compute_together(self, parts: Sequence[WeightedPoints], *, out: FloatArray) -> bool:
+        """Fill ``out`` (parts, size) with the results of a group; return False if it raises."""
+        group = self._groups[parts[0].model]
+        group.load([part.weights for part in parts], self._fetch)
+        try:
+            group.compute([(self._local[part.model], part) for part in parts], out=out)
+        except BaseException as error:
+            if not is_own_interrupt(error):
+                reraise_stop(error)
+            return False
+        return True
 
 
 class TorchComputeFactory:
@@ -213,12 +226,13 @@ class TorchComputeFactory:
         store: WeightStore,
         precision: Precision = "float32",
         cached_weights: int = DEFAULT_CACHED_WEIGHTS,
+        group_sizes: GroupSizes = ALONE,
     ) -> None:
         torch_dtype(precision)
         objectives = with_shared_modules(model.objective for model in models)
         modules = {id(o.module): picklable(o.module) for o in objectives}
         objectives = tuple(replace(o, module=modules[id(o.module)]) for o in objectives)
-        content = (objectives, store, precision, cached_weights)
+        content = (objectives, store, precision, cached_weights, dict(group_sizes))
         try:
             # In one piece, so that models that share a dataset share it in the worker as well.
             self._payload: Final = dumps(content)
@@ -229,12 +243,19 @@ class TorchComputeFactory:
         """Return the worker's compute function; this process then uses one torch thread."""
         torch.set_num_threads(1)  # more threads than cores are far slower
         content = cast(
-            "tuple[Sequence[Objective], WeightStore, Precision, int]", loads(self._payload)
+            "tuple[Sequence[Objective], WeightStore, Precision, int, GroupSizes]",
+            loads(self._payload),
         )
-        objectives, store, precision, cached = content
+        objectives, store, precision, cached, group_sizes = content
         for module in {id(o.module): o.module for o in objectives}.values():
             restore(module)
-        return TorchCompute(objectives, store=store, precision=precision, cached_weights=cached)
+        return TorchCompute(
+            objectives,
+            store=store,
+            precision=precision,
+            cached_weights=cached,
+            group_sizes=group_sizes,
+        )
 
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:

@@ -30,6 +30,7 @@ __all__ = [
     "StoredPoints",
     "cast_floats",
     "collate",
+    "has_tensors",
     "items_of",
     "leaves_of",
     "map_tensors",
@@ -86,8 +87,7 @@ def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> t
 def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
     """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, in the items' dtypes."""
     batch: object
-    # The same tensors without m Python calls, unless a subclass has its own items.
-    if getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__:
+    if has_tensors(dataset):  # the same tensors without m Python calls
         index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
         batch = [column.index_select(0, index) for column in cast("TensorDataset", dataset).tensors]
     else:
@@ -102,6 +102,11 @@ def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
             "nest several inputs or targets, e.g. ((x1, x2), y) or (x, {'a': y1, 'b': y2})",
         )
     return batch[0], batch[1]
+
+
+def has_tensors(dataset: PointDataset) -> bool:
+    """Return True if the items are rows of the dataset's tensors; a subclass may read others."""
+    return getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__
 
 
 def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:

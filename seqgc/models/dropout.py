@@ -15,8 +15,8 @@ OOPSLA 2014.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from math import prod
 from typing import Final, TypeAlias
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.ports import IntArray
 
-__all__ = ["Dropout", "Layers", "dropout_layers", "dropout_masks", "masks_of"]
+__all__ = ["Dropout", "Layers", "dropout_layers", "dropout_masks", "masks_of", "stacked_masks_of"]
 
 _Words: TypeAlias = NDArray[np.uint64]
 
@@ -134,7 +134,18 @@ class _PassMasks:
         return 0
 
 
-_current: Final = ContextVar[_PassMasks | None]("_current", default=None)
+class _StackedMasks:
+    """The masks of a forward pass of several models (`stacked_masks_of`)."""
+
+    def __init__(self, passes: Sequence[_PassMasks], number: Tensor) -> None:
+        self._passes, self._number = passes, number
+
+    def draw(self, layer: Dropout, shape: Sequence[int]) -> Tensor:
+        """Return the mask of the model whose number `torch.vmap` passes."""
+        return torch.stack([each.draw(layer, shape) for each in self._passes])[self._number]
+
+
+_current: Final = ContextVar[_PassMasks | _StackedMasks | None]("_current", default=None)
 
 
 def dropout_layers(module: nn.Module) -> Layers:
@@ -165,6 +176,29 @@ def masks_of(layers: Layers, points: IntArray | Sequence[int], *, seed: int) -> 
         yield
     finally:
         _current.reset(token)
+
+
+def stacked_masks_of(
+    layers: Layers, points: Sequence[IntArray], *, seeds: Sequence[int]
+) -> Callable[[Tensor], AbstractContextManager[None]]:
+    """Return a context for a function that `torch.vmap` maps over several models.
+
+    The function passes the context the number of its model, a tensor (). The ``Dropout`` layers
+    then draw the masks that `masks_of` has for the ``points`` and the seed of this model.
+    """
+    passes = [
+        _PassMasks(layers, each, seed) for each, seed in zip(points, seeds, strict=True) if layers
+    ]
+
+    @contextmanager
+    def masks(number: Tensor) -> Iterator[None]:
+        token = _current.set(_StackedMasks(passes, number))
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    return masks
 
 
 def _random_numbers(keys: _Words, size: int) -> NDArray[np.uint32]:

@@ -40,7 +40,7 @@ from torch import nn
 
 from seqgc._grid import MOST_MODELS, grid_points
 from seqgc.errors import ParameterError, refusing
-from seqgc.models.compute import TorchCompute
+from seqgc.models.compute import ALONE, GroupSizes, TorchCompute
 from seqgc.models.datasets import PointDataset, StoredPoints, stored_points
 from seqgc.models.evaluation import Validation
 from seqgc.models.losses import Loss, make_loss, name_of
@@ -406,7 +406,9 @@ def factories_of(recipe: Recipe) -> tuple[OwnFunction, ...]:
     return tuple(factory for factory in (*registered, *imported) if factory is not None)
 
 
-def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef:
+def workload_of(
+    models: Sequence[Model], *, precision: Precision, group_sizes: GroupSizes = ALONE
+) -> WorkloadRef:
     """Return the reference from which cloud functions rebuild the models' objectives."""
     torch_dtype(precision)
     settings, recipes = list[Mapping[str, Json]](), list[Recipe]()
@@ -423,6 +425,8 @@ def workload_of(models: Sequence[Model], *, precision: Precision) -> WorkloadRef
             rule = "must be made in a module for functions, because no code is sent to them"
             raise ParameterError("models", rule, model.name, _TO_A_MODULE)
         rest: dict[str, Json] = {"name": model.name, "autocast": model.autocast, "seed": model.seed}
+        if (together := group_sizes.get(model.name, 1)) > 1:
+            rest["together"] = together
         settings.append({**model.recipe.settings, **rest})
         recipes.append(model.recipe)
     objectives = with_shared_modules(model.objective for model in models)
@@ -462,6 +466,7 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
         store=SimpleNamespace(fetch=fetch_weights),
         precision=workload.precision,
         cached_weights=0,  # `fetch_weights` has a cache
+        group_sizes={model.name: model.together for model in workload.models if model.together > 1},
     )
 
 
@@ -474,6 +479,7 @@ class _ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: str
     autocast: Autocast
     seed: Annotated[int, msgspec.Meta(ge=0)]
+    together: Annotated[int, msgspec.Meta(ge=1)] = 1  # of `GroupSizes`
     module_args: dict[str, Any] = {}
     data_args: dict[str, Any] = {}
     loss_args: dict[str, Any] = {}

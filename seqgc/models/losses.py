@@ -173,14 +173,15 @@ class PointLosses(NamedTuple):
         weight = len(self.values) if self.weights is None else float(self.weights.sum())
         return float(self.values.double().sum()), weight
 
-    def weight(self, coefficients: FloatArray, total: float) -> float:
-        """Return the sum of the weights times ``coefficients`` (m,).
+    def weight(self, coefficients: FloatArray, total: float | FloatArray) -> float | FloatArray:
+        """Return the sum of the weights times ``coefficients`` (..., m) along the last axis.
 
         ``total`` is the sum of the coefficients, and the result if all weights are 1.
         """
         if self.weights is None:
             return total
-        return float((coefficients * self.weights.numpy()).sum())
+        weight: float | FloatArray = np.add.reduce(coefficients * self.weights.numpy(), axis=-1)
+        return weight
 
 
 def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLosses:

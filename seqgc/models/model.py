@@ -32,6 +32,7 @@ from seqgc.wire import Json
 
 __all__ = [
     "Clipping",
+    "Digests",
     "Model",
     "Objective",
     "OptimizerFactory",
@@ -335,10 +336,10 @@ def _dense(parameter: Tensor, gradient: Tensor | None) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-_Digests = dict[int, tuple[Tensor, str]]  # by id; the tensor is kept, so that its id stays in use
+Digests = dict[int, tuple[Tensor, str]]  # by id; the tensor is kept, so that its id stays in use
 
 
-def structure_of(value: object, digests: _Digests | None = None) -> bytes | None:
+def structure_of(value: object, digests: Digests | None = None) -> bytes | None:
     """Return a digest of a module, or of any other object, without its trainable weights.
 
     Modules with the same digest differ at most in their trainable weights. Return None if the
@@ -358,7 +359,7 @@ def distinct_models(models: Iterable[Model]) -> list[Model]:
 
     Models whose module or loss cannot be compared are all returned.
     """
-    distinct, digests = dict[object, Model](), _Digests()
+    distinct, digests = dict[object, Model](), Digests()
     for model in models:
         structure, loss = structure_of(model.module, digests), structure_of(model.loss, digests)
         key = structure, loss, id(model.dataset), id(model.test_dataset), model.autocast
@@ -368,7 +369,7 @@ def distinct_models(models: Iterable[Model]) -> list[Model]:
 
 def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
     """Return the objectives with one module for each structure: the first, with its weights."""
-    all_, digests, first = list(objectives), _Digests(), dict[bytes, nn.Module]()
+    all_, digests, first = list(objectives), Digests(), dict[bytes, nn.Module]()
     modules = {id(each.module): each.module for each in all_}
     for key, module in modules.items():
         if (structure := structure_of(module, digests)) is not None:
@@ -384,7 +385,7 @@ def has_hooks(tensor: Tensor) -> bool:
 class _StructurePickler(pickle.Pickler):
     """A pickler that writes a description of each tensor instead of its values."""
 
-    def __init__(self, out: io.BytesIO, digests: _Digests) -> None:
+    def __init__(self, out: io.BytesIO, digests: Digests) -> None:
         super().__init__(out)
         self._digests: Final = digests
         self._tensors: Final[dict[int, Tensor]] = {}  # by address; kept, so that each stays in use

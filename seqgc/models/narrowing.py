@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from seqgc.errors import ParameterError, reraise_stop
-from seqgc.models.compute import LocalModule
 from seqgc.models.datasets import collate, leaves_of, sample_points, stacked
 from seqgc.models.model import Model
+from seqgc.models.objectives import LocalModule
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import FloatArray
 

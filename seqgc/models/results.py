@@ -30,13 +30,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from seqgc.ports import BoolArray, FloatArray
 
 __all__ = ["LossSums", "ModelResult", "ResultLayout"]
+
+_Numbers: TypeAlias = float | FloatArray
 
 _DIGITS: Final = 3
 _SPLITTER: Final = 2.0 ** (53 - 8) + 1  # 8: bits of bfloat16, the shortest payload format
@@ -72,16 +74,21 @@ class ResultLayout:
         self,
         result: FloatArray,
         *,
-        loss: float,
-        weight: float,
-        points: float,
+        loss: _Numbers,
+        weight: _Numbers,
+        points: _Numbers,
         received: Sequence[bool],
     ) -> None:
-        """Write the numbers that follow the gradient into ``result`` (size,)."""
-        points_parts = _split(points)
-        weight_parts = points_parts if weight == points else _split(weight)
-        result[self.parameters : self.marks.start] = loss, *weight_parts, *points_parts
-        result[self.marks] = 1 if all(received) else received
+        """Write the numbers that follow the gradient into ``result`` (..., size).
+
+        For several models in the rows of ``result``, ``loss``, ``weight`` and ``points`` are arrays
+        with a number for each model; all have the same ``received``.
+        """
+        of_points = _split(points)
+        of_weight = of_points if weight is points else _split(weight)
+        numbers = np.array([loss, *of_weight, *of_points])
+        result[..., self.parameters : self.marks.start] = numbers.T
+        result[..., self.marks] = 1 if all(received) else received
 
     def read(self, result: FloatArray) -> ModelResult:
         """Return the content of a decoded ``result`` (size,); the gradient may be a view of it."""
@@ -143,7 +150,7 @@ class ModelResult:
         return bool(np.isfinite(self.gradient).all()) and all(map(math.isfinite, self.sums))
 
 
-def _split(value: float) -> tuple[float, float, float]:
+def _split(value: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers]:
     """Split ``value`` into three numbers, of which the first two have 8 significant bits.
 
     Multiplication by a power of two plus 1, and subtraction, round off the lower bits of a float

@@ -22,11 +22,11 @@ from torch.overrides import TorchFunctionMode
 
 from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
-from seqgc.models.compute import LocalModule, LocalObjective
 from seqgc.models.datasets import collate, leaves_of, map_tensors
 from seqgc.models.dropout import dropout_masks
 from seqgc.models.losses import loss_in, point_losses, require_mean
 from seqgc.models.model import Model
+from seqgc.models.objectives import LocalModule, LocalObjective
 from seqgc.models.precision import Precision, autocasting, torch_dtype
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
 

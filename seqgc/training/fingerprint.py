@@ -68,9 +68,10 @@ def fingerprint(
 def completed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Return the fingerprint ``before``, completed with fields that old versions did not write.
 
-    The measure of a validation is the present one if all that it depends on is unchanged.
+    The measure of a validation is the present one if all that it depends on is unchanged. Old runs
+    compute models one by one, whatever ``vectorize`` is now.
     """
-    complete = dict(before)
+    complete = {"vectorize": now["vectorize"], **before}
     for name, text in now.items():
         model, _, field = name.rpartition(": ")
         parts = [f"{model}: {each}" for each in _MEASURED]

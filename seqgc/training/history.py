@@ -46,6 +46,8 @@ class History:
     first_rounds: dict[int, int] = field(default_factory=dict)
     """By master: the first round that it closed, and did not only repeat."""
     pin: dict[str, str] = field(default_factory=dict)  # of its latest crew (see `Crew`)
+    group_sizes: dict[str, int] = field(default_factory=dict)
+    """By model: how many models of its form workers compute at once (`GroupSizes`)."""
     num_workers: int = 0
     lines: int = 0  # of the journal
     torn_bytes: int = 0
@@ -87,6 +89,8 @@ class History:
                 self.name = begin.name or self.name
             case "pin":
                 self.pin = msgspec.convert(fields, dict[str, str])
+            case "group":
+                self.group_sizes = msgspec.convert(fields["sizes"], dict[str, _GroupSize])
             case "round":
                 closed = msgspec.convert(fields, _Round)
                 responded = np.ones(self.num_workers, dtype=np.bool_)
@@ -114,6 +118,9 @@ class _Begin:
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+_GroupSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +300,12 @@ class Recorder:
             self.history.pin = dict(pin)
         changes = differences(before, pin, words=("was", "is")) if before else []
         return [f"the functions have changed: {each}" for each in changes]
+
+    def group(self, sizes: Mapping[str, int]) -> None:
+        """Record how many models are computed at once, unless it is on record."""
+        if sizes != self.history.group_sizes:
+            self.write("group", sizes=dict(sizes))
+            self.history.group_sizes = dict(sizes)
 
     def __call__(self, seen: Seen) -> None:
         match seen:

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
 from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.models.group_sizes import GroupChoice, Vectorize, choose_group_sizes
 from seqgc.models.model import Model, ParameterVector, distinct_models
 from seqgc.models.narrowing import narrowing
 from seqgc.models.optimizers import Stepper
@@ -29,6 +30,7 @@ from seqgc.training.work import (
     Work,
     batch_sizes,
     most_mini_tasks,
+    most_points,
     replicas_of,
     task_sizes,
 )
@@ -95,6 +97,10 @@ class TrainingPlan:
     # How updates reach the weights if batches come in parts. None: `Updates()`, or
     # `Updates(apply="clock")` for defences whose parts must all be on the newest weights.
     updates: Updates | None = None
+    # How many models of one form a worker computes at once, by `torch.vmap`. "auto": the fastest
+    # number, which is measured when the run begins. "off": 1. Vectorised results differ from
+    # others in the last bits, so "auto" may give two runs of a plan different bits.
+    vectorize: Vectorize = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", _checked(self.models, self.precision))
@@ -123,6 +129,11 @@ class TrainingPlan:
         if self.adaptation is not None and self.stale:
             rule = "must be off with adaptation"
             raise ParameterError("stale", rule, self.stale)
+        if self.vectorize not in ("auto", "off"):
+            rule = "must be 'auto', 'off', or a number of models"
+            if isinstance(self.vectorize, str):
+                raise ParameterError("vectorize", rule, self.vectorize)
+            object.__setattr__(self, "vectorize", require_int("vectorize", self.vectorize, least=1))
 
     def on(self, workers: int) -> PlannedRun:
         """Return the run of this plan on ``workers`` workers, checked.
@@ -207,8 +218,13 @@ class PlannedRun:
     plan: TrainingPlan
     setting: Setting
 
-    def workload(self, *, store: WeightStore, callbacks: Sequence[object] = ()) -> ModelsWorkload:
-        """Return the workload that trains the models, with their weights in ``store``."""
+    def workload(
+        self, *, store: WeightStore, callbacks: Sequence[object] = (), tried: bool = False
+    ) -> ModelsWorkload:
+        """Return the workload that trains the models, with their weights in ``store``.
+
+        The models are tried first, unless they were ``tried`` before.
+        """
         plan, scheme = self.plan, self.setting.scheme
         if _in_parts(scheme):
             return StaleWorkload(
@@ -220,6 +236,7 @@ class PlannedRun:
                 updates=self.plan.updates_of(scheme),
                 callbacks=callbacks,
                 steps=plan.steps,
+                tried=tried,
             )
         return TorchWorkload(
             plan.models,
@@ -230,6 +247,23 @@ class PlannedRun:
             stale=plan.stale,
             callbacks=callbacks,
             steps=plan.steps,
+            tried=tried,
+        )
+
+    def choose_groups(self) -> GroupChoice:
+        """Return how many models of each form a worker computes at once; it may be measured."""
+        plan, scheme, bundle = self.plan, self.setting.scheme, self.setting.jobs_per_round
+
+        def points(model: Model) -> int:
+            if isinstance(scheme, PolicyDefence | Deal):
+                return int(scheme.cut(model.batch_size).max())
+            return most_points(scheme, self.num_jobs, model.batch_size)
+
+        return choose_group_sizes(
+            [plan.models[i : i + bundle] for i in range(0, len(plan.models), bundle)],
+            points=points,
+            precision=plan.precision,
+            vectorize=plan.vectorize,
         )
 
     @property
@@ -321,7 +355,7 @@ class PlannedRun:
         """Return the work of the run in the folder ``run``, to open workers for.
 
         For ``pin`` see `Crew`. ``name`` is the name that the run began with, by default that of the
-        folder.
+        folder. The work has no group sizes yet.
         """
         plan, setting = self.plan, self.setting
         name = name or run.resolve().name

@@ -54,6 +54,7 @@ _FIXED: Final = (
     "stochastic_rounding",
     "stale",
     "updates",
+    "vectorize",
     "adaptation",
     "optimizer's settings",
     "scheduler's settings",

@@ -14,6 +14,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ import torch
 from seqgc._fault import fault_of
 from seqgc.errors import ModelError, StoreError, reraise_stop
 from seqgc.models.evaluation import Evaluation, evaluate
+from seqgc.models.group_sizes import GroupChoice
 from seqgc.models.model import Model
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Seen
 from seqgc.runs.folder import RunDirectory, new_run_path, require_new
@@ -35,7 +37,7 @@ from seqgc.training.resuming import RunRecord, acquire_run
 from seqgc.training.session import TrainingSession
 from seqgc.training.tuner import BackgroundTuner, Tuner
 from seqgc.training.work import Crew, LeaseObserver, Work, Workers
-from seqgc.training.workload import ModelsWorkload
+from seqgc.training.workload import ModelsWorkload, try_models
 
 __all__ = ["one_thread", "resume", "started", "train"]
 
@@ -109,7 +111,14 @@ def train(
         return acquire_run(directory, planned, now=now, observers=observers)
 
     return _execute(
-        planned, workers, work, begin, observers=observers, tuner=tuner, callbacks=callbacks
+        planned,
+        workers,
+        work,
+        begin,
+        choose_groups=planned.choose_groups,
+        observers=observers,
+        tuner=tuner,
+        callbacks=callbacks,
     )
 
 
@@ -162,6 +171,7 @@ def resume(
             workers,
             work,
             lambda: nullcontext(record),
+            choose_groups=lambda: GroupChoice(sizes=history.group_sizes),
             observers=observers,
             tuner=tuner,
             callbacks=callbacks,
@@ -174,6 +184,7 @@ def _execute(
     work: Work,
     begin: Callable[[], AbstractContextManager[RunRecord]],
     *,
+    choose_groups: Callable[[], GroupChoice],
     observers: Sequence[Observer],
     tuner: Tuner | None,
     callbacks: Sequence[object],
@@ -183,6 +194,9 @@ def _execute(
     RandomState.now()  # raises if no checkpoint can hold the state
     with ExitStack() as stack:
         stack.enter_context(one_thread())
+        try_models(plan.models, precision=plan.precision)
+        groups = choose_groups()
+        work = replace(work, group_sizes=groups.sizes)
         crew = stack.enter_context(workers.open(work))
         store = crew.store
         if crew.grace_s is not None:
@@ -190,13 +204,15 @@ def _execute(
             store = retiring
             stack.callback(retiring.close)
             observers = [_retire_weights(retiring), *observers]
-        workload = planned.workload(store=store, callbacks=callbacks)
+        workload = planned.workload(store=store, callbacks=callbacks, tried=True)
         workload.require_steps(plan.steps)
         stack.callback(workload.discard_weights)  # a run that fails leaves some
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
         stack.callback(record.recorder.write_last_memories)
         warnings = [*record.warnings, *record.recorder.pin(crew.pin), *planned.shortcomings()]
+        warnings += groups.notes
+        record.recorder.group(groups.sizes)
         stack.callback(backend.close)  # before the recorder writes what the backend cost
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))

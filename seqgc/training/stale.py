@@ -279,6 +279,7 @@ class StaleWorkload(ModelsWorkload):
         updates: Updates | None = None,
         callbacks: Sequence[object] = (),
         steps: int | None = None,
+        tried: bool = False,
     ) -> None:
         self._updates: Final = Updates() if updates is None else updates
         self._updates.require_fit(models, scheme)
@@ -293,7 +294,7 @@ class StaleWorkload(ModelsWorkload):
             steps=steps,
             lateness=(scheme.staleness or 0) if self._is_late else 0,
         )
-        super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
+        super().__init__(plan, store=store, precision=precision, callbacks=callbacks, tried=tried)
         self._open: dict[int, OpenJob] = {}  # in order of job
         self._ages = [0] * len(self._learners)  # of the latest versions (see `_age`)
 

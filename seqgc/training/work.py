@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from seqgc.models.compute import TorchComputeFactory
+from seqgc.models.compute import GroupSizes, TorchComputeFactory
 from seqgc.models.factories import workload_of
 from seqgc.models.model import Model, ParameterVector
 from seqgc.models.precision import Precision
@@ -39,6 +39,7 @@ __all__ = [
     "Work",
     "Workers",
     "most_mini_tasks",
+    "most_points",
     "replicas_of",
     "task_sizes",
 ]
@@ -49,7 +50,7 @@ _POINT_BYTES: Final = 16  # an index and a coefficient
 _PART_BYTES: Final = 400  # of a part, without its points: the model, the weights' digest
 _NAMED: Final = 3  # times that a part contains its model's name
 _PIECE_BYTES: Final = 64  # of a part's result, without its numbers: count and scale
-_MODEL_BYTES: Final = 80  # of a model's settings, without its name and recipe
+_MODEL_BYTES: Final = 100  # of a model's settings, without its name and recipe
 _RECIPE_BYTES: Final = 500  # of a recipe's fingerprint and the digest of its data
 
 
@@ -133,6 +134,22 @@ def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
     return most
 
 
+@lru_cache(maxsize=64)
+def most_points(scheme: Scheme, num_jobs: int, batch_size: int) -> int:
+    """Return the largest number of points of a mini-task, for one model.
+
+    The first T + 1 rounds have it, if no worker straggles.
+    """
+    everyone, cut = np.ones(scheme.n, dtype=np.bool_), scheme.cut(batch_size)
+    most = 0
+    schedule = scheme.start(num_jobs)
+    while schedule.round <= scheme.delay:
+        tasks = (task for mini_tasks in schedule.assignment() for task in mini_tasks)
+        most = max(most, *(int(cut[task.chunks].sum()) for task in tasks))
+        schedule.close_round(everyone)
+    return most
+
+
 @lru_cache(maxsize=8)
 def replicas_of(scheme: Scheme) -> tuple[int, ...]:
     """Return how many workers compute each result of a job, if no worker straggles.
@@ -178,6 +195,7 @@ class Work:
     needs: frozenset[Capability] = frozenset()  # capabilities that workers must have
     pin: Mapping[str, str] = field(default_factory=dict)
     """The published version of the workers' code that the run began with (see `Crew`)."""
+    group_sizes: GroupSizes = field(default_factory=dict)
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
         """Return a factory that makes the compute function in a worker's process."""
@@ -186,11 +204,12 @@ class Work:
             store=store,
             precision=self.precision,
             cached_weights=self.cached_weights,
+            group_sizes=self.group_sizes,
         )
 
     def workload(self) -> WorkloadRef:
         """Return the reference from which functions rebuild the models."""
-        return workload_of(self.models, precision=self.precision)
+        return workload_of(self.models, precision=self.precision, group_sizes=self.group_sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -37,7 +37,7 @@ from seqgc.training.learner import Learner, LearnerState, Tensors
 from seqgc.training.results import Parked, Parking
 from seqgc.training.work import batch_sizes
 
-__all__ = ["FLIGHT", "ModelsWorkload", "PartsState", "TorchWorkload", "WorkloadState"]
+__all__ = ["FLIGHT", "ModelsWorkload", "PartsState", "TorchWorkload", "WorkloadState", "try_models"]
 
 FLIGHT: Final = "flight.safetensors"
 """The file of a checkpoint for tensors that belong to jobs in flight or to callbacks."""
@@ -67,6 +67,16 @@ class WorkloadState:
     parts: dict[int, PartsState] = field(default_factory=dict)  # by job that has begun
 
 
+def try_models(models: Sequence[Model], *, precision: Precision) -> None:
+    """Raise `ParameterError` if a model cannot be trained by several workers.
+
+    Its gradient must be a sum over chunks, and its validation must work.
+    """
+    for model in distinct_models(models):
+        try_first(model, partial(require_sound, precision=precision))
+    require_valid(models)
+
+
 class ModelsWorkload(ABC):
     """A `seqgc.ports.Workload` that trains copies of the models of a ``plan``, job by job.
 
@@ -83,12 +93,12 @@ class ModelsWorkload(ABC):
         store: WeightStore,
         precision: Precision,
         callbacks: Sequence[object],
+        tried: bool,
     ) -> None:
         torch_dtype(precision)
         self._plan: Final = plan
-        for model in distinct_models(plan.models):
-            try_first(model, partial(require_sound, precision=precision))
-        require_valid(plan.models)
+        if not tried:
+            try_models(plan.models, precision=precision)
         self._precision: Final = precision
         self._learners = [Learner(m, store=store, precision=precision) for m in plan.models]
         self._by_name = {learner.model.name: learner for learner in self._learners}
@@ -378,6 +388,8 @@ class TorchWorkload(ModelsWorkload):
     If a job is decoded without some chunks (`Decoding.lost`), their points come again at the end of
     the model's epoch. They do not if gradients are late, as the next batch is drawn already.
 
+    The models are tried first (`seqgc.models.soundness`), unless they were ``tried`` before.
+
     ``scheme`` defines the chunks and the delay. ``store`` is where workers find the weights;
     versions that no task needs are discarded. ``precision`` is the precision of weights,
     computation and results. ``stale`` allows ``M/k < T + 1``. ``callbacks`` are called for steps
@@ -423,11 +435,12 @@ class TorchWorkload(ModelsWorkload):
         stale: bool = False,
         callbacks: Sequence[object] = (),
         steps: int | None = None,
+        tried: bool = False,
     ) -> None:
         plan = JobPlan(
             models, scheme=scheme, jobs_per_round=jobs_per_round, stale=stale, steps=steps
         )
-        super().__init__(plan, store=store, precision=precision, callbacks=callbacks)
+        super().__init__(plan, store=store, precision=precision, callbacks=callbacks, tried=tried)
         self._in_flight: dict[int, tuple[Share, ...]] = {}
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
 

@@ -1,0 +1,225 @@
+"""Choice of the number of models that a worker computes at once, before a run.
+
+Whether one pass for several models (`ObjectiveGroup`) takes less time than a pass for each depends
+on the network, on the number of points, and on the processor. So both ways are measured, on the
+number of points that a part of the run has. Groups are used if they take clearly less processor
+time, and if the results equal the results of single models, up to rounding.
+
+The choice decides the last bits of the results. It is therefore made once, by the master, and
+recorded in the run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from seqgc._fault import fault_of
+from seqgc.errors import one_line, reraise_stop
+from seqgc.models.datasets import PointDataset, has_tensors, sample_points
+from seqgc.models.model import Model, Objective, ParameterVector, with_shared_modules
+from seqgc.models.objectives import LocalModule, LocalObjective, ObjectiveGroup, forms_of
+from seqgc.models.precision import Precision, torch_dtype
+from seqgc.ports import FloatArray, WeightedPoints, WeightRef
+
+__all__ = ["GroupChoice", "Vectorize", "choose_group_sizes"]
+
+Vectorize: TypeAlias = Literal["auto", "off"] | int
+"""The number of models to compute at once; ``auto``: measure it, ``off``: 1."""
+
+_FORM_S: Final = 0.3  # limit of the time for a form
+_ALL_S: Final = 1.0  # limit of the time for all forms
+_SLOW_S: Final = 0.02  # a pass of one model that takes longer gains nothing in a group
+_REPEATS: Final = 3
+_WORTHWHILE: Final = 0.85  # of the time of single models
+_BETTER: Final = 0.9  # of the time of a smaller group
+_ITEMS: Final = 8  # that are read from a dataset of the user's own class
+_NOISE: Final = 0.05  # added to the weights, as weights of 0 hide errors
+_TOLERANCE: Final = {"float32": 1e-3, "float64": 1e-9, "bfloat16": 5e-2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChoice:
+    """The number of models to compute at once, by the name of each model in a group.
+
+    ``notes`` are lines about the forms whose models cannot be computed together.
+    """
+
+    sizes: Mapping[str, int]
+    notes: Sequence[str] = ()
+
+
+def choose_group_sizes(
+    bundles: Sequence[Sequence[Model]],
+    *,
+    points: Callable[[Model], int],
+    precision: Precision,
+    vectorize: Vectorize = "auto",
+) -> GroupChoice:
+    """Return how many models of each form to compute at once, in the bundles of a run.
+
+    ``points`` returns the number of points of a model's part of a mini-task, at most. The models
+    have been tried alone before (`seqgc.models.soundness`). The choice takes about a second at
+    most, and nothing if no bundle has two models of a form.
+    """
+    sizes, notes = dict[str, int](), list[str]()
+    if vectorize == "off" or all(len(bundle) < 2 for bundle in bundles):
+        return GroupChoice(sizes=sizes)
+    until = time.perf_counter() + _ALL_S
+    models = [model for bundle in bundles for model in bundle]
+    for form in _forms(models, points):
+        names = {model.name for model in form}
+        most = max(sum(model.name in names for model in bundle) for bundle in bundles)
+        if most < 2:
+            continue
+        limit_s = min(_FORM_S, until - time.perf_counter())
+        try:
+            trial = _Trial(form[:most], points=points(form[0]), precision=precision)
+            if vectorize == "auto":
+                size = trial.best_size(limit_s=limit_s)
+            else:
+                trial.require_same()
+                size = vectorize
+        except BaseException as error:  # from the user's code, or from torch.vmap
+            reraise_stop(error)
+            who = f"{len(form)} models like {form[0].name} ({type(form[0].module).__name__})"
+            why = one_line(fault_of(error), limit=200)
+            notes.append(f"{who} are computed one by one: torch.vmap cannot map them ({why})")
+            continue
+        if size > 1:
+            sizes |= {model.name: min(size, most) for model in form}
+    return GroupChoice(sizes=sizes, notes=notes)
+
+
+def _forms(models: Sequence[Model], points: Callable[[Model], int]) -> list[list[Model]]:
+    """Return the models by their form and their number of points."""
+    by_name, forms = {model.name: model for model in models}, list[list[Model]]()
+    for form in forms_of(with_shared_modules(model.objective for model in models)):
+        by_points = defaultdict[int, list[Model]](list)
+        for objective in form:
+            model = by_name[objective.name]
+            by_points[points(model)].append(model)
+        forms += by_points.values()
+    return forms
+
+
+class _Trial:
+    """Parts of models of one form, which are computed alone and together."""
+
+    def __init__(self, models: Sequence[Model], *, points: int, precision: Precision) -> None:
+        module, rng = (
+            LocalModule(models[0].module, torch_dtype(precision)),
+            np.random.default_rng(0),
+        )
+        self._local = [LocalObjective(_with_few_items(m.objective), module) for m in models]
+        self._group: Final = ObjectiveGroup(self._local[0])
+        self._weights: Final = dict[str, FloatArray]()
+        self._parts: Final = list[WeightedPoints]()
+        for model in models:
+            vector = ParameterVector(model.module).read()
+            noise = _NOISE * rng.standard_normal(vector.size)
+            self._weights[model.name] = (vector + noise).astype(precision)
+            self._parts.append(
+                WeightedPoints(
+                    model=model.name,
+                    weights=WeightRef(
+                        model=model.name, version=0, digest="", dtype=precision, size=vector.size
+                    ),
+                    points=rng.integers(len(model.dataset), size=points),
+                    coefficients=rng.uniform(0.5, 1.5, points) / points,
+                )
+            )
+        shape = len(models), module.parameters.layout.size
+        self._out: Final = np.zeros(shape, dtype=precision)
+        autocast = models[0].autocast
+        self._tolerance: Final = _TOLERANCE[precision if autocast == "off" else autocast]
+
+    def best_size(self, *, limit_s: float) -> int:
+        """Return the number of models to compute at once, measured for about ``limit_s``.
+
+        Raises what `require_same` raises.
+        """
+        until, most = time.perf_counter() + limit_s, len(self._parts)
+        alone_s = self._seconds(self._compute_alone, 2, until) / 2
+        if alone_s > _SLOW_S:
+            return 1
+        self.require_same()
+        best, best_s, size = 1, math.inf, 2
+        while time.perf_counter() < until:
+            each_s = self._seconds(self._compute_together, size, until) / size
+            if each_s > best_s:
+                break
+            if each_s < _BETTER * best_s:
+                best, best_s = size, each_s
+            if size == most or (1 + _REPEATS) * 2 * size * each_s > until - time.perf_counter():
+                break
+            size = min(2 * size, most)
+        return best if best_s < _WORTHWHILE * alone_s else 1
+
+    def require_same(self) -> None:
+        """Raise `ValueError` if a group has other results than single models."""
+        two = min(2, len(self._parts))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # workers repeat them
+            self._compute_alone(two)
+            alone = self._out[:two].copy()
+            self._compute_together(two)
+        for one, other in zip(alone, self._out, strict=False):
+            limit = self._tolerance * np.abs(one[np.isfinite(one)]).max(initial=0.0)
+            if not np.allclose(one, other, rtol=0, atol=limit, equal_nan=True):
+                raise ValueError("its results differ from those of single models")
+
+    def _seconds(self, compute: Callable[[int], None], models: int, until: float) -> float:
+        """Return the least processor time of a few repeats; the first does not count."""
+        taken = []
+        for _ in range(1 + _REPEATS):
+            began = time.thread_time()
+            compute(models)
+            taken.append(time.thread_time() - began)
+            if time.perf_counter() > until:
+                break
+        return min(taken[1:] or taken)
+
+    def _compute_alone(self, models: int) -> None:
+        for local, part, out in zip(self._local[:models], self._parts, self._out, strict=False):
+            local.module.load(part.weights, self._weights_of)
+            local.compute(part, out=out)
+
+    def _compute_together(self, models: int) -> None:
+        group = list(zip(self._local[:models], self._parts, strict=False))
+        self._group.load([part.weights for _, part in group], self._weights_of)
+        self._group.compute(group, out=self._out[:models])
+
+    def _weights_of(self, ref: WeightRef) -> FloatArray:
+        return self._weights[ref.model]
+
+
+class _FewItems:
+    """A dataset of ``size`` items, of which only a few are different."""
+
+    def __init__(self, dataset: PointDataset) -> None:
+        self._size: Final = len(dataset)
+        self._items = [dataset[int(point)] for point in sample_points(dataset, _ITEMS)]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> tuple[object, object]:
+        return self._items[index % len(self._items)]
+
+
+def _with_few_items(objective: Objective) -> Objective:
+    """Return the objective with a dataset of a few items, unless all are in tensors.
+
+    Time to read items is the same for groups and single models, and may be long.
+    """
+    if has_tensors(objective.dataset):
+        return objective
+    return replace(objective, dataset=_FewItems(objective.dataset))

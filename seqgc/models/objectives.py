@@ -1,0 +1,210 @@
+"""Objectives on a worker: one alone, or several of one form in a group.
+
+Theory of operation
+-------------------
+A `LocalObjective` loads a model's weights into a copy of its module, and takes one forward and one
+backward pass. For a small model most of this time is spent between torch's operations, not in them.
+
+An `ObjectiveGroup` takes one forward and one backward pass for several models of one form, that is,
+with the same structure of module and loss. Their weights are stacked, and `torch.vmap` maps the
+forward pass over them; each model has its own points and coefficients. The backward pass begins at
+all models' losses. No operation adds numbers of different models, so the NaN of a model stays in
+its own result. Frozen parameters and buffers are equal in all models of a form, and not stacked. A
+tied parameter is stacked once.
+
+`torch.vmap` raises if it cannot map a module: if the control flow depends on values, or an
+operation changes a tensor that is not stacked. The caller then computes the models alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.data import default_collate
+
+from seqgc.models.datasets import collate, has_tensors, items_of
+from seqgc.models.dropout import dropout_layers, masks_of, stacked_masks_of
+from seqgc.models.losses import PointLosses, loss_in, point_losses
+from seqgc.models.model import Digests, Objective, ParameterVector, structure_of
+from seqgc.models.precision import autocasting, require_autocast
+from seqgc.ports import FloatArray, WeightedPoints, WeightRef
+from seqgc.worker import PROGRESS
+
+__all__ = ["Fetch", "LocalModule", "LocalObjective", "ObjectiveGroup", "forms_of"]
+
+Fetch: TypeAlias = Callable[[WeightRef], FloatArray]
+
+
+class LocalModule:
+    """A worker's copy of a module, with one version of the weights at a time."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self.dtype: Final = dtype
+        self.call: Final = copy.deepcopy(module).to(device="cpu", dtype=dtype)
+        self.parameters: Final = ParameterVector(self.call)
+        self.dropouts: Final = dropout_layers(self.call)
+        self._loaded: WeightRef | None = None
+
+    def load(self, ref: WeightRef, fetch: Fetch) -> None:
+        """Load the weights of this version into the module, unless they are there already."""
+        if ref != self._loaded:
+            self._loaded = None  # weights may stay half-written if this raises
+            self.parameters.write(fetch(ref))
+            self._loaded = ref
+
+
+class LocalObjective:
+    """An objective on a worker, with a module that other objectives may share."""
+
+    def __init__(self, objective: Objective, module: LocalModule) -> None:
+        require_autocast(objective.autocast)  # the master's machine may support more
+        self.objective, self.module = objective, module
+        self.loss: Final = loss_in(objective.loss, module.dtype)
+        self.parameters: Final = module.parameters
+
+    def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
+        """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
+        objective, module, dtype = self.objective, self.module, self.module.dtype
+        x, y = collate(objective.dataset, self.items(part), dtype=dtype)
+        # Copied, because the coefficients are read-only and torch warns of such arrays.
+        coefficients = torch.from_numpy(part.coefficients.copy()).to(dtype)
+        with masks_of(module.dropouts, part.points, seed=objective.seed):
+            with autocasting(objective.autocast):
+                losses = point_losses(self.loss, module.call(x), y, count=len(part.points))
+            values = losses.values.to(dtype)
+            self.parameters.clear_gradient()
+            if values.requires_grad:  # False if the output uses no trainable parameter
+                torch.autograd.backward(values, coefficients)  # the gradient of their weighted sum
+        points = float(np.add.reduce(part.coefficients))
+        received = self.parameters.read_gradient(out[: self.parameters.size])
+        self.parameters.layout.write(
+            out,
+            loss=torch.dot(coefficients, values.detach()).item(),
+            weight=losses.weight(part.coefficients, points),
+            points=points,
+            received=received,
+        )
+
+    def items(self, part: WeightedPoints) -> Any:
+        """Return the indices (m,) to read from the dataset for the points of a part."""
+        # If there are dropout layers, the points count on from epoch to epoch.
+        if not self.module.dropouts:
+            return part.points
+        return items_of(self.objective.dataset, part.points)
+
+
+class ObjectiveGroup:
+    """Objectives of one form on a worker; ``first`` is one of them."""
+
+    def __init__(self, first: LocalObjective) -> None:
+        self._first: Final = first
+        module = first.module
+        self._sizes: Final = [p.numel() for p in module.parameters.tensors]
+        self._weights = torch.empty(0, module.parameters.size, dtype=module.dtype)
+
+    def load(self, refs: Sequence[WeightRef], fetch: Fetch) -> None:
+        """Stack these versions of the weights, in this order."""
+        if len(refs) > len(self._weights):
+            # From torch, because the rounding of a product may depend on the alignment in memory.
+            self._weights = self._weights.new_empty(len(refs), self._weights.shape[1])
+        rows = self._weights.numpy()
+        for row, ref in enumerate(refs):
+            rows[row] = fetch(ref)
+
+    def compute(
+        self, parts: Sequence[tuple[LocalObjective, WeightedPoints]], *, out: FloatArray
+    ) -> None:
+        """Fill ``out`` (parts, size) with one forward and one backward pass.
+
+        Each part is of one of the objectives. All parts have the same number of points, and the
+        weights that were loaded last, in the same order. Raises what the user's code raises, and
+        what `torch.vmap` raises if it cannot map the code.
+        """
+        first, module, dtype = self._first, self._first.module, self._first.module.dtype
+        layout, tensors = module.parameters.layout, module.parameters.tensors
+        x, y = self._read(parts)
+        PROGRESS.enter("")  # of several models
+        coefficients = np.stack([part.coefficients for _, part in parts])
+        pieces = self._weights[: len(parts)].split_with_sizes(self._sizes, dim=1)
+        stacks = [
+            piece.view(len(parts), *p.shape).detach().requires_grad_()
+            for piece, p in zip(pieces, tensors, strict=True)
+        ]
+        numbers = torch.arange(len(parts))
+        count = coefficients.shape[1]
+
+        def losses_of(
+            weights: Sequence[Tensor], x: object, y: object, number: Tensor
+        ) -> tuple[Tensor, ...]:
+            with masks(number):
+                named = dict(zip(module.parameters.names, weights, strict=True))
+                output = functional_call(module.call, named, (x,))
+                losses = point_losses(first.loss, output, y, count=count)
+            if losses.weights is None:
+                return (losses.values,)
+            return losses.values, losses.weights
+
+        masks = stacked_masks_of(
+            module.dropouts,
+            [part.points for _, part in parts],
+            seeds=[each.objective.seed for each, _ in parts],
+        )
+        with autocasting(first.objective.autocast):
+            returned = torch.vmap(losses_of)(stacks, x, y, numbers)
+        losses = PointLosses(*returned)
+        values = losses.values.to(dtype)
+        gradients: Sequence[Tensor | None] = [None] * len(stacks)
+        in_dtype = torch.from_numpy(coefficients).to(dtype)
+        if values.requires_grad:
+            gradients = torch.autograd.grad(values, stacks, in_dtype, allow_unused=True)
+        rows = torch.from_numpy(out[:, : layout.parameters]).split_with_sizes(self._sizes, dim=1)
+        for row, gradient in zip(rows, gradients, strict=True):
+            if gradient is None:
+                row.zero_()
+            else:
+                row.copy_(gradient.flatten(1))
+        points = np.add.reduce(coefficients, axis=1)
+        layout.write(
+            out,
+            loss=(in_dtype * values.detach()).sum(1).numpy(),
+            weight=losses.weight(coefficients, points),
+            points=points,
+            received=[gradient is not None for gradient in gradients],
+        )
+
+    def _read(self, parts: Sequence[tuple[LocalObjective, WeightedPoints]]) -> tuple[Any, Any]:
+        """Return ``(x, y)`` of all parts, stacked along a first axis of the parts."""
+        dataset, dtype = parts[0][0].objective.dataset, self._first.module.dtype
+        items = [each.items(part) for each, part in parts]
+        is_shared = all(each.objective.dataset is dataset for each, _ in parts)
+        if is_shared and has_tensors(dataset):
+            shape = len(parts), len(items[0])
+            x, y = collate(dataset, np.concatenate(items), dtype=dtype)
+            return x.unflatten(0, shape), y.unflatten(0, shape)
+        batches = []
+        for (each, part), some in zip(parts, items, strict=True):
+            PROGRESS.enter(part.model)  # the dataset may be the user's code
+            batches.append(collate(each.objective.dataset, some, dtype=dtype))
+        return tuple(default_collate(batches))
+
+
+def forms_of(objectives: Iterable[Objective]) -> list[list[Objective]]:
+    """Return the objectives by form: the structure of module and loss, and autocast."""
+    forms, digests = dict[object, list[Objective]](), Digests()
+    keys = dict[int, object]()  # by identity, as models share modules and losses
+
+    def key(part: object) -> object:
+        if id(part) not in keys:
+            keys[id(part)] = structure_of(part, digests) or id(part)
+        return keys[id(part)]
+
+    for each in objectives:
+        form = key(each.module), key(each.loss), each.autocast
+        forms.setdefault(form, []).append(each)
+    return list(forms.values())
