@@ -65,6 +65,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         precision=config.precision,
         payload=config.payload,
         stochastic_rounding=config.stochastic_rounding,
+        vectorize=config.vectorize,
         stale=config.stale,
         adaptation=adaptation,
         checkpoint_every_s=config.checkpoint_every_s,

@@ -133,6 +133,11 @@ class RunConfig(Settings):
     jobs_per_round: Annotated[
         int, Field(ge=0), "Models in a job (a bundle). 0: as many as fit (the default of a grid)."
     ] = 1
+    vectorize: Annotated[
+        int | None,
+        Field(ge=1),
+        "Models of one form that a worker computes at once. By default it is measured.",
+    ] = None
     stale: Annotated[
         bool, "Allow fewer than T + 1 models for a delay of T: gradients are then T rounds late."
     ] = False

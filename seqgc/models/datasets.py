@@ -105,7 +105,7 @@ def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
 
 
 def has_tensors(dataset: PointDataset) -> bool:
-    """Return True if the items are rows of the dataset's tensors; a subclass may read others."""
+    """Return True if the items are rows of the dataset's tensors; a subclass may change items."""
     return getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__
 
 

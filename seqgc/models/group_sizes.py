@@ -17,22 +17,19 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from seqgc._fault import fault_of
-from seqgc.errors import one_line, reraise_stop
+from seqgc.errors import reraise_stop
 from seqgc.models.datasets import PointDataset, has_tensors, sample_points
 from seqgc.models.model import Model, Objective, ParameterVector, with_shared_modules
 from seqgc.models.objectives import LocalModule, LocalObjective, ObjectiveGroup, forms_of
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef
 
-__all__ = ["GroupChoice", "Vectorize", "choose_group_sizes"]
-
-Vectorize: TypeAlias = Literal["auto", "off"] | int
-"""The number of models to compute at once; ``auto``: measure it, ``off``: 1."""
+__all__ = ["GroupChoice", "choose_group_sizes"]
 
 _FORM_S: Final = 0.3  # limit of the time for a form
 _ALL_S: Final = 1.0  # limit of the time for all forms
@@ -61,16 +58,17 @@ def choose_group_sizes(
     *,
     points: Callable[[Model], int],
     precision: Precision,
-    vectorize: Vectorize = "auto",
+    size: int | None = None,
 ) -> GroupChoice:
     """Return how many models of each form to compute at once, in the bundles of a run.
 
+    It is ``size`` where `torch.vmap` can map the models, or the fastest number if ``size`` is None.
     ``points`` returns the number of points of a model's part of a mini-task, at most. The models
     have been tried alone before (`seqgc.models.soundness`). The choice takes about a second at
     most, and nothing if no bundle has two models of a form.
     """
     sizes, notes = dict[str, int](), list[str]()
-    if vectorize == "off" or all(len(bundle) < 2 for bundle in bundles):
+    if size == 1 or all(len(bundle) < 2 for bundle in bundles):
         return GroupChoice(sizes=sizes)
     until = time.perf_counter() + _ALL_S
     models = [model for bundle in bundles for model in bundle]
@@ -82,19 +80,18 @@ def choose_group_sizes(
         limit_s = min(_FORM_S, until - time.perf_counter())
         try:
             trial = _Trial(form[:most], points=points(form[0]), precision=precision)
-            if vectorize == "auto":
-                size = trial.best_size(limit_s=limit_s)
+            if size is None:
+                best = trial.best_size(limit_s=limit_s)
             else:
                 trial.require_same()
-                size = vectorize
+                best = min(size, most)
         except BaseException as error:  # from the user's code, or from torch.vmap
             reraise_stop(error)
             who = f"{len(form)} models like {form[0].name} ({type(form[0].module).__name__})"
-            why = one_line(fault_of(error), limit=200)
-            notes.append(f"{who} are computed one by one: torch.vmap cannot map them ({why})")
+            notes.append(f"{who} are computed one by one, not in groups ({fault_of(error)})")
             continue
-        if size > 1:
-            sizes |= {model.name: min(size, most) for model in form}
+        if best > 1:
+            sizes |= {model.name: best for model in form}
     return GroupChoice(sizes=sizes, notes=notes)
 
 
@@ -174,7 +171,7 @@ class _Trial:
         for one, other in zip(alone, self._out, strict=False):
             limit = self._tolerance * np.abs(one[np.isfinite(one)]).max(initial=0.0)
             if not np.allclose(one, other, rtol=0, atol=limit, equal_nan=True):
-                raise ValueError("its results differ from those of single models")
+                raise ValueError("the results of a group differ from the results of single models")
 
     def _seconds(self, compute: Callable[[int], None], models: int, until: float) -> float:
         """Return the least processor time of a few repeats; the first does not count."""

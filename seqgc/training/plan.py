@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
 from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.models.group_sizes import GroupChoice, Vectorize, choose_group_sizes
+from seqgc.models.group_sizes import GroupChoice, choose_group_sizes
 from seqgc.models.model import Model, ParameterVector, distinct_models
 from seqgc.models.narrowing import narrowing
 from seqgc.models.optimizers import Stepper
@@ -97,10 +97,10 @@ class TrainingPlan:
     # How updates reach the weights if batches come in parts. None: `Updates()`, or
     # `Updates(apply="clock")` for defences whose parts must all be on the newest weights.
     updates: Updates | None = None
-    # How many models of one form a worker computes at once, by `torch.vmap`. "auto": the fastest
-    # number, which is measured when the run begins. "off": 1. Vectorised results differ from
-    # others in the last bits, so "auto" may give two runs of a plan different bits.
-    vectorize: Vectorize = "auto"
+    # How many models of one form a worker computes at once, by `torch.vmap`; 1: one by one. None:
+    # the fastest number, measured when the run begins. The number changes the last bits of
+    # results, so two runs may end in different bits unless it is given.
+    vectorize: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", _checked(self.models, self.precision))
@@ -129,10 +129,7 @@ class TrainingPlan:
         if self.adaptation is not None and self.stale:
             rule = "must be off with adaptation"
             raise ParameterError("stale", rule, self.stale)
-        if self.vectorize not in ("auto", "off"):
-            rule = "must be 'auto', 'off', or a number of models"
-            if isinstance(self.vectorize, str):
-                raise ParameterError("vectorize", rule, self.vectorize)
+        if self.vectorize is not None:
             object.__setattr__(self, "vectorize", require_int("vectorize", self.vectorize, least=1))
 
     def on(self, workers: int) -> PlannedRun:
@@ -263,7 +260,7 @@ class PlannedRun:
             [plan.models[i : i + bundle] for i in range(0, len(plan.models), bundle)],
             points=points,
             precision=plan.precision,
-            vectorize=plan.vectorize,
+            size=plan.vectorize,
         )
 
     @property

@@ -83,20 +83,26 @@ def batchnorm(seed: int) -> nn.Module:  # noqa: ARG001 (drawn from torch's globa
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("together", [1, 2])
 def test_gradients_are_the_local_workers_bit_for_bit(
-    tmp_path: Path, precision: Literal["float32", "float64"]
+    tmp_path: Path, precision: Literal["float32", "float64"], together: int
 ) -> None:
     register_module("with-buffers")(batchnorm)
     specs = [
         Spec(name="a", seed=3),
         Spec(name="b", module="mlp"),
+        Spec(name="b2", module="mlp", seed=7),
         Spec(name="c", module="with-buffers"),
     ]
     if precision == "float32":
         specs.append(Spec(name="d", module="mlp", autocast="bfloat16"))
     models, store = [model_of(spec) for spec in specs], DirectoryStore(tmp_path)
-    local = TorchComputeFactory(models=models, store=store, precision=precision)()
-    sent = json.loads(json.dumps(workload_of(models, precision=precision).settings))
+    sizes = {"b": together, "b2": together}
+    local = TorchComputeFactory(
+        models=models, store=store, precision=precision, group_sizes=sizes
+    )()
+    workload = workload_of(models, precision=precision, group_sizes=sizes)
+    sent = json.loads(json.dumps(workload.settings))
     remote = make_models_compute(sent, store.fetch)
     rng = np.random.default_rng(0)
     for version in range(2):

@@ -75,6 +75,7 @@ PLANS: Mapping[str, Mapping[str, object]] = {
     "on_failure": {"on_failure": "stop"},
     "audit": {"audit": True},
     "updates": {"scheme": "bsp", "updates": Updates(apply="clock")},
+    "vectorize": {"vectorize": 2},
 }
 SETTINGS: Mapping[str, Setting] = {
     "scheme": Setting(scheme=parse_scheme("gc:s=1", n=N), rule=ClosingRule(timeout_s=60.0)),
@@ -401,6 +402,7 @@ CONFIGURATION: Mapping[str, object] = {
     "on_failure": "stop",
     "audit": True,
     "jobs_per_round": 2,
+    "vectorize": 2,
     "stale": True,
     "apply": "clock",
     "refresh": "needed",
