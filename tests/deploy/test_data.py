@@ -355,7 +355,7 @@ def test_functions_and_processes_read_the_same_points(place: Path, tmp_path: Pat
             np.savez(tmp_path / "images.npz", x=np.full((4, 1, 8, 8), 1.0 + add), y=Y[:4])
             put_data("mine", tmp_path / "images.npz", place, replace=True)
             computed = make_models_compute(told, lambda _: np.ones(1))
-            points = computed._local["a"]._objective.dataset
+            points = computed._local["a"].objective.dataset
             assert isinstance(points, StoredPoints)
             assert float(points.tensors[0].max()) == 1.0
         put_data("mine", other(tmp_path), place, replace=True)
