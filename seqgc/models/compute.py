@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -111,11 +112,10 @@ class TorchCompute:
         self._local: Final = {o.name: LocalObjective(o, local(o.module)) for o in objectives}
         # A reference always names the same weights, so the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
-        self._group_sizes: Final = group_sizes
-        self._groups: dict[str, ObjectiveGroup] = {}
-        for form in forms_of(objectives) if group_sizes else ():
-            group = ObjectiveGroup(self._local[form[0].name])
-            self._groups |= {o.name: group for o in form if o.name in group_sizes}
+        self._groups: Final = dict[str, ObjectiveGroup]()
+        for form in forms_of(each for each in objectives if each.name in group_sizes):
+            of_size = cache(partial(ObjectiveGroup, self._local[form[0].name]))
+            self._groups.update({each.name: of_size(group_sizes[each.name]) for each in form})
 
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
         """Return the results of the parts, one after the other, as a new array.
@@ -135,22 +135,11 @@ class TorchCompute:
                 raise ParameterError("model", rule, part.model)
         flaws: dict[str, Flaw] = {}
         sizes = [self._local[part.model].parameters.layout.size for part in parts]
-        starts = np.cumsum([0, *sizes]).tolist()
+        starts = [0, *itertools.accumulate(sizes)]
         result = np.empty(starts[-1], dtype=self._precision)
         for places in self._grouped(parts):
-            first, last, count = places[0], places[-1], len(places)
-            if count > 1:
-                adjacent = last - first == count - 1
-                shape = count, sizes[first]
-                rows = (
-                    result[starts[first] : starts[last + 1]].reshape(shape)
-                    if adjacent
-                    else np.empty(shape, dtype=self._precision)
-                )
-                if self._compute_together([parts[place] for place in places], out=rows):
-                    for place, row in zip(places, rows, strict=True) if not adjacent else ():
-                        result[starts[place] : starts[place + 1]] = row
-                    continue
+            if len(places) > 1 and self._compute_together(parts, places, result, starts):
+                continue
             for place in places:
                 out = result[starts[place] : starts[place + 1]]
                 if (flaw := self._compute(parts[place], out=out)) is not None:
@@ -164,14 +153,15 @@ class TorchCompute:
         alike = dict[object, list[int]]()
         for place, part in enumerate(parts):
             group, points = self._groups.get(part.model), len(part.points)
-            is_alone = group is None or not points
-            key = place if is_alone else (group, self._group_sizes[part.model], points)
+            key = (group, points) if group is not None and points else place
             alike.setdefault(key, []).append(place)
         grouped = []
         for places in alike.values():
-            # In pieces of equal length, as far as possible.
-            size = self._group_sizes.get(parts[places[0]].model, 1)
-            cuts = np.linspace(0, len(places), -(-len(places) // size) + 1).astype(int).tolist()
+            if (count := len(places)) == 1:
+                grouped.append(places)
+                continue
+            pieces = -(-count // self._groups[parts[places[0]].model].most)
+            cuts = [count * i // pieces for i in range(pieces + 1)]
             grouped += [places[begin:end] for begin, end in itertools.pairwise(cuts)]
         return grouped
 
@@ -192,16 +182,33 @@ class TorchCompute:
             return Flaw(kind="raised", why=fault_of(error))
         return None
 
-    def _compute_together(self, parts: Sequence[WeightedPoints], *, out: FloatArray) -> bool:
-        """Fill ``out`` (parts, size) with the results of a group; return False if it raises."""
-        group = self._groups[parts[0].model]
-        group.load([part.weights for part in parts], self._fetch)
+    def _compute_together(
+        self,
+        parts: Sequence[WeightedPoints],
+        places: Sequence[int],
+        result: FloatArray,
+        starts: Sequence[int],
+    ) -> bool:
+        """Compute the parts at ``places`` in a group; return False if the code raises.
+
+        Part ``i`` begins at ``starts[i]`` of ``result``.
+        """
+        first, last, some = places[0], places[-1], [parts[place] for place in places]
+        shape = len(places), starts[first + 1] - starts[first]
+        rows = result[starts[first] : starts[last + 1]]
+        are_neighbours = rows.size == math.prod(shape)
+        out = rows.reshape(shape) if are_neighbours else np.empty(shape, dtype=self._precision)
+        group = self._groups[some[0].model]
+        group.load([part.weights for part in some], self._fetch)
         try:
-            group.compute([(self._local[part.model], part) for part in parts], out=out)
+            group.compute([(self._local[part.model], part) for part in some], out=out)
         except BaseException as error:
             if not is_own_interrupt(error):
                 reraise_stop(error)
             return False
+        if not are_neighbours:
+            for place, row in zip(places, out, strict=True):
+                result[starts[place] : starts[place + 1]] = row
         return True
 
 

@@ -31,10 +31,10 @@ from seqgc.ports import FloatArray, WeightedPoints, WeightRef
 
 __all__ = ["GroupChoice", "choose_group_sizes"]
 
-_FORM_S: Final = 0.3  # limit of the time for a form
-_ALL_S: Final = 1.0  # limit of the time for all forms
+_FORM_S: Final = 0.3  # limit of the processor time for a form
+_ALL_S: Final = 1.0  # limit of the processor time for all forms
 _SLOW_S: Final = 0.02  # a pass of one model that takes longer gains nothing in a group
-_REPEATS: Final = 3
+_REPEATS: Final = 4
 _WORTHWHILE: Final = 0.85  # of the time of single models
 _BETTER: Final = 0.9  # of the time of a smaller group
 _ITEMS: Final = 8  # that are read from a dataset of the user's own class
@@ -70,14 +70,14 @@ def choose_group_sizes(
     sizes, notes = dict[str, int](), list[str]()
     if size == 1 or all(len(bundle) < 2 for bundle in bundles):
         return GroupChoice(sizes=sizes)
-    until = time.perf_counter() + _ALL_S
+    until = time.thread_time() + _ALL_S
     models = [model for bundle in bundles for model in bundle]
     for form in _forms(models, points):
         names = {model.name for model in form}
         most = max(sum(model.name in names for model in bundle) for bundle in bundles)
         if most < 2:
             continue
-        limit_s = min(_FORM_S, until - time.perf_counter())
+        limit_s = min(_FORM_S, until - time.thread_time())
         try:
             trial = _Trial(form[:most], points=points(form[0]), precision=precision)
             if size is None:
@@ -116,7 +116,7 @@ class _Trial:
             np.random.default_rng(0),
         )
         self._local = [LocalObjective(_with_few_items(m.objective), module) for m in models]
-        self._group: Final = ObjectiveGroup(self._local[0])
+        self._group: Final = ObjectiveGroup(self._local[0], len(models))
         self._weights: Final = dict[str, FloatArray]()
         self._parts: Final = list[WeightedPoints]()
         for model in models:
@@ -143,19 +143,21 @@ class _Trial:
 
         Raises what `require_same` raises.
         """
-        until, most = time.perf_counter() + limit_s, len(self._parts)
-        alone_s = self._seconds(self._compute_alone, 2, until) / 2
-        if alone_s > _SLOW_S:
+        # The first pass of a process takes longer.
+        if all(self._seconds(self._compute_alone, 1) > _SLOW_S for _ in range(2)):
             return 1
         self.require_same()
+        until, most = time.thread_time() + limit_s, len(self._parts)
+        alone_s = self._least_seconds(self._compute_alone, 2) / 2
         best, best_s, size = 1, math.inf, 2
-        while time.perf_counter() < until:
-            each_s = self._seconds(self._compute_together, size, until) / size
+        while time.thread_time() < until:
+            each_s = self._least_seconds(self._compute_together, size) / size
             if each_s > best_s:
                 break
             if each_s < _BETTER * best_s:
                 best, best_s = size, each_s
-            if size == most or (1 + _REPEATS) * 2 * size * each_s > until - time.perf_counter():
+            next_s = _REPEATS * 2 * size * each_s
+            if size == most or next_s > until - time.thread_time():
                 break
             size = min(2 * size, most)
         return best if best_s < _WORTHWHILE * alone_s else 1
@@ -173,16 +175,14 @@ class _Trial:
             if not np.allclose(one, other, rtol=0, atol=limit, equal_nan=True):
                 raise ValueError("the results of a group differ from the results of single models")
 
-    def _seconds(self, compute: Callable[[int], None], models: int, until: float) -> float:
+    def _least_seconds(self, compute: Callable[[int], None], models: int) -> float:
         """Return the least processor time of a few repeats; the first does not count."""
-        taken = []
-        for _ in range(1 + _REPEATS):
-            began = time.thread_time()
-            compute(models)
-            taken.append(time.thread_time() - began)
-            if time.perf_counter() > until:
-                break
-        return min(taken[1:] or taken)
+        return min([self._seconds(compute, models) for _ in range(_REPEATS)][1:])
+
+    def _seconds(self, compute: Callable[[int], None], models: int) -> float:
+        began = time.thread_time()
+        compute(models)
+        return time.thread_time() - began
 
     def _compute_alone(self, models: int) -> None:
         for local, part, out in zip(self._local[:models], self._parts, self._out, strict=False):

@@ -100,10 +100,11 @@ class LocalObjective:
 
 
 class ObjectiveGroup:
-    """Objectives of one form on a worker; ``first`` is one of them."""
+    """Objectives of one form on a worker: ``first`` and others, at most ``most`` at once."""
 
-    def __init__(self, first: LocalObjective) -> None:
+    def __init__(self, first: LocalObjective, most: int) -> None:
         self._first: Final = first
+        self.most: Final = most
         module = first.module
         self._sizes: Final = [p.numel() for p in module.parameters.tensors]
         self._weights = torch.empty(0, module.parameters.size, dtype=module.dtype)
@@ -130,14 +131,15 @@ class ObjectiveGroup:
         layout, tensors = module.parameters.layout, module.parameters.tensors
         x, y = self._read(parts)
         PROGRESS.enter("")  # of several models
-        coefficients = np.stack([part.coefficients for _, part in parts])
+        count = len(parts[0][1].points)
+        flat = np.concatenate([part.coefficients for _, part in parts])
+        coefficients = flat.reshape(len(parts), count)
         pieces = self._weights[: len(parts)].split_with_sizes(self._sizes, dim=1)
         stacks = [
             piece.view(len(parts), *p.shape).detach().requires_grad_()
             for piece, p in zip(pieces, tensors, strict=True)
         ]
         numbers = torch.arange(len(parts))
-        count = coefficients.shape[1]
 
         def losses_of(
             weights: Sequence[Tensor], x: object, y: object, number: Tensor
@@ -163,12 +165,12 @@ class ObjectiveGroup:
         in_dtype = torch.from_numpy(coefficients).to(dtype)
         if values.requires_grad:
             gradients = torch.autograd.grad(values, stacks, in_dtype, allow_unused=True)
-        rows = torch.from_numpy(out[:, : layout.parameters]).split_with_sizes(self._sizes, dim=1)
-        for row, gradient in zip(rows, gradients, strict=True):
+        pieces = torch.from_numpy(out[:, : layout.parameters]).split_with_sizes(self._sizes, dim=1)
+        for piece, stack, gradient in zip(pieces, stacks, gradients, strict=True):
             if gradient is None:
-                row.zero_()
+                piece.zero_()
             else:
-                row.copy_(gradient.flatten(1))
+                piece.view(stack.shape).copy_(gradient)
         points = np.add.reduce(coefficients, axis=1)
         layout.write(
             out,
