@@ -100,7 +100,7 @@ class LocalObjective:
 
 
 class ObjectiveGroup:
-    """Objectives of one form on a worker: ``first`` and others, at most ``most`` at once."""
+    """Objectives of the form of ``first`` on a worker; at most ``most`` are computed at once."""
 
     def __init__(self, first: LocalObjective, most: int) -> None:
         self._first: Final = first
