@@ -14,10 +14,12 @@ each reference.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, ClassVar, Final
 
@@ -70,8 +72,7 @@ class DirectoryStore(ObjectStore):
             if (self.root / name).exists():
                 return False
         with self._written(name) as file:
-            header = np.lib.format.header_data_from_array_1_0(params)
-            np.lib.format.write_array_header_1_0(file, header)
+            file.write(_header(params.dtype.name, params.size))
             file.write(np.ascontiguousarray(params).data)  # ndarray.tofile hides the disk's errors
         return True
 
@@ -105,18 +106,14 @@ class DirectoryStore(ObjectStore):
 
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
         """Read an array; check its shape and dtype before its numbers are read."""
+        header, size_bytes = _header(ref.dtype, ref.size), np.dtype(ref.dtype).itemsize * ref.size
         with self._opened(name) as file:
-            version = np.lib.format.read_magic(file)
-            if version != (1, 0):
-                raise ValueError(f".npy version {version}, not (1, 0)")
-            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-            if shape != (ref.size,) or dtype != np.dtype(ref.dtype).newbyteorder("<"):
-                expected = f"{ref.dtype} of shape ({ref.size},)"
-                raise ValueError(f"holds {dtype} of shape {shape} instead of {expected}")
-            size_bytes = dtype.itemsize * ref.size
+            if file.read(len(header)) != header:  # parsed only then, as that takes long
+                file.seek(0)
+                _require_header(file, ref)
             data = file.read(size_bytes + 1)
         check_blob(data, digest=ref.digest, size_bytes=size_bytes)
-        return np.frombuffer(data, dtype=dtype)
+        return np.frombuffer(data, dtype=np.dtype(ref.dtype).newbyteorder("<"))
 
     def _delete(self, name: str) -> None:
         with self._told(name, "removed"):
@@ -124,3 +121,23 @@ class DirectoryStore(ObjectStore):
 
     def _shown(self, name: str) -> str:
         return str(self.root / name)
+
+
+@lru_cache(maxsize=64)
+def _header(dtype: str, size: int) -> bytes:
+    """Return the header of a ``.npy`` file of ``size`` numbers, as this NumPy writes it."""
+    file, kind = io.BytesIO(), np.dtype(dtype).newbyteorder("<").str
+    about = {"descr": kind, "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(file, about)
+    return file.getvalue()
+
+
+def _require_header(file: IO[bytes], ref: WeightRef) -> None:
+    """Read the header of a ``.npy`` file; raise `ValueError` if it is of other weights."""
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f".npy version {version}, not (1, 0)")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if shape != (ref.size,) or dtype != np.dtype(ref.dtype).newbyteorder("<"):
+        expected = f"{ref.dtype} of shape ({ref.size},)"
+        raise ValueError(f"holds {dtype} of shape {shape} instead of {expected}")
