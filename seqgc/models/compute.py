@@ -171,7 +171,7 @@ class TorchCompute:
             out[:] = 0
             return None
         objective = self._local[part.model]
-        objective.module.load(part.weights, self._fetch)
+        objective.module.load(part, self._fetch)
         PROGRESS.enter(part.model)
         try:
             objective.compute(part, out=out)
@@ -199,7 +199,7 @@ class TorchCompute:
         are_neighbours = rows.size == math.prod(shape)
         out = rows.reshape(shape) if are_neighbours else np.empty(shape, dtype=self._precision)
         group = self._groups[some[0].model]
-        group.load([part.weights for part in some], self._fetch)
+        group.load(some, self._fetch)
         try:
             group.compute([(self._local[part.model], part) for part in some], out=out)
         except BaseException as error:

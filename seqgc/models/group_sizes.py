@@ -186,12 +186,12 @@ class _Trial:
 
     def _compute_alone(self, models: int) -> None:
         for local, part, out in zip(self._local[:models], self._parts, self._out, strict=False):
-            local.module.load(part.weights, self._weights_of)
+            local.module.load(part, self._weights_of)
             local.compute(part, out=out)
 
     def _compute_together(self, models: int) -> None:
         group = list(zip(self._local[:models], self._parts, strict=False))
-        self._group.load([part.weights for _, part in group], self._weights_of)
+        self._group.load([part for _, part in group], self._weights_of)
         self._group.compute(group, out=self._out[:models])
 
     def _weights_of(self, ref: WeightRef) -> FloatArray:

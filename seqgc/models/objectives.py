@@ -49,14 +49,15 @@ class LocalModule:
         self.call: Final = copy.deepcopy(module).to(device="cpu", dtype=dtype)
         self.parameters: Final = ParameterVector(self.call)
         self.dropouts: Final = dropout_layers(self.call)
-        self._loaded: WeightRef | None = None
+        self._loaded: object = None
 
-    def load(self, ref: WeightRef, fetch: Fetch) -> None:
-        """Load the weights of this version into the module, unless they are there already."""
-        if ref != self._loaded:
+    def load(self, part: WeightedPoints, fetch: Fetch) -> None:
+        """Load the weights of a part into the module, unless they are there already."""
+        version = part.weights, part.span
+        if version != self._loaded:
             self._loaded = None  # weights may stay half-written if this raises
-            self.parameters.write(fetch(ref))
-            self._loaded = ref
+            self.parameters.write(part.parameters(fetch))
+            self._loaded = version
 
 
 class LocalObjective:
@@ -109,14 +110,14 @@ class ObjectiveGroup:
         self._sizes: Final = [p.numel() for p in module.parameters.tensors]
         self._weights = torch.empty(0, module.parameters.size, dtype=module.dtype)
 
-    def load(self, refs: Sequence[WeightRef], fetch: Fetch) -> None:
-        """Stack these versions of the weights, in this order."""
-        if len(refs) > len(self._weights):
+    def load(self, parts: Sequence[WeightedPoints], fetch: Fetch) -> None:
+        """Stack the weights of these parts, in this order."""
+        if len(parts) > len(self._weights):
             # From torch, because the rounding of a product may depend on the alignment in memory.
-            self._weights = self._weights.new_empty(len(refs), self._weights.shape[1])
+            self._weights = self._weights.new_empty(len(parts), self._weights.shape[1])
         rows = self._weights.numpy()
-        for row, ref in enumerate(refs):
-            rows[row] = fetch(ref)
+        for row, part in enumerate(parts):
+            rows[row] = part.parameters(fetch)
 
     def compute(
         self, parts: Sequence[tuple[LocalObjective, WeightedPoints]], *, out: FloatArray

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -152,6 +152,8 @@ class WeightedPoints:
     division by the batch size. ``pieces`` are the lengths of the pieces of the part's result: the
     gradient, the loss, then the other numbers that training needs. If results travel in 16 bits,
     each piece is rounded at its own scale. If ``pieces`` is empty, the result is a gradient alone.
+    ``span`` is where the model's parameters are in ``weights``: the first position, and the
+    position after the last. If it is None, they are all of the vector.
     """
 
     model: str
@@ -159,6 +161,12 @@ class WeightedPoints:
     points: IntArray
     coefficients: FloatArray
     pieces: tuple[int, ...] = ()
+    span: tuple[int, int] | None = None
+
+    def parameters(self, fetch: Callable[[WeightRef], FloatArray]) -> FloatArray:
+        """Return the model's parameters (P,), a view of the vector that ``fetch`` returns."""
+        vector = fetch(self.weights)
+        return vector if self.span is None else vector[slice(*self.span)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

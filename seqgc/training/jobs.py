@@ -353,7 +353,9 @@ class Share:
     ``points`` (batch_size,); chunk ``c`` is ``points[starts[c]:starts[c + 1]]``.
     """
 
+    model: str
     weights: WeightRef
+    span: tuple[int, int]  # of the model in the weights
     points: IntArray
     starts: IntArray
     pieces: tuple[int, ...] = ()  # of a result (`ResultLayout`)
@@ -370,8 +372,9 @@ class Share:
         for array in (points, per_point):
             array.setflags(write=False)
         return WeightedPoints(
-            model=self.weights.model,
+            model=self.model,
             weights=self.weights,
+            span=self.span,
             points=points,
             coefficients=per_point,
             pieces=self.pieces,
@@ -430,7 +433,7 @@ class JobPlan:
         bundle = index // self.jobs_per_round
         if index not in self._parked:
             self._parked.add(index)
-            if self._parked.issuperset(self._members(bundle)):
+            if self._parked.issuperset(self.members(bundle)):
                 self.bundles_left -= 1
                 if not self.deals:
                     self.turns.leave(bundle)
@@ -447,9 +450,10 @@ class JobPlan:
 
     def bundle(self, job: int) -> range:
         """Return the indices of a job's models; its turn must be decided."""
-        return self._members(self.turns[job].bundle)
+        return self.members(self.turns[job].bundle)
 
-    def _members(self, bundle: int) -> range:
+    def members(self, bundle: int) -> range:
+        """Return the indices of the models of a bundle."""
         first = bundle * self.jobs_per_round
         return range(first, first + self.jobs_per_round)
 
@@ -459,6 +463,7 @@ class JobPlan:
         *,
         job: int,
         weights: WeightRef,
+        span: tuple[int, int],
         queue: DataQueue,
         pieces: tuple[int, ...],
         idle: bool = False,
@@ -466,7 +471,9 @@ class JobPlan:
         """Return the share of model ``index`` in ``job``, with the next batch of its queue."""
         step = None if idle else self.turns[job].step
         return Share(
+            model=self.models[index].name,
             weights=weights,
+            span=span,
             points=_NO_POINTS if step is None else queue.batch(step),
             starts=self._starts[index],
             pieces=pieces,

@@ -1,9 +1,9 @@
-"""The master's state of one model: weights, optimizer, data queue and published versions."""
+"""The master's state of one model: weights, optimizer and data queue."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 import torch
 from torch import nn
 
-from seqgc.errors import StoreError
 from seqgc.models.datasets import AugmentedDataset
 from seqgc.models.dropout import dropout_layers
 from seqgc.models.evaluation import ValidationState, Validator
@@ -19,14 +18,12 @@ from seqgc.models.model import Model, ParameterVector
 from seqgc.models.optimizers import Stepper
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
 from seqgc.models.results import ModelResult
-from seqgc.ports import FloatArray, WeightRef, WeightStore
+from seqgc.ports import FloatArray
 from seqgc.training.jobs import DataQueue
 
 __all__ = ["Learner", "LearnerState", "Tensors"]
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
-
-_LAST_FAILS: Final = 5  # removals that may fail when no version is needed any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +39,7 @@ class LearnerState:
 class Learner:
     """One model in training; its module is a copy, in the run's precision, on the CPU."""
 
-    def __init__(self, model: Model, *, store: WeightStore, precision: Precision) -> None:
+    def __init__(self, model: Model, *, precision: Precision) -> None:
         self.model: Final = model
         require_autocast(model.autocast, precision=precision)
         dtype = torch_dtype(precision)
@@ -59,11 +56,7 @@ class Learner:
             by_epoch=isinstance(model.dataset, AugmentedDataset)
             or bool(dropout_layers(self.module)),
         )
-        self._store = store
         self.steps = self.changes = 0
-        self._published: list[WeightRef] = []
-        self._unneeded: list[WeightRef] = []  # versions that are not removed yet
-        self.unremoved = ""  # the first reason why a version could not be removed
 
     def apply(self, result: ModelResult) -> dict[str, float]:
         """Take one step along the gradient of ``result``, in the run's precision and writable.
@@ -103,16 +96,12 @@ class Learner:
 
     @contextmanager
     def _undone_by_errors(self) -> Iterator[None]:
-        """Restore the weights if the block raises; published weights are read from the store."""
-        published = next((ref for ref in self._published if ref.version == self.changes), None)
-        before = self._parameters.read() if published is None else None
+        """Restore the weights if the block raises."""
+        before = self._parameters.read()
         try:
             yield
         except BaseException:
-            if published is not None:
-                before = self._store.fetch(published)
-            if before is not None:
-                self._parameters.write(before)
+            self._parameters.write(before)
             raise
 
     def validate(self) -> dict[str, float]:
@@ -122,28 +111,6 @@ class Learner:
         metrics = self.validator.validate(self.module, step=self.steps)
         self.stepper.validated(self.validator.monitored(metrics))
         return metrics
-
-    def publish(self) -> WeightRef:
-        """Return a reference to the present weights; their version counts their changes."""
-        if not self.is_published:
-            weights = self._parameters.read()
-            self._published.append(self._put(self.changes, weights))
-        return self._published[-1]
-
-    def _put(self, version: int, weights: FloatArray) -> WeightRef:
-        ref = self._store.publish(self.model.name, version, weights)
-        self._unneeded = [each for each in self._unneeded if each != ref]
-        return ref
-
-    @property
-    def is_published(self) -> bool:
-        """True if the present weights are published."""
-        return bool(self._published) and self._published[-1].version == self.changes
-
-    @property
-    def latest(self) -> WeightRef | None:
-        """The last published version, if it has not been discarded."""
-        return self._published[-1] if self._published else None
 
     def snapshot(self, *, forgetful: bool = False) -> tuple[LearnerState, dict[str, Tensors]]:
         """Return copies of the state, and of its tensors by file.
@@ -165,12 +132,16 @@ class Learner:
         )
         return state, files
 
+    def vector(self) -> FloatArray:
+        """Return a copy of the trainable parameters, (P,), read-only."""
+        return self._parameters.read()
+
     def weights(self) -> dict[str, torch.Tensor]:
         """Return copies of the weights and buffers."""
         return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
 
     def restore(self, state: LearnerState, files: Mapping[str, Tensors]) -> None:
-        """Restore a snapshot; no version is published then."""
+        """Restore a snapshot."""
         self.module.load_state_dict(files[self._file()])
         self.stepper.restore(state.settings, files[self._file("optimizer")])
         self.queue.restore(files.get(self._file("queue"), {}))
@@ -180,32 +151,3 @@ class Learner:
 
     def _file(self, what: str = "") -> str:
         return f"{self.model.name}{what and f'.{what}'}.safetensors"
-
-    def version(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (P,) of a published version."""
-        is_present = ref.version == self.changes
-        return self._parameters.read() if is_present else self._store.fetch(ref)
-
-    def republish(self, version: int, weights: FloatArray) -> WeightRef:
-        """Publish a version from before the run was resumed; versions come in order."""
-        if not self._published or self._published[-1].version != version:
-            self._published.append(self._put(version, weights))
-        return self._published[-1]
-
-    def keep(self, needed: Set[WeightRef]) -> None:
-        """Discard the published versions that are not ``needed``.
-
-        If a version cannot be removed, the run continues and tries again in a later call. A call
-        ends after one failure, or after a few if no version is needed, because each takes time.
-        """
-        self._unneeded += [ref for ref in self._published if ref not in needed]
-        self._published = [ref for ref in self._published if ref in needed]
-        fails = 1 if needed else _LAST_FAILS
-        while self._unneeded and fails:
-            ref = self._unneeded.pop(0)
-            try:
-                self._store.discard(ref)
-            except StoreError as error:
-                self._unneeded.append(ref)
-                self.unremoved = self.unremoved or str(error)
-                fails -= 1

@@ -364,7 +364,7 @@ class PlannedRun:
             payload=plan.payload or plan.precision,
             stochastic_rounding=plan.stochastic_rounding,
             weights=run.absolute() / ("weights" if master == 1 else f"weights-{master}"),
-            cached_weights=self._jobs_read() * setting.jobs_per_round,
+            cached_weights=self._jobs_read(),
             code=setting.scheme.spec[:100] if plan.adaptation is None else "",
             sizes=self.sizes,
             fixed=plan.adaptation is None,

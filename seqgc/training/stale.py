@@ -296,7 +296,7 @@ class StaleWorkload(ModelsWorkload):
         )
         super().__init__(plan, store=store, precision=precision, callbacks=callbacks, tried=tried)
         self._open: dict[int, OpenJob] = {}  # in order of job
-        self._ages = [0] * len(self._learners)  # of the latest versions (see `_age`)
+        self._ages = [0] * plan.num_bundles  # of the latest versions (see `_age`)
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (tasks read all that arrived)
         return True
@@ -310,10 +310,8 @@ class StaleWorkload(ModelsWorkload):
             self._plan.turns.take(job, may_follow=lambda last: not self._is_late or last < due)
         if self._is_late:
             self._end_steps(self._plan.turns[job].bundle, before=due)
-        shares = [
-            self._share(index, job, self._latest(index, job)) for index in self._plan.bundle(job)
-        ]
-        self._open[job] = OpenJob(tuple(shares), may_repeat=self._may_repeat)
+        shares = self._shares(job, self._latest(job))
+        self._open[job] = OpenJob(shares, may_repeat=self._may_repeat)
         self._begun = job + 1
         self._forget()
 
@@ -322,13 +320,13 @@ class StaleWorkload(ModelsWorkload):
         job = mini_task.job
         if job not in self._open:
             raise ScheduleError(f"job {job} is not in flight: {self._begun} have begun")
-        about, points = self._open[job], []
-        for index, share in zip(self._plan.bundle(job), about.shares, strict=True):
-            weights = share.weights if self._is_late else self._read(index, job)
-            about.reads[mini_task.cover].add(weights)
-            at = replace(share, weights=weights)
-            points.append(at.resolve(mini_task.chunks, mini_task.coefficients))
-        return tuple(points)
+        about = self._open[job]
+        weights = about.shares[0].weights if self._is_late else self._read(job)
+        about.reads[mini_task.cover].add(weights)
+        return tuple(
+            replace(share, weights=weights).resolve(mini_task.chunks, mini_task.coefficients)
+            for share in about.shares
+        )
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
         """Take a part of a job's gradient, or all of it; its size is that of `result_form`."""
@@ -365,8 +363,8 @@ class StaleWorkload(ModelsWorkload):
 
     def discard_weights(self) -> None:
         self._open.clear()
-        for learner in self._learners:
-            learner.keep(set())
+        for published in self._published:
+            published.keep(set())
 
     # ---- which weights a task reads -------------------------------------------------------------
 
@@ -379,26 +377,26 @@ class StaleWorkload(ModelsWorkload):
         turns = ((job, self._plan.turns[job]) for job in self._open)
         return [job for job, turn in turns if turn.bundle == bundle and turn.step is not None]
 
-    def _read(self, index: int, job: int) -> WeightRef:
-        """Return the version of a model that tasks of ``job`` must read; publish it if needed."""
-        age, due = self._age(self._plan.turns[job].bundle), job - self._staleness
+    def _read(self, job: int) -> WeightRef:
+        """Return the version of weights that tasks of ``job`` must read; publish it if needed."""
+        bundle, due = self._plan.turns[job].bundle, job - self._staleness
+        age = self._age(bundle)
         if age < due:
             raise ScheduleError(
                 f"job {job} cannot be computed on weights that lack parts of job {age}: they may "
                 f"be {self._staleness} jobs late"
             )
-        learner = self._learners[index]
-        latest = learner.latest
-        if latest is not None and self._updates.refresh == "needed" and self._ages[index] >= due:
+        published = self._published[bundle]
+        latest = published.latest
+        if latest is not None and self._updates.refresh == "needed" and self._ages[bundle] >= due:
             return latest
-        self._ages[index] = age
-        return learner.publish()
+        self._ages[bundle] = age
+        return published.publish()
 
-    def _latest(self, index: int, job: int) -> WeightRef:
+    def _latest(self, job: int) -> WeightRef:
         """Return the version for a job that begins; its tasks may read newer ones later."""
-        if self._is_late:
-            return self._learners[index].publish()
-        return self._learners[index].latest or self._read(index, job)
+        published = self._published_of(job)
+        return published.publish() if self._is_late else published.latest or self._read(job)
 
     def _forget(self) -> None:
         """Discard the versions that no task in flight reads and no later task will read."""
@@ -406,9 +404,12 @@ class StaleWorkload(ModelsWorkload):
         needed = {ref for each in self._open.values() for ref in each.read}
         if self._is_late:
             needed |= {share.weights for each in self._open.values() for share in each.shares}
-        for learner in self._learners:
-            is_of_use = self._updates.refresh == "needed" or learner.is_published
-            learner.keep(needed | {learner.latest} if learner.latest and is_of_use else needed)
+        for published in self._published:
+            is_of_use, latest = self._updates.refresh == "needed", published.latest
+            if latest is not None and (is_of_use or published.is_published):
+                published.keep(needed | {latest})
+            else:
+                published.keep(needed)
 
     # ---- applying parts -------------------------------------------------------------------------
 
@@ -475,11 +476,10 @@ class StaleWorkload(ModelsWorkload):
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
         for job in state.unapplied:
             if (versions := state.in_flight.get(job)) is None:
-                refs = [self._learners[index].publish() for index in self._plan.bundle(job)]
-                shares = tuple(map(self._share, self._plan.bundle(job), [job] * len(refs), refs))
+                shares = self._shares(job, self._published_of(job).publish())
             else:
                 shares = self._restored(job, versions, flight)
             about = OpenJob.restored(job, shares, state.parts[job], flight)
             about.may_repeat, self._open[job] = self._may_repeat, about
-        for index in range(len(self._learners)):  # the versions were published just now
-            self._ages[index] = self._age(index // self._plan.jobs_per_round)
+        for bundle in range(self._plan.num_bundles):  # the versions were published just now
+            self._ages[bundle] = self._age(bundle)

@@ -61,6 +61,7 @@ class TaskSizes:
     weights_bytes: int  # of one job
     weights_files: int  # of one job
     mini_tasks: int  # jobs whose weights a task needs
+    models: int = 1  # of one job
     task_bytes: int
     result_bytes: int  # packed
     versions: int = 1  # of weights that are published for one job, at most
@@ -74,7 +75,7 @@ class TaskSizes:
     @property
     def reply_bytes(self) -> int:
         """The length of a reply with results, as JSON."""
-        parts = self.mini_tasks * self.weights_files
+        parts = self.mini_tasks * self.models
         return envelope_bytes(self.result_bytes + parts * _PIECE_BYTES + _FRAME_BYTES)
 
     @property
@@ -108,8 +109,9 @@ def task_sizes(
     task_bytes += _RECIPE_BYTES * len({model.recipe for model in models if model.recipe})
     return TaskSizes(
         weights_bytes=largest * np.dtype(precision).itemsize,
-        weights_files=bundle,
+        weights_files=1,
         mini_tasks=mini_tasks,
+        models=bundle,
         task_bytes=task_bytes,
         result_bytes=mini_tasks * longest * payload_format(payload).bits // 8,
     )

@@ -34,6 +34,7 @@ from seqgc.runs.metrics import JobMetrics
 from seqgc.training.callbacks import AfterStep, CallbackState
 from seqgc.training.jobs import ChunkedScheme, JobPlan, Share, Turn, TurnsState
 from seqgc.training.learner import Learner, LearnerState, Tensors
+from seqgc.training.published import PublishedWeights
 from seqgc.training.results import Parked, Parking
 from seqgc.training.work import batch_sizes
 
@@ -58,7 +59,7 @@ class WorkloadState:
 
     begun: int  # jobs
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
-    in_flight: dict[int, list[int]]  # by job: the version of each model's weights
+    in_flight: dict[int, list[int]]  # by job: the version of its bundle's weights
     models: list[LearnerState]
     turns: TurnsState
     parked: dict[str, Parked]
@@ -100,7 +101,12 @@ class ModelsWorkload(ABC):
         if not tried:
             try_models(plan.models, precision=precision)
         self._precision: Final = precision
-        self._learners = [Learner(m, store=store, precision=precision) for m in plan.models]
+        self._learners = [Learner(m, precision=precision) for m in plan.models]
+        self._published: Final = [
+            PublishedWeights([self._learners[i] for i in plan.members(bundle)], store=store)
+            for bundle in range(plan.num_bundles)
+        ]
+        self._spans: Final = [span for bundle in self._published for span in bundle.spans]
         self._by_name = {learner.model.name: learner for learner in self._learners}
         self._begun = 0
         self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
@@ -167,7 +173,7 @@ class ModelsWorkload(ABC):
     @property
     def unremoved(self) -> str:
         """The first reason why old weights could not be removed; empty if all could."""
-        return next((each.unremoved for each in self._learners if each.unremoved), "")
+        return next((each.unremoved for each in self._published if each.unremoved), "")
 
     def require_steps(self, steps: int) -> None:
         """Raise `ParameterError` if a learning-rate schedule is over before ``steps`` steps."""
@@ -276,6 +282,13 @@ class ModelsWorkload(ABC):
         else:
             self.after_step.run(learner, loss=loss, metrics=metrics)
 
+    def _published_of(self, job: int) -> PublishedWeights:
+        return self._published[self._plan.turns[job].bundle]
+
+    def _shares(self, job: int, weights: WeightRef) -> tuple[Share, ...]:
+        """Return the shares of a job's models, which read these weights of their bundle."""
+        return tuple(self._share(index, job, weights) for index in self._plan.bundle(job))
+
     def _share(self, index: int, job: int, weights: WeightRef) -> Share:
         learner = self._learners[index]
         idle = self._idle_from.get(learner.model.name, job + 1) <= job
@@ -283,6 +296,7 @@ class ModelsWorkload(ABC):
             index,
             job=job,
             weights=weights,
+            span=self._spans[index],
             queue=learner.queue,
             pieces=learner.layout.pieces,
             idle=idle,
@@ -302,11 +316,12 @@ class ModelsWorkload(ABC):
         parts: dict[int, PartsState],
     ) -> tuple[WorkloadState, dict[str, Tensors]]:
         """Return a snapshot of the models and of these jobs; ``flight`` has the jobs' tensors."""
-        for job, shares in in_flight.items():
-            for learner, share in zip(self._bundle(job), shares, strict=True):
-                name = _version_name(learner, share.weights.version)
-                if name not in flight:
-                    flight[name] = torch.from_numpy(np.array(learner.version(share.weights)))
+        refs = {j: {share.weights: None for share in shares} for j, shares in in_flight.items()}
+        for job, versions in refs.items():
+            for ref in versions:
+                if (name := _version_name(ref.model, ref.version)) not in flight:
+                    vector = self._published_of(job).version(ref)
+                    flight[name] = torch.from_numpy(np.array(vector))
         files: dict[str, Tensors] = {FLIGHT: flight}
         models = []
         for learner in self._learners:
@@ -317,11 +332,10 @@ class ModelsWorkload(ABC):
                 learner_state, learner_files = learner.snapshot(forgetful=True)
             models.append(learner_state)
             files |= learner_files
-        versions = {j: [s.weights.version for s in each] for j, each in in_flight.items()}
         state = WorkloadState(
             begun=self._begun,
             unapplied=unapplied,
-            in_flight=versions,
+            in_flight={j: [ref.version for ref in versions] for j, versions in refs.items()},
             models=models,
             callbacks=self.after_step.callbacks.snapshot(flight),
             parked=dict(self._parked),
@@ -360,16 +374,13 @@ class ModelsWorkload(ABC):
 
     def _restored(self, job: int, versions: Sequence[int], flight: Tensors) -> tuple[Share, ...]:
         """Publish the weights of a job in flight again; return its models' shares."""
-        shares = []
-        for index, version in zip(self._plan.bundle(job), versions, strict=True):
-            learner = self._learners[index]
-            vector = flight[_version_name(learner, version)].numpy()
-            shares.append(self._share(index, job, learner.republish(version, vector)))
-        return tuple(shares)
+        (version,), first = versions, self._bundle(job)[0]
+        vector = flight[_version_name(first.model.name, version)].numpy()
+        return self._shares(job, self._published_of(job).republish(version, vector))
 
 
-def _version_name(learner: Learner, version: int) -> str:
-    return f"weights.{learner.model.name}.{version}"
+def _version_name(model: str, version: int) -> str:
+    return f"weights.{model}.{version}"
 
 
 class TorchWorkload(ModelsWorkload):
@@ -477,10 +488,7 @@ class TorchWorkload(ModelsWorkload):
         self._apply([j for j in self._unapplied if self.needs(job, j)])
         oldest = job + 1 - self._plan.jobs_read
         self._in_flight = {j: shares for j, shares in self._in_flight.items() if j >= oldest}
-        self._in_flight[job] = tuple(
-            self._share(index, job, self._learners[index].publish())
-            for index in self._plan.bundle(job)
-        )
+        self._in_flight[job] = self._shares(job, self._published_of(job).publish())
         self._unapplied[job], self._begun = None, job + 1
         self._plan.turns.forget(self._in_flight.keys() | self._unapplied.keys())
         self._discard_unused()
@@ -571,5 +579,5 @@ class TorchWorkload(ModelsWorkload):
 
     def _discard_unused(self) -> None:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}
-        for learner in self._learners:
-            learner.keep(needed)
+        for published in self._published:
+            published.keep(needed)

@@ -85,6 +85,7 @@ class _Part(Record, frozen=True, kw_only=True):
     model: Name
     count: Count
     weights: _Weights
+    span: tuple[Count, Count] | None
     pieces: Annotated[list[Count], Meta(max_length=MAX_PIECES)]
 
     @classmethod
@@ -99,6 +100,7 @@ class _Part(Record, frozen=True, kw_only=True):
             model=part.model,
             count=points[0],
             weights=_Weights.of(part.weights),
+            span=part.span,
             pieces=list(part.pieces),
         )
 
@@ -169,6 +171,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
                     WeightedPoints(
                         model=part.model,
                         weights=part.weights.ref(),
+                        span=part.span,
                         points=points[begin:end],
                         coefficients=coefficients[begin:end],
                         pieces=tuple(part.pieces),

@@ -120,7 +120,7 @@ def test_messages_are_as_large_as_planned_and_hardly_smaller(
     )
     asked = messages(run, shared)
     largest = max(len(invocations.body(each)) for each in asked)
-    spare = 8000 + 400 * plan.sizes.mini_tasks * plan.sizes.weights_files
+    spare = 8000 + 400 * plan.sizes.mini_tasks * plan.sizes.models
     assert largest <= plan.request_bytes <= 1.1 * largest + spare
     results = {
         item.slot: np.zeros(sum(sum(part.pieces) for part in item.parts))

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 from seqgc import workers
 from seqgc.errors import ParameterError, ScheduleError, StoreError
+from seqgc.models.model import ParameterVector
 from seqgc.ports import Decoding, FloatArray, MiniTask, Task, WeightRef, WorkItem
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
@@ -363,7 +364,21 @@ def test_a_worker_keeps_the_weights_of_every_job_that_it_may_be_asked_for(
     setting = Setting(scheme=parse_scheme(spec, n=4), jobs_per_round=2)
     plan = TrainingPlan(models=models, scheme=setting, steps=1)
     work = plan.on(4).work(Path("run"))
-    assert work.cached_weights == 2 * kept
+    assert work.cached_weights == kept  # one vector for both models of a job
+
+
+def test_the_weights_of_a_bundle_are_published_as_one_vector() -> None:
+    models, store = [make_model(f"m{i}") for i in range(3)], MemoryStore()
+    scheme = parse_scheme("uncoded", n=2)
+    workload = TorchWorkload(models, scheme=scheme, store=store, jobs_per_round=3)
+    workload.begin(0)
+    everything = MiniTask(job=0, slot=0, chunks=np.array([0, 1]), coefficients=np.ones(2))
+    parts = workload.resolve(everything)
+    (ref,) = {part.weights for part in parts}
+    for part, model in zip(parts, models, strict=True):
+        parameters = ParameterVector(workload.module(model.name))
+        np.testing.assert_array_equal(part.parameters(store.fetch), parameters.read())
+    assert store.fetch(ref).shape == (sum(ParameterVector(m.module).size for m in models),)
 
 
 def test_an_injected_delay_is_of_the_load_that_a_worker_has_in_the_round() -> None:

@@ -216,7 +216,7 @@ def content(message: Message) -> object:
 
 
 def _part(part: WeightedPoints) -> object:
-    return part.model, part.weights, _vector(part.points), _vector(part.coefficients)
+    return part.model, part.weights, part.span, _vector(part.points), _vector(part.coefficients)
 
 
 def _vector(vector: npt.NDArray[np.generic]) -> object:

@@ -135,7 +135,7 @@ class Invocations:
                 item_bytes = payload_format(request.payload).bits // 8
             else:  # at least float32; more is not known
                 item_bytes = max(4, np.dtype(part.weights.dtype).itemsize)
-            frame_bytes += part.weights.size * item_bytes + _PART_BYTES
+            frame_bytes += (sum(part.pieces) or part.weights.size) * item_bytes + _PART_BYTES
         if (size := envelope_bytes(frame_bytes)) > self.max_body_bytes - _SPARE_BYTES:
             remedy = "a store (EFS or S3) for answers, or a narrower `payload`"
             raise self._too_large(request.task, "its answer", size, remedy)

@@ -1,0 +1,94 @@
+"""Published versions of the weights of a bundle, for its workers to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+
+from seqgc.errors import StoreError
+from seqgc.ports import FloatArray, WeightRef, WeightStore
+from seqgc.training.learner import Learner
+
+__all__ = ["PublishedWeights"]
+
+_LAST_FAILS: Final = 5  # removals that may fail when no version is needed any more
+
+
+class PublishedWeights:
+    """The published versions of the weights of a bundle of models.
+
+    The weights of all models of a bundle are one vector (P_1 + ... + P_k,) in the store, under the
+    name of the first model: writing and reading many small files would take longer than computing
+    with their content. The number of a version is the number of changes of all models' weights.
+    """
+
+    def __init__(self, learners: Sequence[Learner], *, store: WeightStore) -> None:
+        self._learners: Final = tuple(learners)
+        self._store: Final = store
+        ends = accumulate((each.layout.parameters for each in learners), initial=0)
+        self.spans: Final = tuple(pairwise(ends))
+        """The first position, and the position after the last, of each model in the vector."""
+        self._published: list[WeightRef] = []
+        self._unneeded: list[WeightRef] = []  # versions that are not removed yet
+        self.unremoved = ""
+        """The first reason why a version could not be removed; empty if all could."""
+
+    def publish(self) -> WeightRef:
+        """Return a reference to the present weights, which are published if they are new."""
+        if not self.is_published:
+            self._put(self._version, self._present())
+        return self._published[-1]
+
+    def republish(self, version: int, weights: FloatArray) -> WeightRef:
+        """Publish a version from before the run was resumed; versions come in order."""
+        if not self._published or self._published[-1].version != version:
+            self._put(version, weights)
+        return self._published[-1]
+
+    @property
+    def is_published(self) -> bool:
+        """True if the present weights are published."""
+        return bool(self._published) and self._published[-1].version == self._version
+
+    @property
+    def latest(self) -> WeightRef | None:
+        """The last published version, if it has not been discarded."""
+        return self._published[-1] if self._published else None
+
+    def version(self, ref: WeightRef) -> FloatArray:
+        """Return the weights of a published version."""
+        return self._present() if ref.version == self._version else self._store.fetch(ref)
+
+    def keep(self, needed: Set[WeightRef]) -> None:
+        """Discard the published versions that are not ``needed``.
+
+        If a version cannot be removed, the run continues and tries again in a later call. A call
+        ends after one failure, or after a few if no version is needed, because each takes time.
+        """
+        self._unneeded += [ref for ref in self._published if ref not in needed]
+        self._published = [ref for ref in self._published if ref in needed]
+        fails = 1 if needed else _LAST_FAILS
+        while self._unneeded and fails:
+            ref = self._unneeded.pop(0)
+            try:
+                self._store.discard(ref)
+            except StoreError as error:
+                self._unneeded.append(ref)
+                self.unremoved = self.unremoved or str(error)
+                fails -= 1
+
+    @property
+    def _version(self) -> int:
+        return sum(learner.changes for learner in self._learners)
+
+    def _present(self) -> FloatArray:
+        vectors = [learner.vector() for learner in self._learners]
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+
+    def _put(self, version: int, weights: FloatArray) -> None:
+        ref = self._store.publish(self._learners[0].model.name, version, weights)
+        self._unneeded = [each for each in self._unneeded if each != ref]
+        self._published.append(ref)
