@@ -24,7 +24,7 @@ import numpy as np
 from seqgc._fault import fault_of
 from seqgc.errors import reraise_stop
 from seqgc.models.datasets import PointDataset, has_tensors, sample_points
-from seqgc.models.model import Model, Objective, ParameterVector, with_shared_modules
+from seqgc.models.model import Model, ParameterVector, with_shared_modules
 from seqgc.models.objectives import LocalModule, LocalObjective, ObjectiveGroup, forms_of
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef
@@ -34,7 +34,8 @@ __all__ = ["GroupChoice", "choose_group_sizes"]
 _FORM_S: Final = 0.3  # limit of the processor time for a form
 _ALL_S: Final = 1.0  # limit of the processor time for all forms
 _SLOW_S: Final = 0.02  # a pass of one model that takes longer gains nothing in a group
-_REPEATS: Final = 4
+_REPEATS: Final = 3
+_FEWEST: Final = 4  # models of a group; fewer hardly ever gain time
 _WORTHWHILE: Final = 0.85  # of the time of single models
 _BETTER: Final = 0.9  # of the time of a smaller group
 _ITEMS: Final = 8  # that are read from a dataset of the user's own class
@@ -75,16 +76,18 @@ def choose_group_sizes(
     for form in _forms(models, points):
         names = {model.name for model in form}
         most = max(sum(model.name in names for model in bundle) for bundle in bundles)
-        if most < 2:
-            continue
         limit_s = min(_FORM_S, until - time.thread_time())
+        if most < 2 or (size is None and limit_s < 0):
+            continue
         try:
-            trial = _Trial(form[:most], points=points(form[0]), precision=precision)
-            if size is None:
-                best = trial.best_size(limit_s=limit_s)
-            else:
-                trial.require_same()
-                best = min(size, most)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # workers repeat them
+                trial = _Trial(form[:most], points=points(form[0]), precision=precision)
+                if size is None:
+                    best = trial.best_size(limit_s=limit_s)
+                else:
+                    trial.require_same()
+                    best = min(size, most)
         except BaseException as error:  # from the user's code, or from torch.vmap
             reraise_stop(error)
             who = f"{len(form)} models like {form[0].name} ({type(form[0].module).__name__})"
@@ -111,30 +114,15 @@ class _Trial:
     """Parts of models of one form, which are computed alone and together."""
 
     def __init__(self, models: Sequence[Model], *, points: int, precision: Precision) -> None:
-        module, rng = (
-            LocalModule(models[0].module, torch_dtype(precision)),
-            np.random.default_rng(0),
-        )
-        self._local = [LocalObjective(_with_few_items(m.objective), module) for m in models]
-        self._group: Final = ObjectiveGroup(self._local[0], len(models))
+        self._models, self._points, self._precision = models, points, precision
+        self._module: Final = LocalModule(models[0].module, torch_dtype(precision))
+        self._datasets: Final = dict[int, PointDataset]()  # by identity of the models' datasets
+        self._random: Final = np.random.default_rng(0)
         self._weights: Final = dict[str, FloatArray]()
-        self._parts: Final = list[WeightedPoints]()
-        for model in models:
-            vector = ParameterVector(model.module).read()
-            noise = _NOISE * rng.standard_normal(vector.size)
-            self._weights[model.name] = (vector + noise).astype(precision)
-            self._parts.append(
-                WeightedPoints(
-                    model=model.name,
-                    weights=WeightRef(
-                        model=model.name, version=0, digest="", dtype=precision, size=vector.size
-                    ),
-                    points=rng.integers(len(model.dataset), size=points),
-                    coefficients=rng.uniform(0.5, 1.5, points) / points,
-                )
-            )
-        shape = len(models), module.parameters.layout.size
-        self._out: Final = np.zeros(shape, dtype=precision)
+        self._parts: Final = list[tuple[LocalObjective, WeightedPoints]]()
+        self._group: Final = ObjectiveGroup(self._part(0)[0], len(models))
+        shape = len(models), self._module.parameters.layout.size
+        self._out: Final = np.empty(shape, dtype=precision)
         autocast = models[0].autocast
         self._tolerance: Final = _TOLERANCE[precision if autocast == "off" else autocast]
 
@@ -147,9 +135,9 @@ class _Trial:
         if all(self._seconds(self._compute_alone, 1) > _SLOW_S for _ in range(2)):
             return 1
         self.require_same()
-        until, most = time.thread_time() + limit_s, len(self._parts)
+        until, most = time.thread_time() + limit_s, len(self._models)
         alone_s = self._least_seconds(self._compute_alone, 2) / 2
-        best, best_s, size = 1, math.inf, 2
+        best, best_s, size = 1, math.inf, min(_FEWEST, most)
         while time.thread_time() < until:
             each_s = self._least_seconds(self._compute_together, size) / size
             if each_s > best_s:
@@ -164,12 +152,9 @@ class _Trial:
 
     def require_same(self) -> None:
         """Raise `ValueError` if a group has other results than single models."""
-        two = min(2, len(self._parts))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # workers repeat them
-            self._compute_alone(two)
-            alone = self._out[:two].copy()
-            self._compute_together(two)
+        self._compute_alone(2)
+        alone = self._out[:2].copy()
+        self._compute_together(2)
         for one, other in zip(alone, self._out, strict=False):
             limit = self._tolerance * np.abs(one[np.isfinite(one)]).max(initial=0.0)
             if not np.allclose(one, other, rtol=0, atol=limit, equal_nan=True):
@@ -180,26 +165,51 @@ class _Trial:
         return min([self._seconds(compute, models) for _ in range(_REPEATS)][1:])
 
     def _seconds(self, compute: Callable[[int], None], models: int) -> float:
+        while len(self._parts) < models:
+            self._part(len(self._parts))
         began = time.thread_time()
         compute(models)
         return time.thread_time() - began
 
     def _compute_alone(self, models: int) -> None:
-        for local, part, out in zip(self._local[:models], self._parts, self._out, strict=False):
-            local.module.load(part, self._weights_of)
-            local.compute(part, out=out)
+        for index in range(models):
+            local, part = self._part(index)
+            self._module.load(part, self._weights_of)
+            local.compute(part, out=self._out[index])
 
     def _compute_together(self, models: int) -> None:
-        group = list(zip(self._local[:models], self._parts, strict=False))
-        self._group.load([part for _, part in group], self._weights_of)
-        self._group.compute(group, out=self._out[:models])
+        parts = [self._part(index) for index in range(models)]
+        self._group.load([part for _, part in parts], self._weights_of)
+        self._group.compute(parts, out=self._out[:models])
+
+    def _part(self, index: int) -> tuple[LocalObjective, WeightedPoints]:
+        """Return a part of a model, whose weights are the initial ones with some noise."""
+        if index == len(self._parts):
+            model, random, points = self._models[index], self._random, self._points
+            vector = ParameterVector(model.module).read().astype(self._precision)
+            vector += _NOISE * random.standard_normal(vector.size, dtype=vector.dtype)
+            name, size = model.name, vector.size
+            self._weights[name] = vector
+            if id(model.dataset) not in self._datasets:
+                self._datasets[id(model.dataset)] = _with_few_items(model.dataset)
+            objective = replace(model.objective, dataset=self._datasets[id(model.dataset)])
+            part = WeightedPoints(
+                model=name,
+                weights=WeightRef(
+                    model=name, version=0, digest="", dtype=self._precision, size=size
+                ),
+                points=random.integers(len(model.dataset), size=points),
+                coefficients=random.uniform(0.5, 1.5, points) / points,
+            )
+            self._parts.append((LocalObjective(objective, self._module), part))
+        return self._parts[index]
 
     def _weights_of(self, ref: WeightRef) -> FloatArray:
         return self._weights[ref.model]
 
 
 class _FewItems:
-    """A dataset of ``size`` items, of which only a few are different."""
+    """A dataset with the length of another, of which it has only a few items."""
 
     def __init__(self, dataset: PointDataset) -> None:
         self._size: Final = len(dataset)
@@ -212,11 +222,9 @@ class _FewItems:
         return self._items[index % len(self._items)]
 
 
-def _with_few_items(objective: Objective) -> Objective:
-    """Return the objective with a dataset of a few items, unless all are in tensors.
+def _with_few_items(dataset: PointDataset) -> PointDataset:
+    """Return a dataset of a few of the items, unless all are in tensors.
 
     Time to read items is the same for groups and single models, and may be long.
     """
-    if has_tensors(objective.dataset):
-        return objective
-    return replace(objective, dataset=_FewItems(objective.dataset))
+    return dataset if has_tensors(dataset) else _FewItems(dataset)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from seqgc.models.group_sizes import choose_group_sizes
 from seqgc.models.model import ParameterVector
@@ -116,7 +116,7 @@ def models_of(form: str, count: int = 4, **others: object) -> list[Model]:
     module, options = FORMS[form]
     dataset = blobs()
     return [
-        make_model(f"m{i}", **{"dataset": dataset, **options}, module=module(i), **others)
+        make_model(f"m{i}", **{"dataset": dataset, **options, **others}, module=module(i))
         for i in range(count)
     ]
 
@@ -307,6 +307,23 @@ def test_nothing_is_tried_without_two_models_of_a_form(
         assert not choice.sizes
         assert not choice.notes
     assert not calls
+
+
+def test_the_choice_reads_few_items_of_a_shared_data_set() -> None:
+    reads: list[int] = []
+
+    class Slow(Dataset[tuple[Tensor, Tensor]]):
+        def __len__(self) -> int:
+            return len(FLAT)
+
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            reads.append(index)
+            return FLAT[index], LABELS[index]
+
+    models = models_of("tied", 8, dataset=Slow())
+    choice = choose_group_sizes([models], points=lambda _: 30, precision="float32", size=8)
+    assert choice.sizes
+    assert len(reads) < 10
 
 
 def test_the_measured_number_is_one_of_a_group_that_pays() -> None:
