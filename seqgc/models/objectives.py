@@ -128,58 +128,65 @@ class ObjectiveGroup:
         weights that were loaded last, in the same order. Raises what the user's code raises, and
         what `torch.vmap` raises if it cannot map the code.
         """
-        first, module, dtype = self._first, self._first.module, self._first.module.dtype
-        layout, tensors = module.parameters.layout, module.parameters.tensors
+        parameters, count = self._first.parameters, len(parts)
         x, y = self._read(parts)
         PROGRESS.enter("")  # of several models
-        count = len(parts[0][1].points)
-        flat = np.concatenate([part.coefficients for _, part in parts])
-        coefficients = flat.reshape(len(parts), count)
-        pieces = self._weights[: len(parts)].split_with_sizes(self._sizes, dim=1)
+        pieces = self._weights[:count].split_with_sizes(self._sizes, dim=1)
         stacks = [
-            piece.view(len(parts), *p.shape).detach().requires_grad_()
-            for piece, p in zip(pieces, tensors, strict=True)
+            piece.view(count, *p.shape).detach().requires_grad_()
+            for piece, p in zip(pieces, parameters.tensors, strict=True)
         ]
-        numbers = torch.arange(len(parts))
-
-        def losses_of(
-            weights: Sequence[Tensor], x: object, y: object, number: Tensor
-        ) -> tuple[Tensor, ...]:
-            with masks(number):
-                named = dict(zip(module.parameters.names, weights, strict=True))
-                output = functional_call(module.call, named, (x,))
-                losses = point_losses(first.loss, output, y, count=count)
-            if losses.weights is None:
-                return (losses.values,)
-            return losses.values, losses.weights
-
-        masks = stacked_masks_of(
-            module.dropouts,
-            [part.points for _, part in parts],
-            seeds=[each.objective.seed for each, _ in parts],
-        )
-        with autocasting(first.objective.autocast):
-            returned = torch.vmap(losses_of)(stacks, x, y, numbers)
-        losses = PointLosses(*returned)
-        values = losses.values.to(dtype)
+        losses = self._losses(parts, stacks, x, y)
+        flat = np.concatenate([part.coefficients for _, part in parts])
+        coefficients = flat.reshape(count, -1)
+        in_dtype = torch.from_numpy(coefficients).to(self._weights.dtype)
+        values = losses.values.to(self._weights.dtype)
         gradients: Sequence[Tensor | None] = [None] * len(stacks)
-        in_dtype = torch.from_numpy(coefficients).to(dtype)
         if values.requires_grad:
             gradients = torch.autograd.grad(values, stacks, in_dtype, allow_unused=True)
-        pieces = torch.from_numpy(out[:, : layout.parameters]).split_with_sizes(self._sizes, dim=1)
-        for piece, stack, gradient in zip(pieces, stacks, gradients, strict=True):
+        rows = torch.from_numpy(out[:, : parameters.size]).split_with_sizes(self._sizes, dim=1)
+        for row, stack, gradient in zip(rows, stacks, gradients, strict=True):
             if gradient is None:
-                piece.zero_()
+                row.zero_()
             else:
-                piece.view(stack.shape).copy_(gradient)
+                row.view(stack.shape).copy_(gradient)
         points = np.add.reduce(coefficients, axis=1)
-        layout.write(
+        parameters.layout.write(
             out,
             loss=(in_dtype * values.detach()).sum(1).numpy(),
             weight=losses.weight(coefficients, points),
             points=points,
             received=[gradient is not None for gradient in gradients],
         )
+
+    def _losses(
+        self,
+        parts: Sequence[tuple[LocalObjective, WeightedPoints]],
+        stacks: Sequence[Tensor],
+        x: object,
+        y: object,
+    ) -> PointLosses:
+        """Return the losses (parts, m) of all parts."""
+        first, module, points = self._first, self._first.module, parts[0][1].points
+        names = module.parameters.names
+        masks = stacked_masks_of(
+            module.dropouts,
+            [part.points for _, part in parts],
+            seeds=[each.objective.seed for each, _ in parts],
+        )
+
+        def losses_of(
+            weights: Sequence[Tensor], x: object, y: object, number: Tensor
+        ) -> tuple[Tensor, ...]:
+            with masks(number):
+                output = functional_call(module.call, dict(zip(names, weights, strict=True)), (x,))
+                losses = point_losses(first.loss, output, y, count=len(points))
+            if losses.weights is None:
+                return (losses.values,)
+            return losses.values, losses.weights
+
+        with autocasting(first.objective.autocast):
+            return PointLosses(*torch.vmap(losses_of)(stacks, x, y, torch.arange(len(parts))))
 
     def _read(self, parts: Sequence[tuple[LocalObjective, WeightedPoints]]) -> tuple[Any, Any]:
         """Return ``(x, y)`` of all parts, stacked along a first axis of the parts."""
