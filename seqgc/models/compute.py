@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -74,6 +75,8 @@ class TorchCompute:
     far as a mini-task has parts of the same form and number of points. The mini-task alone decides
     which parts form a group, so all workers, and a resumed run, compute the same bits. If a group
     raises, its parts are computed one after the other, and only the model at fault has a flaw.
+    A group of one part has this part twice: torch may round differently for a single model, and the
+    bits of a model must not depend on the parts next to it.
 
     Examples
     --------
@@ -113,7 +116,7 @@ class TorchCompute:
         # A reference always names the same weights, so the cache is never stale.
         self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
         self._groups: Final = dict[str, ObjectiveGroup]()
-        for form in forms_of(each for each in objectives if each.name in group_sizes):
+        for form in forms_of(o for o in objectives if group_sizes.get(o.name, 1) > 1):
             of_size = cache(partial(ObjectiveGroup, self._local[form[0].name]))
             self._groups.update({each.name: of_size(group_sizes[each.name]) for each in form})
 
@@ -137,8 +140,8 @@ class TorchCompute:
         sizes = [self._local[part.model].parameters.layout.size for part in parts]
         starts = [0, *itertools.accumulate(sizes)]
         result = np.empty(starts[-1], dtype=self._precision)
-        for places in self._grouped(parts):
-            if len(places) > 1 and self._compute_together(parts, places, result, starts):
+        for group, places in self._grouped(parts):
+            if group is not None and self._compute_together(group, parts, places, result, starts):
                 continue
             for place in places:
                 out = result[starts[place] : starts[place + 1]]
@@ -148,21 +151,23 @@ class TorchCompute:
             raise FlawedResult(result, flaws)
         return result
 
-    def _grouped(self, parts: Sequence[WeightedPoints]) -> list[list[int]]:
-        """Return the places of all parts; the parts in one list are computed together."""
-        alike = dict[object, list[int]]()
+    def _grouped(
+        self, parts: Sequence[WeightedPoints]
+    ) -> list[tuple[ObjectiveGroup | None, list[int]]]:
+        """Return the places of the parts of each group, and each other place without a group."""
+        grouped = list[tuple[ObjectiveGroup | None, list[int]]]()
+        alike = defaultdict[tuple[ObjectiveGroup, int], list[int]](list)
         for place, part in enumerate(parts):
             group, points = self._groups.get(part.model), len(part.points)
-            key = (group, points) if group is not None and points else place
-            alike.setdefault(key, []).append(place)
-        grouped = []
-        for places in alike.values():
-            if (count := len(places)) == 1:
-                grouped.append(places)
-                continue
-            pieces = -(-count // self._groups[parts[places[0]].model].most)
+            if group is None or not points:
+                grouped.append((None, [place]))
+            else:
+                alike[group, points].append(place)
+        for (group, _), places in alike.items():
+            count = len(places)
+            pieces = -(-count // group.most)
             cuts = [count * i // pieces for i in range(pieces + 1)]
-            grouped += [places[begin:end] for begin, end in itertools.pairwise(cuts)]
+            grouped += [(group, places[begin:end]) for begin, end in itertools.pairwise(cuts)]
         return grouped
 
     def _compute(self, part: WeightedPoints, *, out: FloatArray) -> Flaw | None:
@@ -184,6 +189,7 @@ class TorchCompute:
 
     def _compute_together(
         self,
+        group: ObjectiveGroup,
         parts: Sequence[WeightedPoints],
         places: Sequence[int],
         result: FloatArray,
@@ -194,11 +200,12 @@ class TorchCompute:
         Part ``i`` begins at ``starts[i]`` of ``result``.
         """
         first, last, some = places[0], places[-1], [parts[place] for place in places]
-        shape = len(places), starts[first + 1] - starts[first]
+        if len(some) == 1:
+            some *= 2
+        shape = len(some), starts[first + 1] - starts[first]
         rows = result[starts[first] : starts[last + 1]]
         are_neighbours = rows.size == math.prod(shape)
         out = rows.reshape(shape) if are_neighbours else np.empty(shape, dtype=self._precision)
-        group = self._groups[some[0].model]
         group.load(some, self._fetch)
         try:
             group.compute([(self._local[part.model], part) for part in some], out=out)
@@ -207,7 +214,7 @@ class TorchCompute:
                 reraise_stop(error)
             return False
         if not are_neighbours:
-            for place, row in zip(places, out, strict=True):
+            for place, row in zip(places, out, strict=False):
                 result[starts[place] : starts[place + 1]] = row
         return True
 

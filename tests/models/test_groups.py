@@ -177,7 +177,7 @@ def test_a_group_has_the_results_of_models_alone(form: str, size: int) -> None:
     assert form != "frozen and unused" or not marks.all()
 
 
-@pytest.mark.parametrize(("size", "expected"), [(2, 2), (3, 2), (4, 1)])
+@pytest.mark.parametrize(("size", "expected"), [(2, 2), (3, 2), (4, 1), (9, 1)])
 def test_a_group_takes_one_forward_pass(
     size: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +214,18 @@ def test_the_same_parts_have_the_same_bits_on_every_worker() -> None:
     other = parts_of(models_of("cnn"), store, precision="float32")
     second(tuple(reversed(other)))  # the worker has computed other parts before
     assert first(parts).tobytes() == second(parts).tobytes()
+
+
+@pytest.mark.parametrize("form", ["mlp", "cnn"])
+def test_the_bits_of_a_model_do_not_depend_on_the_others_of_its_group(form: str) -> None:
+    """So a run without a parked model ends in the same bits."""
+    store, models = MemoryStore(), models_of(form)
+    _, together = computes(models, store, size=3, precision="float32")
+    parts = parts_of(models, store, precision="float32")
+    expected = together(parts).reshape(4, -1)
+    for some in ([0], [3], [1, 2], [3, 0, 2]):
+        result = together(tuple(parts[i] for i in some)).reshape(len(some), -1)
+        np.testing.assert_array_equal(result, expected[some])
 
 
 def test_a_model_that_diverges_leaves_the_others_as_they_are() -> None:
