@@ -1,8 +1,8 @@
 """Sequential gradient coding: train on unreliable workers without waiting for stragglers.
 
-The names below are imported when they are first used: ``import seqgc`` is quick, and loads neither
-PyTorch nor boto3. `train`, `record_profile`, `Model` and their plans need PyTorch; they are left
-out of ``from seqgc import *``, which therefore needs it no more than the rest.
+The names below are imported when they are first used, which makes ``import seqgc`` quick: it loads
+neither PyTorch nor boto3. `train`, `record_profile`, `Model` and their plans need PyTorch.
+Therefore ``from seqgc import *`` does not import these names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HOMES = {
 }  # fmt: skip
 _ROOMS = "plot", "workers"
 
-__all__ = [  # noqa: RUF022 (in plain order)
+__all__ = [  # noqa: RUF022 (in alphabetical order)
     "ClosingRule", "DelayProfile", "GC", "MSGC", "Rehearsal", "SRSGC", "Setting", "Uncoded",
     "__version__", "compare", "default_defences", "make_code", "parse_scheme", "plot",
     "read_profile", "read_run", "replay", "tune", "workers",

@@ -13,7 +13,7 @@ from seqgc._command_line import message_format
 
 _WITH_TORCH: Final = ("demo", "profile", "resume", "train")  # verbs
 _WITH_GRADIENTS: Final = ("compare", *_WITH_TORCH)
-# Workers need the cores: a second thread of the master would keep one of them busy.
+# The workers need the cores, so the numerical libraries of the master use one thread.
 _THREADS: Final = (
     "MKL_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -37,7 +37,7 @@ def run() -> int:
         if answered():
             return 0
     verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if verb == "report":  # it draws into a file, whatever backend the user has chosen for windows
+    if verb == "report":  # the pages hold pictures; no window is opened
         os.environ["MPLBACKEND"] = "agg"
     if verb in _WITH_GRADIENTS:
         for variable in _THREADS:
@@ -52,9 +52,9 @@ def run() -> int:
 
 @contextmanager
 def _announced_imports(verb: str) -> Iterator[None]:
-    """Say on stderr that seqgc is loading: the imports in this block take seconds.
+    """Say on stderr that seqgc is loading, because the imports in this block take seconds.
 
-    On a terminal the message is erased afterwards; elsewhere it is a line.
+    On a terminal the message is erased afterwards. Otherwise it ends with a newline and remains.
     """
     messages, on_terminal = message_format(sys.argv[1:]), sys.stderr.isatty()
     if messages.format == "json" or messages.quiet:

@@ -1,4 +1,4 @@
-"""Additions to boto3: the region of AWS_REGION, and no proxy to this machine."""
+"""Additions to boto3: the region in ``AWS_REGION``, and no proxy for services on this machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = [
 
 
 def environment_region() -> str | None:
-    """Return ``AWS_REGION``, else ``AWS_DEFAULT_REGION``, else None.
+    """Return the value of ``AWS_REGION``, else of ``AWS_DEFAULT_REGION``, else None.
 
-    AWS's tools and most of its SDKs read the first variable; botocore reads only the second.
+    The tools and most SDKs of AWS read ``AWS_REGION``; botocore reads only ``AWS_DEFAULT_REGION``.
     """
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
 
 def is_on_this_machine(url: str) -> bool:
-    """Return True if a URL is on this machine: such requests must not use a proxy.
+    """Return True if a URL names this machine. Requests to this machine must not use a proxy.
 
     Examples
     --------
@@ -40,16 +40,16 @@ def is_on_this_machine(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # a host name
         return host == "localhost" or host.endswith(".localhost")
 
 
 def open_session(*, region: str | None = None, keys: Sequence[str] = ()) -> Session:
-    """Return a boto3 session in the given region, else in that of `environment_region`.
+    """Return a boto3 session in ``region``, by default in the region of `environment_region`.
 
-    With ``keys`` (access key and secret) it reads no AWS profile. Without them boto3 looks for
-    credentials, and for a region if none is known: in the environment, the AWS profile and the role
-    of the machine.
+    ``keys`` are an access key and its secret; with them, the session reads no AWS profile. Without
+    keys, boto3 takes credentials from the environment, the AWS profile or the role of the machine.
+    If there is no region, boto3 takes one from the same places.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def open_client(session: Session, service: str, **options: Any) -> Any:
     """
     from botocore.config import Config
 
-    make: Any = session.client  # its overloads require a literal name
+    make: Any = session.client  # the overloads of `client` require a literal name
     client = make(service, **options)
     if not is_on_this_machine(client.meta.endpoint_url):
         return client

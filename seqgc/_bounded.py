@@ -1,8 +1,8 @@
-"""Limits of files: their kind and size when they are read, and the number of open ones.
+"""Limits on files: the kind and size of a file that is read, and the number of open files.
 
-A file that others can write may be a pipe, a device, or huge. Opening it raises `OSError`,
-instead of waiting or filling the memory; a fault in its content is a `ValueError`. Sockets count as
-open files, and the usual limit of a process is 1,024.
+A file that others can write may be a pipe, a device, or huge. Reading it could block or fill the
+memory, so opening such a file raises `OSError`. An error in the content of a file is a
+`ValueError`. Sockets count as open files; a process may usually have 1,024 of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MAX_DOTS: Final = 6
 
 
 def open_bounded(path: str | Path, *, most_bytes: int) -> IO[bytes]:
-    """Open a regular file for reading; `OSError` if it is absent, not regular, or larger."""
+    """Open a regular file of at most ``most_bytes`` bytes for reading.
+
+    Raises `OSError` if the file is absent, is not regular, or is too large.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # the name has a zero byte
@@ -40,20 +43,20 @@ def _check(about: os.stat_result, path: str, most_bytes: int) -> None:
     if stat.S_ISDIR(about.st_mode):  # the error of `os.fdopen` would not have the path
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not stat.S_ISREG(about.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     if about.st_size > most_bytes:
         reason = f"it has {about.st_size} bytes, and at most {most_bytes} are allowed"
         raise OSError(errno.EINVAL, reason, path)
 
 
 def read_bounded(path: str | Path, *, most_bytes: int) -> bytes:
-    """Return the content of a regular file, with the errors of `open_bounded`."""
+    """Return the content of a regular file; raise the errors of `open_bounded`."""
     with open_bounded(path, most_bytes=most_bytes) as file:
         return file.read(most_bytes)
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """Return the content of a TOML file; raise `ValueError` for any fault in it.
+    """Return the content of a TOML file; raise `ValueError` if the content is not valid.
 
     Examples
     --------
@@ -65,7 +68,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     ValueError: nested too deeply
     """
     text = data.decode()
-    # The time and memory for a key grow with the square of the number of its parts.
+    # The time and memory to parse a key grow with the square of the number of its parts.
     if any(part.count(".") > _MAX_DOTS for part in re.split(r"[\n,={}\[\]]", text)):
         raise ValueError(f"a name has more than {_MAX_DOTS} dots")
     try:
@@ -75,7 +78,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the content of a TOML file, with the errors of `open_bounded` and `parse_toml`."""
+    """Return the content of a TOML file; raise the errors of `open_bounded` and `parse_toml`."""
     return parse_toml(read_bounded(path, most_bytes=_MAX_TOML_BYTES))
 
 
@@ -83,7 +86,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def allow_files(wanted: int) -> bool:
-    """Raise the limit of open files to ``wanted``; if the system allows fewer, return False."""
+    """Increase this process's limit of open files to ``wanted``, if it is lower.
+
+    If the system does not allow ``wanted`` open files, return False.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -92,12 +98,15 @@ def allow_files(wanted: int) -> bool:
 
 
 def require_files(n: int, *, each: int, beside: int) -> None:
-    """Raise the limit of open files to ``each`` for each of ``n`` workers, plus ``beside``.
+    """Increase the limit of open files to ``n * each + beside``.
+
+    ``each`` is the number of files for each of ``n`` workers; ``beside`` is the number of all other
+    files.
 
     Raises
     ------
     ParameterError
-        If the system allows fewer.
+        If the system allows fewer open files.
     """
     if not allow_files(files := beside + each * n):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

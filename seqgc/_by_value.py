@@ -1,12 +1,13 @@
-"""Python objects as bytes, for the worker processes of a master.
+"""Conversion of Python objects to bytes, for the worker processes of a master.
 
-Classes and functions of an importable module are sent as their names; the worker imports the
-module. Local classes, lambdas and everything in ``__main__`` (a script, the cells of a notebook)
-exist only in the master, so their code is sent by cloudpickle, and no worker imports the script.
-The code keeps its file name, which cloudpickle removes, so that errors can show it.
+Classes and functions of an importable module are sent as names, and the worker imports the module.
+Local classes, lambdas and everything in ``__main__`` (a script, the cells of a notebook) exist only
+in the master. cloudpickle sends their code, so that no worker has to import the script. cloudpickle
+removes the file name from code; this module keeps it, so that error messages can show it.
 
-Loading such bytes can execute any code. A master sends them only to processes that it has started
-or was told to trust, through private pipes; never over the wire, to functions, or into a file.
+Loading such bytes can execute any code. A master sends them only through private pipes, to
+processes that it has started or was told to trust. It never puts them into a message of the wire
+format, sends them to a cloud function or writes them to a file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["PicklingError", "dumps", "loads"]
 
 
 def dumps(value: object) -> bytes:
-    """Return ``value`` as bytes; raise `PicklingError` if that is not possible.
+    """Convert ``value`` to bytes; raise `PicklingError` if that is not possible.
 
     Examples
     --------
@@ -37,14 +38,14 @@ def dumps(value: object) -> bytes:
     file = BytesIO()
     try:
         _pickler()(file).dump(value)
-    except Exception as error:  # of a user's __reduce__ or __getstate__
+    except Exception as error:  # a user's __reduce__ or __getstate__ may raise anything
         raise PicklingError(f"{type(error).__name__}: {error}") from error
     return file.getvalue()
 
 
 def loads(payload: bytes | bytearray) -> object:
-    """Return the value of bytes that `dumps` has made."""
-    return pickle.loads(payload)  # noqa: S301 (the master's own)
+    """Convert bytes from `dumps` back to the value."""
+    return pickle.loads(payload)  # noqa: S301 (this program's own bytes)
 
 
 @cache
@@ -57,7 +58,7 @@ def _pickler() -> Callable[[BytesIO], Any]:
         make, arguments = CloudPickler.dispatch_table[CodeType](code)
         return _code_of_file, (code.co_filename, make, arguments)
 
-    class Pickler(CloudPickler):  # type: ignore[misc]  # it has no types
+    class Pickler(CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
         dispatch_table: ClassVar = ChainMap({CodeType: reduced}, CloudPickler.dispatch_table)
 
     return Pickler

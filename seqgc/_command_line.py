@@ -1,11 +1,13 @@
-"""Words of the command line that are read before the verbs are imported, which takes a second.
+"""The parts of the command line that work before the verbs are imported.
 
-- The words with which a shell is answered when TAB is pressed. They come from a table,
-  ``completion.json``, of verbs, options and their help (`seqgc.cli._help`).
-  ``seqgc --install-completion`` installs typer's script for a shell; the script asks in environment
-  variables. The table has neither values of options nor files; shells complete files.
-- The format of messages (``--log-format``, ``--quiet``), so that an error in the command line is
-  reported in that format, too.
+Importing the verbs takes a second, which is too long for two purposes:
+
+- Shell completion. When TAB is pressed, the shell script that ``seqgc --install-completion``
+  installed (typer's) starts seqgc and passes the typed words in environment variables. The
+  completions come from a table of verbs, options and their help, ``completion.json``
+  (`seqgc.cli._help` makes it). The table has no values of options; the shell completes file names.
+- The format of messages (``--log-format``, ``--quiet``). An error in the command line itself is
+  also reported in this format.
 """
 
 from __future__ import annotations
@@ -38,23 +40,27 @@ VARIABLE: Final = "SEQGC_LOG_FORMAT"
 
 
 class Words(TypedDict):
-    """The options of a verb by their flags, each with its kind and help, and the verbs below it."""
+    """The help, the options and the inner verbs of a verb; the command itself is the outermost.
+
+    ``options`` maps the flags of an option, such as ``-n --workers``, to its kind (``flag``,
+    ``value`` or ``values``) and its help.
+    """
 
     help: str
-    options: dict[str, list[str]]  # kind (flag, value or values), help
+    options: dict[str, list[str]]
     verbs: dict[str, Words]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """The format of messages, not checked yet, and whether only warnings and errors are wanted."""
+    """The format of messages, not checked; if ``quiet``, only warnings and errors are shown."""
 
     format: str = "text"
     quiet: bool = False
 
 
 def message_format(arguments: Sequence[str]) -> MessageFormat:
-    """Return the format for which a command line (without ``seqgc``) or the environment asks.
+    """Return the format that the words after ``seqgc``, or the environment, specify.
 
     Examples
     --------
@@ -74,14 +80,14 @@ def message_format(arguments: Sequence[str]) -> MessageFormat:
 
 
 def answered() -> bool:
-    """Answer the shell; return False if it does not ask for completions."""
+    """Print the completions that the shell requests; return False if it requests none."""
     instruction, _, shell = os.environ["_SEQGC_COMPLETE"].partition("_")
     if instruction != "complete" or shell not in _ANSWERS:
         return False
     table: Words = json.loads(TABLE.read_text("utf-8"))
     candidates = _candidates(table, *_typed(shell))
     if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
-        raise SystemExit(not candidates)  # fish then completes files
+        raise SystemExit(not candidates)  # status 1: fish completes file names
     sys.stdout.write(_ANSWERS[shell](candidates) + "\n")
     return True
 
@@ -100,7 +106,7 @@ def _candidates(table: Words, words: Sequence[str], start: str) -> dict[str, str
             if kind != "values":
                 used.add(flags)
     if start.startswith("-") and "=" not in start and "--" not in words:
-        used.discard(open_option)  # it has no value yet
+        used.discard(open_option)  # this option still lacks its value
         candidates = {
             flag: about
             for flags, (_, about) in table["options"].items()
@@ -123,7 +129,7 @@ def _split(flags: str) -> list[str]:
 
 
 def _typed(shell: str) -> tuple[list[str], str]:
-    """Return the words after ``seqgc`` that are complete, and the one that is being typed."""
+    """Return the complete words after ``seqgc``, and the word that is being typed."""
     if shell == "bash":
         number = int(os.environ["COMP_CWORD"])
         words = _words(os.environ["COMP_WORDS"])

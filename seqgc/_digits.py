@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, read from its file: importing scikit-learn takes a second."""
+"""scikit-learn's handwritten digits, read from its file because importing sklearn is slow."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def digit_images() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         raise ParameterError("data", rule, "digits", "pip install 'seqgc[demo]'")
     file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     with gzip.open(file, "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",")  # a row per image: 64 pixels, then the digit
+        table = np.loadtxt(lines, delimiter=",")  # each row is an image: 64 pixels, then the digit
     return (table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64)

@@ -1,9 +1,11 @@
-"""Durable files, which are complete or absent or only grow, and temporary folders.
+"""Files that survive a crash of the machine, and temporary folders that do not outlive their use.
 
-A process that is killed leaves its temporary folders behind. Each folder therefore has a mark: a
-file that its process keeps locked. The process that makes the next folder removes all folders whose
-mark is not locked any more. Unlike a process number, a lock is also seen from other containers and
-hosts that share the folder of temporary files.
+A durable file is either complete or absent, or bytes are only ever appended to it.
+
+A process that is killed cannot remove its temporary folders. Each folder therefore has a mark, a
+file that its process holds locked. Whenever a process makes a temporary folder, it removes all
+folders whose mark is no longer locked. A lock is used instead of a process number because other
+containers and hosts that share the folder of temporary files also see the lock.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ system = os
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Give the name of the file to an error that has a descriptor or a temporary name instead."""
+    """Let an `OSError` in this block name ``path``, not a temporary file or a descriptor."""
     try:
         yield
     except OSError as error:
@@ -50,10 +52,11 @@ def replacing(
 ) -> Iterator[IO[bytes]]:
     """Yield a file that replaces ``path`` when the block ends without an error.
 
-    ``check`` is called when the file is on the disk, before it replaces ``path``. If it raises, or
-    with `OSError` if the folder is absent or not writable, ``path`` is unchanged. Without ``sync``
-    the file need not be on the disk: other processes see all of it or nothing, but after a power
-    failure it may be absent or damaged.
+    ``check`` is called after the new file is on the disk and before it replaces ``path``. If the
+    block or ``check`` raises, ``path`` is unchanged. If the folder is absent or not writable,
+    `OSError` is raised. Without ``sync`` the function does not wait for the disk: other processes
+    still see the complete new file or the old one, but after a power failure the file may be absent
+    or damaged.
     """
     temporary = path.with_name(f"{_temporary(path.name)}{os.urandom(6).hex()}.tmp")
     with _naming(path):
@@ -74,9 +77,9 @@ def replacing(
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, and wait until their names are on the disk.
+    """Make a folder and its missing parents, and wait until their names are on the disk.
 
-    Raises `OSError` if the folder exists or cannot be made; no new folder remains then.
+    If the folder exists or cannot be made, raise `OSError` and remove the new parents.
     """
     absent = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True)
@@ -85,13 +88,16 @@ def make_folder(path: Path) -> None:
             sync_folder(folder.parent)
     except BaseException:
         for folder in absent:
-            with suppress(OSError):  # another process may use it by now
+            with suppress(OSError):  # another process may have put a file into it
                 folder.rmdir()
         raise
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a new file and wait until its bytes (not its name) are on the disk."""
+    """Write a new file and wait until its bytes are on the disk.
+
+    The name of the file may not be on the disk before `sync_folder` is called.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with _naming(path):
@@ -101,14 +107,14 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file or folder; `sync_folder` waits until the name is on the disk."""
+    """Rename a file or folder. Call `sync_folder` to wait until the new name is on the disk."""
     system.replace(source, target)
 
 
 class AppendOnly:
-    """A file that only grows: bytes for which `append` has returned are never lost.
+    """A file that only grows. When `append` has returned, its bytes cannot be lost.
 
-    An existing file is cut to its first ``keep_bytes``, if that is given.
+    If ``keep_bytes`` is given, an existing file is first cut to this many bytes.
 
     Examples
     --------
@@ -129,9 +135,9 @@ class AppendOnly:
         sync_folder(path.parent)
 
     def append(self, data: bytes, *, sync: bool = True) -> None:
-        """Write bytes; with ``sync``, wait until these and all earlier ones are on the disk.
+        """Write bytes; with ``sync``, wait until these and all earlier bytes are on the disk.
 
-        After an `OSError`, or an exception of a signal, the file is cut to its previous length.
+        If writing fails, or a signal handler raises, the file is cut to its previous length.
         """
         before = (status := os.fstat(self._descriptor)).st_size
         if not status.st_nlink:
@@ -145,9 +151,9 @@ class AppendOnly:
             raise
 
     def _restore(self, size: int) -> None:
-        """Write the file again after its name was removed; its content can still be read.
+        """Write the file again after it was deleted. The open descriptor still gives its content.
 
-        Raises `OSError` if that fails, for example if another file has the name.
+        Raises `OSError` if that fails, for example if another file now has the name.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -187,7 +193,10 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder, removed at the end, or by a later process if this one is killed."""
+    """Yield a new folder and remove it when the block ends.
+
+    If this process is killed, a later process removes the folder.
+    """
     with tempfile.TemporaryDirectory(prefix=prefix) as name:
         mark = mark_in_use(Path(name))
         try:
@@ -197,36 +206,36 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def mark_in_use(folder: Path) -> int:
-    """Mark a temporary folder as used, until the returned descriptor is closed.
+    """Mark a temporary folder as in use until the returned descriptor is closed.
 
-    Folders of this user whose processes have ended are removed.
+    Also remove this user's temporary folders that no process uses any more.
     """
     mark, hidden = folder / _MARK, folder / f"{_MARK}-{os.urandom(6).hex()}"
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with suppress(OSError):  # without locks, nothing is ever removed
+        with suppress(OSError):  # a file system without locks: its folders are never removed
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        hidden.replace(mark)  # other processes find it only when it is locked
+        hidden.replace(mark)  # other processes see the mark only after it is locked
     except BaseException:
         os.close(descriptor)
         raise
-    # `Path.glob` raises if a folder is removed meanwhile.
-    for each in map(Path, iglob(f"{escape(tempfile.gettempdir())}/*/{_MARK}")):  # noqa: PTH207
-        if _is_abandoned(each):
-            shutil.rmtree(each.parent, ignore_errors=True)
+    # `Path.glob` would raise if another process removed a folder meanwhile.
+    for other in map(Path, iglob(f"{escape(tempfile.gettempdir())}/*/{_MARK}")):  # noqa: PTH207
+        if _is_abandoned(other):
+            shutil.rmtree(other.parent, ignore_errors=True)
     return descriptor
 
 
 def is_marked(folder: Path) -> bool:
-    """Return True if a folder has a mark of any process."""
+    """Return True if a folder has a mark, whether or not a process still uses the folder."""
     return (folder / _MARK).exists()
 
 
 def _is_abandoned(mark: Path) -> bool:
-    """Return True if a mark is this user's and no process has locked it."""
+    """Return True if a mark belongs to this user and no process has locked it."""
     try:
         descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # it is gone, or another user's
+    except OSError:  # the mark has been removed, or belongs to another user
         return False
     try:
         if os.fstat(descriptor).st_uid != os.getuid():

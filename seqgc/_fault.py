@@ -20,9 +20,10 @@ _INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 def fault_of(error: BaseException) -> str:
-    r"""Return the message of an error, with the innermost line of user code in its traceback.
+    r"""Describe an error in one line: its type, its message, and where in user code it happened.
 
-    User code is all code but the standard library, PyTorch, numpy and seqgc.
+    The place is the innermost line of user code in the traceback. User code is all code outside the
+    standard library, PyTorch, numpy and seqgc.
 
     Examples
     --------
@@ -36,7 +37,7 @@ def fault_of(error: BaseException) -> str:
     """
     try:
         message = one_line(error, limit=600)
-    except Exception:  # its own __str__ may fail
+    except Exception:  # the error's __str__ may raise
         message = "it has no message"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
@@ -48,10 +49,10 @@ def fault_of(error: BaseException) -> str:
 
 
 def is_own_interrupt(error: BaseException) -> bool:
-    """Return True for a `KeyboardInterrupt` that was raised by code, not by Ctrl-C.
+    """Return True if an error is a `KeyboardInterrupt` that user code raised without Ctrl-C.
 
-    Python raises it after Ctrl-C only in the main thread, and never in a process that ignores
-    SIGINT, as worker processes do.
+    After Ctrl-C, Python raises this error only in the main thread, and never in a process that
+    ignores SIGINT, such as a worker process.
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""Grids: all combinations of values, with names.
+"""Grids: all combinations of the values of several quantities, each combination with a name.
 
 An *axis* is a quantity that varies; a *point* has one value of each axis. Points are ordered like
-nested loops, the last axis fastest. The name of a point has its axes and values,
-``lr_0.01-seed_2``. Files of weights have this name, so other characters are replaced by ``_``.
+nested loops, with the last axis as the innermost loop. The name of a point lists its axes and
+values, for example ``lr_0.01-seed_2``. Files of weights have this name, so characters that are
+not letters, digits, ``.``, ``-`` or ``_`` are replaced by ``_``.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _UNNAMED = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Point]:
-    """Return the points of a grid by their names.
+    """Return the points of a grid, each under its name.
 
-    ``axes`` has a list of values for each axis. For ``seed`` their number suffices: ``4`` is
-    ``[0, 1, 2, 3]``. Every axis must be in ``known``, if that is given. A point's name has only the
-    last part of an axis ``table.key``, unless two axes have the same last part.
+    ``axes`` maps each axis to a list of values. For ``seed`` the number of values is enough: ``4``
+    means ``[0, 1, 2, 3]``. If ``known`` is not None, it lists all axes that are allowed. In a
+    point's name, an axis ``table.key`` is called ``key``, unless another axis also ends in ``key``.
 
     Raises
     ------
@@ -49,16 +50,17 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
     {'lr': 0.03, 'seed': 0}
     """
     if not isinstance(axes, Mapping) or not axes:
-        raise ParameterError("grid", "must have an axis, for example lr = [0.01, 0.03]", axes)
+        rule = "must have at least one axis, for example lr = [0.01, 0.03]"
+        raise ParameterError("grid", rule, axes)
     values = {axis: _values(axis, given, known) for axis, given in axes.items()}
     if (count := prod(map(len, values.values()))) > MOST_MODELS:
         rule = f"must have at most {MOST_MODELS} models (the product of the lengths of its axes)"
         raise ParameterError("grid", rule, count, "train it in several runs")
-    last = {axis: axis.rpartition(".")[2] for axis in values}
-    shared = Counter(last.values())
-    labels = {axis: last[axis] if shared[last[axis]] == 1 else axis for axis in values}
-    named = [_named(axis, labels[axis], column) for axis, column in values.items()]
-    names = ["-".join(words) for words in product(*named)]
+    keys = {axis: axis.rpartition(".")[2] for axis in values}
+    counts = Counter(keys.values())
+    labels = {axis: key if counts[key] == 1 else axis for axis, key in keys.items()}
+    words = [_words(axis, labels[axis], column) for axis, column in values.items()]
+    names = ["-".join(point) for point in product(*words)]
     return {
         name: dict(zip(values, point, strict=True))
         for name, point in zip(names, product(*values.values()), strict=True)
@@ -66,7 +68,6 @@ def grid_points(axes: object, *, known: Collection[str] | None) -> dict[str, Poi
 
 
 def _values(axis: object, given: object, known: Collection[str] | None) -> Sequence[object]:
-    """Return the values of an axis, or raise `ParameterError`."""
     name = f"grid.{axis}"
     if known is not None and axis not in known:
         rule = f"is not an axis; the axes are {', '.join(known)}"
@@ -82,8 +83,8 @@ def _values(axis: object, given: object, known: Collection[str] | None) -> Seque
     return given
 
 
-def _named(axis: str, label: str, values: Sequence[object]) -> list[str]:
-    """Return the part of a point's name for each value; raise `ParameterError` if two are equal."""
+def _words(axis: str, label: str, values: Sequence[object]) -> list[str]:
+    """Return the part of a point's name that each value gives; they must differ."""
     texts = [f"{label}_{_UNNAMED.sub('_', _text(value, at))}" for at, value in enumerate(values)]
     if len(set(texts)) < len(texts):
         raise ParameterError(f"grid.{axis}", "must have values with distinct names", list(values))
@@ -91,7 +92,7 @@ def _named(axis: str, label: str, values: Sequence[object]) -> list[str]:
 
 
 def _text(value: object, at: int) -> str:
-    """Return a plain value as text, the name of a class or function, or else the value's index."""
+    """Return a plain value as text, the name of a class or function, or otherwise the index."""
     if isinstance(value, str | int | float):
         return str(value)
     return getattr(value, "__name__", str(at))

@@ -11,10 +11,11 @@ _MOST_STEPS = 200
 
 
 def zero_of_rising(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Return the zero of a function that never decreases, <= 0 at ``low`` and >= 0 at ``high``.
+    """Return the zero, in [low, high], of a function that never decreases.
 
-    The method is false position, which is exact within a linear piece; every third step halves the
-    interval.
+    If the function is positive at ``low``, return ``low``; if it is negative at ``high``, return
+    ``high``. The method is false position, which is exact if the function is linear in the
+    interval. Every third step halves the interval instead.
     """
     at_low, at_high = rising(low), rising(high)
     for step in range(_MOST_STEPS):

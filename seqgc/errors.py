@@ -1,4 +1,4 @@
-"""The exceptions of seqgc. Each has its fields, and a message of one line with a remedy."""
+"""The exceptions of seqgc, and helpers that check arguments and write messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SeqgcError(Exception):
 
 
 class ParameterError(SeqgcError, ValueError):
-    """An argument broke its rule; the message names the argument, the rule and the value.
+    """An invalid argument. The message names the argument, the rule for it and the value.
 
     Examples
     --------
@@ -68,15 +68,15 @@ class ParameterError(SeqgcError, ValueError):
 
 
 class ProfileError(SeqgcError):
-    """A delay profile cannot be read or used; the message names the file, row and column."""
+    """A delay profile cannot be read or used. The message names the file, row and column."""
 
 
 class ProfileWarning(UserWarning):
-    """The times in a delay profile look wrong, although it can be read."""
+    """A delay profile can be read, but its times look wrong."""
 
 
 class NotDecodableError(SeqgcError):
-    """The answers do not determine the gradient."""
+    """The answers of the workers do not determine the gradient."""
 
     def __init__(self, message: str, *, job: int | None = None, round: int | None = None) -> None:
         self.job, self.round = job, round
@@ -92,11 +92,11 @@ class IllConditionedError(SeqgcError):
 
 
 class ScheduleError(SeqgcError):
-    """An illegal transition of a schedule, gate or policy; the object is unchanged."""
+    """A call that a schedule, gate or policy does not allow in its state, which is unchanged."""
 
 
 class WorkerError(SeqgcError):
-    """Workers failed and the round cannot end without them. The message has the first cause."""
+    """Workers failed, and the round cannot end without them. The message gives the first cause."""
 
     def __init__(
         self, message: str, *, round: int | None = None, worker: int | None = None
@@ -106,7 +106,7 @@ class WorkerError(SeqgcError):
 
 
 class SkewError(WorkerError):
-    """A worker has other code, data or versions than its master."""
+    """A worker's code, data or package versions differ from its master's."""
 
 
 class BudgetError(SeqgcError):
@@ -118,25 +118,26 @@ class BudgetError(SeqgcError):
 
 
 class AuditError(SeqgcError):
-    """Workers with the same task have different results, and no majority shows the right one.
+    """Workers computed the same task with different results, and no majority shows which is right.
 
-    With ``expelled``, all workers that have sent the result are excluded for other wrong results.
+    If ``expelled``, the reason is another: all workers that computed some result of the job have
+    been excluded for wrong results.
     """
 
     def __init__(self, job: int, workers: Sequence[int], *, expelled: bool = False) -> None:
         self.job, self.workers = job, tuple(workers)
-        who = ", ".join(map(str, workers))
+        numbers = ", ".join(map(str, workers))
         if expelled:
-            why = f"a part of it is known only from excluded workers ({who})"
+            why = f"only excluded workers ({numbers}) have computed a part of its gradient"
         else:
-            why = f"workers {who} have different results of the same task, and no majority shows "
-            why += "the right one (results of different processors may differ in the last bits)"
+            why = f"workers {numbers} have different results of the same task, and no majority "
+            why += "shows the right one (different processors may differ in the last bits)"
         remedy = "replace these workers, or use a code with more replicas (a larger s)"
         super().__init__(f"job {job}: {why}: {remedy}")
 
 
 class ModelError(SeqgcError):
-    """Models cannot be trained further, and the run has nothing else to train.
+    """No model of the run can be trained further. ``models`` maps each failed model to the reason.
 
     Examples
     --------
@@ -157,9 +158,9 @@ class ModelError(SeqgcError):
 
 
 class CallbackError(SeqgcError):
-    """A callback has failed. The run can be resumed from its last checkpoint.
+    """A user's callback failed. The run can be resumed from its last checkpoint.
 
-    ``callback`` names the class and the method, ``fault`` describes the failure.
+    ``callback`` names the class and the method, and ``fault`` describes the failure.
 
     Examples
     --------
@@ -178,7 +179,7 @@ class CallbackError(SeqgcError):
 
 
 class Stopped(SystemExit):
-    """A signal ends the program, with the exit status ``status``."""
+    """The exception that ends the program after a signal, with the exit status ``status``."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -186,7 +187,10 @@ class Stopped(SystemExit):
 
 
 class WireError(SeqgcError):
-    """A message is damaged, from another program, too large, or has values that are not finite."""
+    """A message between master and worker is not valid.
+
+    It is damaged, too large, from another program, or has values that are not finite.
+    """
 
 
 class StoreError(SeqgcError):
@@ -194,17 +198,17 @@ class StoreError(SeqgcError):
 
 
 class DamageError(StoreError):
-    """A run that cannot be resumed, since its journal or all of its checkpoints are of no use.
+    """A run cannot be resumed, because its journal or all its checkpoints are damaged.
 
-    Nothing has been started when it is raised.
+    The error is raised before any worker is started.
     """
 
 
 def _shown(value: object) -> str:
-    """Return the value's repr, without its middle if it is long."""
+    """Return the repr of a value; if it is long, leave out the middle."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # nested too deeply, an integer with too many digits, a user's object
+    except Exception:  # deep nesting, an integer with too many digits, a user's own __repr__
         text = object.__repr__(value)
     return (
         text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE // 2]}…{text[-_MAX_VALUE // 2 :]}"
@@ -212,7 +216,9 @@ def _shown(value: object) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the remedy ``did you mean 'x'?`` with the nearest known word, or an empty string.
+    """Return ``did you mean 'x'?`` with the word of ``known`` that is most similar.
+
+    If no word is similar, return an empty string.
 
     Examples
     --------
@@ -226,8 +232,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def one_line(text: object, *, limit: int = 1000) -> str:
     """Return a text, or the message of an error, as one line of at most ``limit`` characters.
 
-    Text from outside must pass through this function before it is shown or logged: characters that
-    a terminal obeys or that cannot be encoded (control characters, lone surrogates) are replaced.
+    Use this function for all text from outside before it is shown or logged. It replaces characters
+    that control a terminal or cannot be encoded (control characters, lone surrogates).
 
     Examples
     --------
@@ -241,10 +247,10 @@ def one_line(text: object, *, limit: int = 1000) -> str:
 
 
 def reraise_stop(error: BaseException) -> None:
-    """Raise an error again if a signal caused it: `KeyboardInterrupt` or `Stopped`.
+    """Raise the error again if it is `KeyboardInterrupt` or `Stopped`, which a signal causes.
 
-    Call this where any other exception of user code is handled, also `SystemExit`: ``sys.exit`` in
-    an optimizer must not end the program.
+    Call this function first in a handler for all exceptions of user code. Such a handler also
+    catches `SystemExit`, because ``sys.exit`` in an optimizer must not end the program.
 
     Examples
     --------
@@ -263,8 +269,8 @@ def reraise_stop(error: BaseException) -> None:
 def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator[None]:
     """Convert an exception raised by user code in this block into a `ParameterError`.
 
-    ``{}`` in ``rule`` is replaced by the exception. Signals still end the program, see
-    `reraise_stop`.
+    ``{}`` in ``rule`` is replaced by a description of the exception. Signals still end the program
+    (`reraise_stop`).
 
     Examples
     --------
@@ -280,14 +286,14 @@ def refusing(argument: str, rule: str, value: str, remedy: str = "") -> Iterator
         reraise_stop(error)
         try:
             message = one_line(error, limit=120)
-        except Exception:  # its own __str__ may fail
+        except Exception:  # the error's __str__ may raise
             message = "it has no message"
         why = f"{one_line(type(error).__name__, limit=60)}: {message}"
         raise ParameterError(argument, rule.format(why), value, remedy) from error
 
 
 def no_run(run: str | Path, why: str) -> ParameterError:
-    """Return the error for a folder that is not the folder of a run.
+    """Return the error for a folder that is not the folder of a run; ``why`` says the reason.
 
     Examples
     --------
@@ -298,7 +304,9 @@ def no_run(run: str | Path, why: str) -> ParameterError:
 
 
 def require_name(argument: str, name: object, *, most: int) -> None:
-    """Raise `ParameterError` unless a name is safe as a file name: it cannot leave its folder.
+    """Raise `ParameterError` unless a name is a safe file name of at most ``most`` characters.
+
+    A safe name cannot lead out of its folder.
 
     Examples
     --------
@@ -316,9 +324,10 @@ def require_name(argument: str, name: object, *, most: int) -> None:
 def require_int(
     argument: str, value: object, *, least: int | None = None, most: int | None = None
 ) -> int:
-    """Return an integer of any type (also of numpy, but not bool) as an int, if it is in range.
+    """Convert an integer of any type but bool to an int, and check its range.
 
-    Use the returned value: an ``np.int16`` could overflow, and would be visible in `repr`.
+    Use the returned value instead of the argument: an ``np.int16`` could overflow, and its type
+    would appear in a `repr`.
 
     Raises
     ------
@@ -354,12 +363,12 @@ def require_number(
     above: float = -math.inf,
     most: float = math.inf,
 ) -> float:
-    """Return a finite number if ``least <= value <= most`` and ``value > above``.
+    """Return ``value`` after checking that it is a finite number in a range.
 
     Raises
     ------
     ParameterError
-        If it is not.
+        Unless ``least <= value <= most`` and ``value > above``.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Configurations of runs: TOML files and options, checked and made into plans and workers.
+"""Configurations of runs: TOML files, their checks, and the plan and workers that they describe.
 
-This is what the command line does with a file, for programs of your own.
+The command line uses this module for its configuration files. Your own programs can use it too.
 
 Examples
 --------

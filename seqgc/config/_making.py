@@ -1,6 +1,6 @@
-"""A configuration made into models, a plan and workers.
+"""Functions that make models, a plan and workers from a configuration.
 
-Everything is checked before anything is written.
+They write no file, so an error in a configuration leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OPEN_BUNDLES: Final = 4
 
 
 def make_plan(config: RunConfig) -> TrainingPlan:
-    """Return the training plan of a configuration; `ParameterError` if it is not sound."""
+    """Return the training plan of a configuration; raise `ParameterError` if it is not valid."""
     scheme = parse_scheme(config.scheme, n=config.workers)
-    require_models(  # as far as it goes before PyTorch is imported
+    require_models(  # before PyTorch is imported, so that an error appears at once
         [model.name for model in config.models],
         delay=scheme.delay,
         jobs_per_round=config.jobs_per_round or 1,
@@ -49,7 +49,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
     models = make_models(config)
     from seqgc.training import TrainingPlan, bundle_size
 
-    # A search for schemes and dealing both need several bundles to choose among.
+    # A search for schemes needs several bundles of models to choose from, and so does `deal`.
     bundles = _OPEN_BUNDLES if adaptation or isinstance(scheme, Deal) else scheme.delay + 1
     rule = ClosingRule(
         mu=config.mu,
@@ -80,7 +80,10 @@ def make_plan(config: RunConfig) -> TrainingPlan:
 
 
 def _require_setting(plan: TrainingPlan, config: RunConfig) -> None:
-    """Refuse a plan that does not fit its scheme, naming the key of the configuration."""
+    """Raise `ParameterError` if the plan does not fit its scheme.
+
+    The error of `updates` names the key of the configuration instead.
+    """
     try:
         plan.on(config.workers)
     except ParameterError as error:
@@ -91,7 +94,7 @@ def _require_setting(plan: TrainingPlan, config: RunConfig) -> None:
 
 
 def models_plan(config: RunConfig) -> TrainingPlan:
-    """Return a plan of the models alone, with neither the scheme nor the workers of a run."""
+    """Return a plan for the models alone, which is uncoded whatever the configured scheme is."""
     models = make_models(config)
     from seqgc.training import TrainingPlan
 
@@ -105,7 +108,7 @@ def models_plan(config: RunConfig) -> TrainingPlan:
 
 
 def make_updates(config: RunConfig, defence: Defence) -> Updates | None:
-    """Return how the parts of a batch are applied; None unless the configuration says so."""
+    """Return the rules by which parts of a batch are applied, or None if none are configured."""
     if not (given := _of_updates(config)):
         return None
     from seqgc.training import Updates
@@ -124,18 +127,18 @@ def _of_updates(config: RunConfig) -> Values:
 def make_workers(
     config: RunConfig, *, delays: InjectedDelays | None = None, dry_run: bool = False
 ) -> WorkerSet:
-    """Return the workers of a configuration, none of them started.
+    """Return the workers of a configuration, without starting them.
 
-    In a dry run, functions need not be deployed, unless the configuration names their file.
+    In a dry run, functions need not be deployed, unless the configuration names a deployment file.
     """
     n = config.workers
     if config.dask_scheduler is not None and config.backend != "dask":
         rule = "must be left out unless the backend is dask"
         raise ParameterError("dask_scheduler", rule, config.dask_scheduler)
     if config.function.resident and config.backend not in FUNCTIONS:
-        rule = f"must be left out with backend {config.backend}, whose workers always stay"
+        rule = f"must be left out with backend {config.backend}, whose workers are always resident"
         raise ParameterError(
-            "function.resident", rule, True, "or take backend lambda or lambda-local"
+            "function.resident", rule, True, "or use backend lambda or lambda-local"
         )
     match config.backend:
         case "local":
@@ -151,12 +154,15 @@ def make_workers(
 
 
 def _may_be_deployed(settings: FunctionSettings) -> bool:
-    usual = Path(DEPLOYMENT_FILE)
-    return Path(settings.deployment) != usual or usual.exists()
+    default = Path(DEPLOYMENT_FILE)
+    return Path(settings.deployment) != default or default.exists()
 
 
 def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDelays | None:
-    """Return the delays to inject, or None; ``rounds`` is by default the run's number of rounds."""
+    """Return the delays to inject into a run of ``rounds`` rounds, or None if none are configured.
+
+    By default ``rounds`` follows from the configured steps, models and scheme.
+    """
     if config.delays is None:
         return None
     if rounds is None:
@@ -166,7 +172,10 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
 
 
 def make_models(config: RunConfig) -> list[Model]:
-    """Return the models of a configuration; refuse a model that functions cannot build."""
+    """Return the models of a configuration.
+
+    Raises `ParameterError` if the workers are functions and a function cannot build a model.
+    """
     check_names(config)  # before PyTorch is imported, which takes seconds
     from seqgc.models.factories import (
         check_recipe,
@@ -212,7 +221,11 @@ def _optimizer(config: ModelConfig) -> OptimizerFactory:
 
 
 def _scheduler(config: ModelConfig, *, steps: int) -> SchedulerFactory | None:
-    """Return a factory of the model's scheduler; torch's own get the run's length and rate."""
+    """Return a factory of the model's scheduler, or None.
+
+    Some schedulers of torch need the number of steps or the learning rate; these arguments are
+    added.
+    """
     if (name := config.scheduler) is None:
         return None
     from torch.optim import lr_scheduler
@@ -224,7 +237,7 @@ def _scheduler(config: ModelConfig, *, steps: int) -> SchedulerFactory | None:
     }
     kind = _own_or("scheduler", name, SCHEDULERS, lr_scheduler)
     given = _arguments("scheduler_args", config.scheduler_args, of=kind, name=name)
-    if given.keys() & {"epochs", "steps_per_epoch"}:  # these give the length of the cycle
+    if given.keys() & {"epochs", "steps_per_epoch"}:  # they replace `total_steps`
         known["onecyclelr"] = {"max_lr": config.lr}
     implied = cast("Values", known.get(name.lower(), {}))
     return cast("SchedulerFactory", partial(kind, **(implied | given)))
@@ -233,26 +246,26 @@ def _scheduler(config: ModelConfig, *, steps: int) -> SchedulerFactory | None:
 def _own_or(
     argument: str, name: str, known: Mapping[str, str], of_torch: ModuleType
 ) -> OwnFunction:
-    """Return the user's function at a path, or the class of torch with this name."""
+    """Return the user's function if the name is a path, else the class of torch with this name."""
     if own_module(name) is not None:
         return own_function(name, argument=argument)
     return cast("OwnFunction", getattr(of_torch, known[name.lower()]))
 
 
 def _validations() -> Callable[[ValidationConfig | None], Validation | None]:
-    """Return a function that makes validations; models with equal rules share one."""
+    """Return a function that makes validations. Models with equal rules share one validation."""
     from seqgc.training import Validation
 
-    made: dict[str, Validation] = {}
+    validations: dict[str, Validation] = {}
 
     def make(rules: ValidationConfig | None) -> Validation | None:
         if rules is None:
             return None
-        if (key := rules.model_dump_json()) not in made:
+        if (key := rules.model_dump_json()) not in validations:
             data = None
             if rules.data is not None:
-                data = _made(rules.data, argument="validation.data")
-            made[key] = Validation(
+                data = _call(rules.data, argument="validation.data")
+            validations[key] = Validation(
                 dataset=cast("PointDataset | None", data),
                 metrics={
                     name: cast("Metric", own_function(path, argument="metrics"))
@@ -260,22 +273,22 @@ def _validations() -> Callable[[ValidationConfig | None], Validation | None]:
                 },
                 **rules.model_dump(exclude={"data", "metrics"}),
             )
-        return made[key]
+        return validations[key]
 
     return make
 
 
 def make_callbacks(config: RunConfig) -> list[object]:
-    """Return the callbacks of a configuration, made by the functions that it names."""
-    return [_made(name, argument="callbacks") for name in config.callbacks]
+    """Return the configured callbacks: call each of the functions that `callbacks` lists."""
+    return [_call(name, argument="callbacks") for name in config.callbacks]
 
 
-def _made(path: str, *, argument: str) -> object:
-    """Call the user's function at a path, without arguments."""
+def _call(path: str, *, argument: str) -> object:
+    """Return the result of the user's function at ``path``; ``argument`` is its key in errors."""
     return call_own(own_function(path, argument=argument), path, argument=argument)
 
 
 def _arguments(argument: str, values: Values, *, of: OwnFunction, name: str) -> Values:
-    """Return the arguments for a function, lists as tuples; refuse one that it does not have."""
+    """Check that a function has these arguments; return the values with lists made tuples."""
     require_arguments(argument, values, of=of, name=name)
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -1,9 +1,9 @@
 """Checks of the names in a configuration, before PyTorch is imported.
 
-PyTorch takes seconds and a quarter of a gigabyte, and a misspelt name should be refused at once. So
-the names of seqgc's own networks, losses and optimizers are listed here, and the user's functions
-are looked up first. Names that modules register (`seqgc.models.factories`) are known only after
-the import; they are checked when they are used.
+Importing PyTorch takes seconds and a quarter of a gigabyte, and a misspelt name should cause an
+error at once. Therefore this module lists the names of seqgc's networks, losses and optimizers, and
+looks up the user's functions. Modules may register more names (`seqgc.models.factories`). Such a
+name does not exist before the import, so it is checked when it is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIMIZERS: Final[Mapping[str, str]] = {
         "RAdam", "RMSprop", "Rprop", "SGD",
     )
 }  # fmt: skip
-"""Classes of torch.optim. LBFGS is refused later, with a reason."""
+"""Classes of torch.optim. A later check rejects LBFGS, and its message says why."""
 
 SCHEDULERS: Final[Mapping[str, str]] = {
     name.lower(): name
@@ -50,20 +50,23 @@ SCHEDULERS: Final[Mapping[str, str]] = {
         "ReduceLROnPlateau", "StepLR",
     )
 }  # fmt: skip
-"""Classes of torch.optim.lr_scheduler whose arguments can be written in a file."""
+"""Classes of torch.optim.lr_scheduler whose arguments can be written in a TOML file."""
 
 NOT_TAKEN: Final[Mapping[str, frozenset[str]]] = {
     "momentum": frozenset(OPTIMIZERS) - {"rmsprop", "sgd"},
     "weight_decay": frozenset({"lbfgs", "rprop"}),
 }
-"""Options of a model, and the optimizers that do not have this parameter."""
+"""Options of a model, each with the optimizers that do not accept it."""
 
 FUNCTIONS: Final = ("lambda", "lambda-local")
-"""Backends whose workers are functions. These receive names, never code."""
+"""Backends whose workers are cloud functions. A function receives names, never code."""
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise `ParameterError` for an unknown name; import the modules of the user's functions."""
+    """Raise `ParameterError` if the configuration has an unknown name.
+
+    This imports the modules of the user's functions.
+    """
     for name in config.callbacks:
         own_function(name, argument="callbacks")
     for model in config.models:
@@ -99,12 +102,15 @@ def _check_model(model: ModelConfig) -> None:
 
 
 def _is_known_later(argument: str, name: str) -> bool:
-    """Return True if a network or data set of this name may be known after the imports."""
+    """Return True if a network or data set of this name may be registered later, or is stored."""
     return _may_be_registered() or (argument == "data" and find_data(name) is not None)
 
 
 def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[str]]]:
-    """Yield argument, name and known names of everything that only the master uses."""
+    """Yield the argument, the name and the built-in names of each part that only the master uses.
+
+    If there are no built-in names, the name must be the path of a user's function.
+    """
     yield "optimizer", model.optimizer, OPTIMIZERS
     if model.scheduler is not None:
         yield "scheduler", model.scheduler, SCHEDULERS
@@ -116,14 +122,14 @@ def _of_the_master(model: ModelConfig) -> Iterator[tuple[str, str, Collection[st
 
 
 def _check_options(model: ModelConfig) -> None:
-    """Raise `ParameterError` for an option that the optimizer lacks, or that is given twice."""
+    """Raise `ParameterError` if the optimizer lacks an option, or an option appears twice."""
     name = model.optimizer.lower()
     for option, others in NOT_TAKEN.items():
         if (value := getattr(model, option)) is not None and name in others:
             takers = [each for each in OPTIMIZERS if each not in others]
             rule = f"must be left out with optimizer {name}"
             raise ParameterError(
-                option, rule, value, f"optimizers that have it: {', '.join(takers)}"
+                option, rule, value, f"optimizers that have {option}: {', '.join(takers)}"
             )
     for option in ("lr", *NOT_TAKEN):
         if option in model.optimizer_args:
@@ -135,17 +141,17 @@ def _check_options(model: ModelConfig) -> None:
 
 
 def require_unregistered(name: str) -> None:
-    """Raise `ParameterError` if models would find other, registered data by this name."""
+    """Raise `ParameterError` if registered data already have this name: models would use those."""
     taken: Collection[str] = DATA
     if "seqgc.models.factories" in sys.modules:
         from seqgc.models.factories import data_names
 
         taken = data_names()
     if name in taken:
-        rule = "must be a new name: models would find the registered data of this name instead"
+        rule = "must be a new name: models would use the registered data of this name instead"
         raise ParameterError("name", rule, name)
 
 
 def _may_be_registered() -> bool:
-    """Return True if plug-ins or the functions' image may have registered further names."""
+    """Return True if there may be more names than this module lists."""
     return "seqgc.models.factories" in sys.modules or bool(os.environ.get("SEQGC_FACTORIES"))

@@ -1,4 +1,4 @@
-"""The configuration of a run: the tables of a TOML file, checked when they are made."""
+"""The configuration of a run. Each table of the TOML file has a class that checks its values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOST_WORKERS: Final = 10_000
 
 
 class ValidationConfig(Settings):
-    """The validation of a model while it is trained (`seqgc.Validation`).
+    """Settings of the validation of a model during training (`seqgc.Validation`).
 
-    ``data`` is the path of a function that returns a dataset, by default the model's test data.
-    ``metrics`` maps names to the paths of functions.
+    ``data`` is the path, ``package.module:function``, of a function that returns a dataset; by
+    default the model's test data are used. ``metrics`` maps names to the paths of functions.
     """
 
     every_n_steps: int = Field(ge=1, le=10**9)
@@ -39,11 +39,13 @@ class ValidationConfig(Settings):
 
 
 class ModelConfig(Settings):
-    """One network to train; ``module``, ``data`` and ``loss`` may be the user's own functions.
+    """Settings of one model to train.
 
-    The first returns the module, and the second a pair ``(train, test)`` of datasets. For the loss,
-    a function is the loss itself, and a class makes it. Their arguments are ``module_args``,
-    ``data_args`` and ``loss_args``.
+    ``module``, ``data`` and ``loss`` may be names that seqgc defines, or paths of the user's own
+    functions. The function for ``module`` returns the network. The function for ``data`` returns a
+    pair of datasets ``(train, test)``. The path for ``loss`` names a function that computes the
+    loss, or a class whose instances compute it. ``module_args``, ``data_args`` and ``loss_args``
+    are the arguments of the functions.
     """
 
     name: str
@@ -65,7 +67,7 @@ class ModelConfig(Settings):
     weight_decay: Annotated[float | None, Field(ge=0, le=1e6), "Weight decay of the optimizer."] = (
         None
     )
-    optimizer_args: Values = Field(default={})  # all others that it has, by its own names
+    optimizer_args: Values = Field(default={})  # further arguments of the optimizer
     scheduler: Annotated[
         str | None, "Scheduler: a class of torch.optim.lr_scheduler, or package.module:function."
     ] = None
@@ -90,7 +92,11 @@ class ModelConfig(Settings):
 
 
 class RunConfig(Settings):
-    """Everything about a run; the fields with words beside their types are options of the verbs."""
+    """The complete configuration of a run.
+
+    A field whose type is annotated with text is also an option of the command line. The text is the
+    option's help; flags before the text replace the usual flag.
+    """
 
     scheme: Annotated[
         str, "--scheme", "--defence", "Spec of a scheme or another defence, for example gc-rep:s=1."
@@ -102,7 +108,7 @@ class RunConfig(Settings):
     mu: Annotated[
         float,
         Field(ge=0),
-        "Tolerance of the closing rule: a worker is late after (1 + mu) times the fastest.",
+        "Tolerance of the closing rule: a worker is late after (1 + mu) times the fastest time.",
     ] = 0.0
     wait_out: Annotated[
         WaitOut,
@@ -111,27 +117,27 @@ class RunConfig(Settings):
     timeout_s: Annotated[
         float,
         Field(gt=0, le=1e6),
-        "Time limit of a round, in seconds. Silent workers are then asked twice more.",
+        "Time limit of a round, in seconds. Workers without an answer are then asked again, twice.",
     ] = 60.0
     max_attempts: Annotated[
         int,
         Field(ge=1),
-        "Attempts of a failed task that its round does not need (a needed one: 20).",
+        "Attempts of a task that fails, if its round can end without it (otherwise 20).",
     ] = 3
     max_norm: Annotated[
         float | None,
         Field(gt=0),
-        "Norm of a result beyond which a model counts as diverged. By default no limit.",
+        "Largest norm of a result. A model with a larger one has diverged. By default no limit.",
     ] = None
     on_failure: Annotated[
         Literal["go-on", "stop"],
-        "If a model diverges or raises: continue with the others (go-on), or stop.",
+        "If a model diverges or raises: continue with the other models (go-on), or stop the run.",
     ] = "go-on"
     audit: Annotated[
-        bool, "Compare results that several workers computed; exclude a worker that is wrong."
+        bool, "Compare results that several workers computed; exclude workers with wrong results."
     ] = False
     jobs_per_round: Annotated[
-        int, Field(ge=0), "Models in a job (a bundle). 0: as many as fit (the default of a grid)."
+        int, Field(ge=0), "Models in a job (a bundle). 0: as many as fit (the default for a grid)."
     ] = 1
     vectorize: Annotated[
         int | None,
@@ -143,21 +149,22 @@ class RunConfig(Settings):
     ] = False
     apply: Annotated[
         Literal["update", "clock"] | None,
-        "Apply each part of a batch when it arrives (update), or all as one step (clock).",
+        "Apply each part of a batch when it arrives (update), or all parts as one step (clock).",
     ] = None
     refresh: Annotated[
         Literal["always", "needed", "late"] | None,
-        "Weights for a part: the newest (always), as new as needed, or as old as allowed (late).",
+        "Weights for a part: the newest (always), as new as needed (needed), or as old as allowed "
+        "(late).",
     ] = None
     aware: Annotated[
         bool,
         "--staleness-aware/--no-staleness-aware",
-        "Scale an update down if its weights were many clocks old.",
+        "Scale an update down by the age of its weights, in clocks.",
     ] = False
     probe: Annotated[
         int | None,
         Field(ge=1),
-        "Train uncoded for N rounds, then with the scheme that is best for their delays.",
+        "Train uncoded for N rounds, then with the scheme that is best for the measured delays.",
     ] = None
     retune: Annotated[int | None, Field(ge=1), "Search for a better scheme every N rounds."] = None
     alpha: Annotated[
@@ -198,7 +205,7 @@ class RunConfig(Settings):
         "delays": DelaySettings,
         "function": FunctionSettings,
     }
-    beside: ClassVar = ("grid",)  # `checked` makes models of this table
+    beside: ClassVar = ("grid",)  # `checked` converts this table to models
 
 
 def read_config(path: Path) -> Values:
@@ -225,14 +232,16 @@ def _read(path: Path) -> Values:
 
 
 def with_models(values: Values, models: int | None = None) -> Values:
-    """Return the values with models: the models of the file, or ``models`` new ones, or four.
+    """Return the values of a file, completed with models.
 
-    If the file has a grid, its base model is the one that the options change.
+    If ``models`` is given, replace the models of the file by this number of default models, or
+    raise if the file has a grid. Otherwise, a file without models gets four default models, and a
+    file with a grid but no model gets an empty base model.
 
     Raises
     ------
     ParameterError
-        If a number of models is given and the file has a grid, which determines the number.
+        If ``models`` is given and the file has a grid, which determines the number of models.
     """
     if "grid" in values:
         if models is not None:
@@ -246,12 +255,12 @@ def with_models(values: Values, models: int | None = None) -> Values:
 
 
 def validated(values: Values) -> RunConfig:
-    """Check a configuration and import its plug-ins, which its scheme may need.
+    """Check a configuration, import its plug-ins, and return it.
 
     Raises
     ------
     ParameterError
-        For the first error in the configuration or the plug-ins.
+        At the first error in the configuration, or if a plug-in cannot be imported.
     """
     config = checked(values)
     import_plugins(config.plugins)
@@ -259,12 +268,12 @@ def validated(values: Values) -> RunConfig:
 
 
 def checked(values: Values) -> RunConfig:
-    """Check a configuration without importing anything that it names.
+    """Check a configuration and return it, without importing the modules that it names.
 
     Raises
     ------
     ParameterError
-        For the first error.
+        At the first error.
 
     Examples
     --------
@@ -274,8 +283,8 @@ def checked(values: Values) -> RunConfig:
     if values.get("probe") is not None:
         scheme = values.setdefault("scheme", "uncoded")
         if scheme != "uncoded":
-            rule = "must be left out, or 'uncoded', with `probe`, whose rounds find the scheme"
-            remedy = "the search of a run looks only at schemes that have rounds, not at deal"
+            rule = "must be left out, or 'uncoded', if `probe` is given: probing finds the scheme"
+            remedy = "the search considers only schemes that have rounds, not deal"
             raise ParameterError("scheme", rule, scheme, remedy)
     axes = values.get("grid")
     if "grid" in values:
@@ -290,13 +299,13 @@ def checked(values: Values) -> RunConfig:
 
 
 def _multiplied(values: Values) -> Values:
-    """Return the values with one model for each point of ``[grid]``, made from the base model."""
+    """Replace ``[grid]`` and the base model by one model for each point of the grid."""
     bases = values.get("models", [{}])
     if not isinstance(bases, list) or len(bases) > 1 or not all(isinstance(b, dict) for b in bases):
         rule = "must be left out, or one table, if the file has a [grid]"
         count = f"{len(bases)} models" if isinstance(bases, list) else bases
         raise ParameterError(
-            "models", rule, count, "make each setting that differs an axis of the grid"
+            "models", rule, count, "make each setting in which models differ an axis of the grid"
         )
     base: Values = dict(*bases)
     name = base.pop("name", None)
@@ -325,9 +334,9 @@ def _multiplied(values: Values) -> Values:
 
 
 def _axes(grid: object) -> tuple[object, list[str]]:
-    """Return the axes of a grid, and the names of the axes in tables like ``[grid.module_args]``.
+    """Return all axes of a grid, and the names of the axes in inner tables.
 
-    An axis ``width`` of that table is named ``module_args.width``.
+    The axis ``width`` of the inner table ``[grid.module_args]`` is named ``module_args.width``.
     """
     if not isinstance(grid, dict):
         return grid, []
@@ -335,16 +344,16 @@ def _axes(grid: object) -> tuple[object, list[str]]:
     inside: list[str] = []
     for name, values in grid.items():
         if isinstance(values, dict) and name in ModelConfig.model_fields and name.endswith("_args"):
-            found = {f"{name}.{key}": each for key, each in values.items()}
-            inside += found
-            axes |= found
+            inner = {f"{name}.{key}": each for key, each in values.items()}
+            inside += inner
+            axes |= inner
         else:
             axes[name] = values
     return axes, inside
 
 
 def import_plugins(names: Iterable[str]) -> None:
-    """Import modules that register schemes or codes, also from the working directory."""
+    """Import modules that register schemes or codes. Modules in the working directory are found."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""Costs of functions on AWS: prices, estimates before a run, budgets in it, bills after it."""
+"""Costs of cloud functions on AWS: prices, estimates before a run, budgets during it, and bills."""
 
 from seqgc.costs.prices import INIT_LIMIT_S as INIT_LIMIT_S
 from seqgc.costs.prices import PRICES_FILE as PRICES_FILE

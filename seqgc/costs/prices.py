@@ -28,26 +28,28 @@ Architecture: TypeAlias = Literal["x86_64", "arm64"]
 PRICES_FILE: Final = Path(__file__).with_name("prices.toml")
 
 INIT_LIMIT_S: Final = 10.0
-"""How long an environment may take to start (INIT), seconds, beside the function's time-out.
+"""The longest start (INIT) of an environment, in seconds. The function's time-out excludes it.
 
-What takes longer Lambda begins again within the invocation. Since August 2025 it bills INIT for
-all functions (compute blog, "AWS Lambda standardizes billing for INIT Phase").
+If a start takes longer, Lambda begins it again within the invocation. Lambda bills the start of all
+functions since August 2025 (compute blog, "AWS Lambda standardizes billing for INIT Phase").
 """
 
 START_S: Final = 2.5
-"""How long an environment is expected to import the handler and PyTorch for, seconds.
+"""The expected time, in seconds, in which an environment imports the handler and PyTorch.
 
-Measured as processor time: 2.2 to 2.5 s; 0.2 s without PyTorch. It is billed wherever it happens:
-in INIT, or, of what is imported when it is first needed, in the first invocation.
+The measured processor time is 2.2 to 2.5 s, and 0.2 s without PyTorch. Modules that are imported
+only when they are needed are billed in the first invocation, and all others in the start (INIT).
 """
 
-_BASE64 = 4 / 3  # characters a byte
+_BASE64 = 4 / 3  # characters per byte
 _GB = 2**30  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Metered quantities, which can be added. ``transfer_out_bytes`` leave the region.
+    """Quantities that AWS charges for. Usages can be added.
+
+    ``transfer_out_bytes`` is the number of bytes that leave the region.
 
     Examples
     --------
@@ -68,21 +70,21 @@ class Usage:
         return Usage(**{name: sum(both) for name, both in pairs.items()})
 
     def times(self, count: int) -> Usage:
-        """Return ``count`` times as much."""
+        """Return this usage multiplied by ``count``."""
         return Usage(**{f.name: getattr(self, f.name) * count for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSetup:
-    """A function's memory (MB) and time-out (seconds), which bound the cost of an invocation.
+    """The memory (MB) and time-out (seconds) of a cloud function; they bound an invocation's cost.
 
-    If an environment must start for an invocation, its start (INIT) is billed too. The time-out
+    If an environment must start for an invocation, its start (INIT) is also billed. The time-out
     does not include the start.
 
     Raises
     ------
     ParameterError
-        If one of them is outside Lambda's limits.
+        If the memory or the time-out is outside Lambda's limits.
 
     Examples
     --------
@@ -107,16 +109,16 @@ class FunctionSetup:
         return INIT_LIMIT_S + self.timeout_s
 
     def invocation(self, seconds: float) -> Usage:
-        """Return the usage of one invocation, including a start; at most `longest_s` is billed."""
+        """Return the usage of one invocation of this many seconds, at most `longest_s`."""
         return replace(self.start(min(seconds, self.longest_s)), requests=1)
 
     def stays(self, seconds: float, *, count: int = 1) -> Usage:
-        """Return the usage of ``count`` functions that stay in turn, this long in total."""
+        """Return the usage of ``count`` long invocations that last ``seconds`` in total."""
         return replace(self.start(seconds), requests=count)
 
     def start(self, seconds: float = START_S) -> Usage:
         """Return the usage of an environment's start of this many seconds."""
-        # The rounding takes back what the multiplication adds: 1.001 s are 1001 ms.
+        # Round first: 1.001 * 1e3 is slightly more than 1001, which is not 1002 ms.
         milliseconds = math.ceil(round(max(seconds, 0.0) * 1e3, 6))
         return Usage(gb_seconds=milliseconds * self.memory_mb / (1024 * 1000))
 
@@ -125,12 +127,13 @@ class FunctionSetup:
 class Traffic:
     """The bytes that a task moves, in addition to its message.
 
-    The weights of one job are ``weights_bytes`` in ``weights_files`` files or objects. An
-    environment reads each of them once and caches it. A task needs the weights of ``weights_jobs``
-    jobs; a new environment has none of them. The packed results have ``result_bytes``. If
-    ``results_stored``, they are too large for the answer and go through the store. The weights of
-    a job have at most ``versions`` versions; if there are several, tasks that leave together share
-    one. Bytes read by a master outside the region are charged as transfer to the internet.
+    The weights of one job are ``weights_bytes`` bytes in ``weights_files`` files or objects. An
+    environment reads each file once and caches it. A task needs the weights of ``weights_jobs``
+    jobs, and a new environment has none of these weights. The packed results of a task have
+    ``result_bytes`` bytes. If ``results_stored``, the results are too large for the answer and go
+    through the store. The weights of a job have at most ``versions`` versions; tasks that leave
+    together use the same version. If the master is outside the region (``master_outside``), the
+    bytes that it reads are charged as transfer to the internet.
 
     Examples
     --------
@@ -151,14 +154,15 @@ class Traffic:
     def __post_init__(self) -> None:
         require_int("weights_jobs", self.weights_jobs, least=1)
         if self.where == "inline" and self.results_stored:
-            rule = "must be directory or s3 where results are too large for the answer"
+            rule = "must be directory or s3 if results are too large for the answer"
             raise ParameterError("where", rule, self.where)
 
     def task(self, *, fresh: bool = False, mini_tasks: int | None = None) -> Usage:
-        """Return the usage of one task's weights and results, with the master's reading.
+        """Return the usage of moving the weights and results of one task.
 
-        If ``fresh``, the environment has just started and has none of the weights. ``mini_tasks``
-        is the number of mini-tasks, each of one job, by default the largest number in a task.
+        If ``fresh``, the environment has just started and has none of the weights; otherwise it
+        lacks the weights of one job at most. The task has ``mini_tasks`` mini-tasks, each of one
+        job; by default it has as many as a task can have.
         """
         jobs = self.weights_jobs if mini_tasks is None else min(mini_tasks, self.weights_jobs)
         result_bytes = math.ceil(self.result_bytes * jobs / self.weights_jobs)
@@ -201,9 +205,9 @@ class Bill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """The prices of a region, US dollars per unit; the fields are the keys of the file.
+    """The prices of a region, in US dollars per unit. The fields are the keys of the price file.
 
-    Storage is not part of a `bill`: weights and gradients are stored for seconds only.
+    A `bill` does not include storage, because weights and gradients are stored only for seconds.
 
     Examples
     --------
@@ -224,11 +228,11 @@ class Prices:
     transfer_out_gb: float
 
     def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
-        """Return the cost of a usage on an architecture of Lambda."""
-        known = get_args(Architecture)
-        if architecture not in known:
-            rule = f"must be {' or '.join(known)}"
-            raise ParameterError("arch", rule, architecture, did_you_mean(architecture, known))
+        """Return the cost of a usage on this processor architecture."""
+        names = get_args(Architecture)
+        if architecture not in names:
+            rule = f"must be {' or '.join(names)}"
+            raise ParameterError("arch", rule, architecture, did_you_mean(architecture, names))
         arm = architecture == "arm64"
         second = self.lambda_arm64_gb_second if arm else self.lambda_x86_64_gb_second
         read = usage.efs_read_bytes / _GB * self.efs_elastic_read_gb
@@ -245,22 +249,24 @@ class Prices:
 
 
 def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Prices:
-    """Return the prices of a region.
+    """Return the prices of a region from the TOML file at ``path``.
 
     Raises
     ------
     ParameterError
-        If the file has no prices of the region, or lacks or adds a price.
+        If the file does not have the region, lacks one of its prices, or has a price that is not
+        a field of `Prices`.
     """
     regions = _decoded_prices(path)["regions"]
     if region not in regions:
-        remedy = f"add its prices to {path}, from the pages that are named there"
+        remedy = f"add its prices to {path}; the file names the pages that list them"
         raise ParameterError("region", f"must be one of {', '.join(regions)}", region, remedy)
     values, where = regions[region], f"regions.{region}"
     names = {field.name for field in fields(Prices)}
     if set(values) != names:
-        odd = ", ".join(sorted(set(values) ^ names))
-        raise ParameterError("prices", f"of {where} must be {', '.join(sorted(names))}", odd)
+        difference = ", ".join(sorted(set(values) ^ names))
+        rule = f"of {where} must be {', '.join(sorted(names))}"
+        raise ParameterError("prices", rule, difference)
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
             raise ParameterError("prices", f"{where}.{name} must be a price in USD >= 0", value)
@@ -285,15 +291,15 @@ def _decoded_prices(path: Path) -> dict[str, Any]:
 
 
 LIST: Final = "https://pricing.us-east-1.amazonaws.com"
-_TIMEOUT_S, _LONGEST_S = 3.0, 20.0  # of an answer; of all files
-_LARGEST: Final = 64 * 2**20  # bytes of a file; the largest is of about one megabyte
-_DEAREST: Final = 100.0  # US dollars of a unit, none of which costs one
+_TIMEOUT_S, _LONGEST_S = 3.0, 20.0  # time limits: of one answer, of all files
+_LARGEST: Final = 64 * 2**20  # bytes of a file; AWS's largest file has about one megabyte
+_DEAREST: Final = 100.0  # US dollars per unit; every real price is below one dollar
 _FRESH: Final = timedelta(days=1)
 _REGION: Final = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
-_PREFIX: Final = r"(?:EU-|[A-Z]{2,4}\d+-)?"  # what a region's name is within a usage type
+_PREFIX: Final = r"(?:EU-|[A-Z]{2,4}\d+-)?"  # the region at the beginning of a usage type
 
-# Of each price: the service, the usage type, how many units it is of, and what else it is.
-_SOUGHT: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
+# For each price: the service, the usage type, the number of units, and further attributes.
+_LISTED: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
     "lambda_x86_64_gb_second": ("AWSLambda", "Lambda-GB-Second", 1, {}),
     "lambda_arm64_gb_second": ("AWSLambda", "Lambda-GB-Second-ARM", 1, {}),
     "lambda_million_requests": ("AWSLambda", "Request", 1e6, {}),
@@ -329,9 +335,9 @@ class _Offer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatedPrices:
-    """The prices of a region, the day on which they are valid, and their source.
+    """The prices of a region, the day on which they were valid, and their source.
 
-    If they are not from AWS's price list, ``missed`` gives the reason; otherwise it is empty.
+    If AWS's price list was not read, ``missed`` gives the reason; otherwise ``missed`` is empty.
     """
 
     prices: Prices
@@ -341,32 +347,33 @@ class DatedPrices:
 
 
 def find_prices(region: str, *, ask: bool = True) -> DatedPrices:
-    """Return the prices of a region: from AWS's list, at most a day old, if it can be reached.
+    """Return the prices of a region from AWS's price list, or else from a stored table.
 
-    Without ``ask`` the list is not requested: stored prices are used.
+    AWS's list is requested at most once a day and kept in the user's cache folder. If ``ask`` is
+    false, it is not requested. Without AWS's list, the prices come from an older copy in the cache,
+    or else from the table in seqgc.
 
     Raises
     ------
     ParameterError
-        If there are no stored prices of the region either. The message says why AWS's list could
-        not be read.
+        If the list cannot be read, and neither table has the region. The message says why the
+        list could not be read.
     """
     base = os.environ.get("SEQGC_PRICE_LIST", LIST)
     if not base:
         return _shipped(region, "SEQGC_PRICE_LIST is empty")
     if not _REGION.fullmatch(region):
-        raise ParameterError("region", "must be the name of an AWS region, as eu-central-1", region)
-    kept = _kept(region)
-    if kept is not None and (not ask or timedelta() <= date.today() - kept.as_of < _FRESH):
-        return kept
+        rule = "must be the name of an AWS region, for example eu-central-1"
+        raise ParameterError("region", rule, region)
+    cached = _cached(region)
+    if cached is not None and (not ask or timedelta() <= date.today() - cached.as_of < _FRESH):
+        return cached
     if not ask:
-        return _shipped(region, "nobody was asked")
-    asked = _ask(region, base)
-    if isinstance(asked, DatedPrices):
-        return asked
-    if kept is not None:
-        return DatedPrices(prices=kept.prices, as_of=kept.as_of, source=kept.source, missed=asked)
-    return _shipped(region, asked)
+        return _shipped(region, "it was not requested")
+    answer = _ask(region, base)
+    if isinstance(answer, DatedPrices):
+        return answer
+    return _shipped(region, answer) if cached is None else replace(cached, missed=answer)
 
 
 def _shipped(region: str, missed: str) -> DatedPrices:
@@ -375,7 +382,7 @@ def _shipped(region: str, missed: str) -> DatedPrices:
     except ParameterError as error:
         if error.argument != "region":
             raise
-        rule = f"{error.rule}, or AWS's price list in reach ({missed})"
+        rule = f"{error.rule}, because AWS's price list was not read ({missed})"
         raise ParameterError("region", rule, region) from None
     source = "the table that comes with seqgc"
     return DatedPrices(prices=prices, as_of=prices_date(), source=source, missed=missed)
@@ -383,33 +390,34 @@ def _shipped(region: str, missed: str) -> DatedPrices:
 
 @lru_cache
 def _ask(region: str, base: str) -> DatedPrices | str:
-    """Return the prices in AWS's list, and store them; or the reason why this failed."""
+    """Request AWS's list, cache its prices and return them. If this fails, return the reason."""
     offers: dict[str, _Offer] = {}
     until = time.monotonic() + _LONGEST_S
     try:
-        for service in dict.fromkeys(service for service, *_ in _SOUGHT.values()):
+        for service in dict.fromkeys(service for service, *_ in _LISTED.values()):
             url = f"{base.rstrip('/')}/offers/v1.0/aws/{service}/current/{region}/index.json"
             offers[service] = msgspec.json.decode(_read_offer(url, until), type=_Offer)
-        prices = Prices(**{name: _price(offers, name) for name in _SOUGHT})
+        prices = Prices(**{name: _price(offers, name) for name in _LISTED})
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         return one_line(f"{type(error).__name__}: {error}", limit=120)
-    found = DatedPrices(prices=prices, as_of=date.today(), source="AWS's price list")
-    content = {"schema": 1, "as_of": found.as_of, "regions": {region: asdict(prices)}}
-    with suppress(OSError):  # it is asked for again
+    dated = DatedPrices(prices=prices, as_of=date.today(), source="AWS's price list")
+    content = {"schema": 1, "as_of": dated.as_of, "regions": {region: asdict(prices)}}
+    with suppress(OSError):  # without a cache, the list is requested again next time
         path = _file(region)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(tomli_w.dumps(content).encode())
-    return found
+    return dated
 
 
 def _read_offer(url: str, until: float) -> bytes:
     from http.client import HTTPException
 
-    # not before: it takes longer than most of what is imported
+    # Imported here because this import is slower than most others.
     from urllib.request import ProxyHandler, build_opener
 
-    proxies = dict[str, str]() if is_on_this_machine(url) else None  # None: the environment's
+    # None: the proxies in the environment variables.
+    proxies = dict[str, str]() if is_on_this_machine(url) else None
     parts: list[bytes] = []
     try:
         with build_opener(ProxyHandler(proxies)).open(url, timeout=_TIMEOUT_S) as answer:
@@ -425,25 +433,28 @@ def _read_offer(url: str, until: float) -> bytes:
 
 
 def _price(offers: dict[str, _Offer], name: str) -> float:
-    """Return the price of the first range that is not free; the highest if there are several."""
-    service, usage, units, further = _SOUGHT[name]
+    """Return the price of the first quantity range that is not free.
+
+    If several products match, return the highest of their prices.
+    """
+    service, usage, units, further = _LISTED[name]
     pattern, offer = re.compile(_PREFIX + re.escape(usage)), offers[service]
-    found = [
+    prices = [
         min(ranges)[1]
         for sku, product in offer.products.items()
         if pattern.fullmatch(str(product.attributes.get("usagetype", "")))
         and further.items() <= product.attributes.items()
         and (ranges := list(_ranges(offer, sku)))
     ]
-    if not found:
-        raise ValueError(f"{service} has no price in US dollars of {usage}")
-    if not max(found) < _DEAREST:
-        raise ValueError(f"{service} has no price of {usage} that is a number")
-    return max(found) * units
+    if not prices:
+        raise ValueError(f"{service} has no price in US dollars for {usage}")
+    if not max(prices) < _DEAREST:
+        raise ValueError(f"{service} has the price {max(prices)} for {usage}, more than expected")
+    return max(prices) * units
 
 
 def _ranges(offer: _Offer, sku: str) -> Iterator[tuple[float, float]]:
-    """Yield the beginning and the price, in US dollars, of each range that is not free."""
+    """Yield the first unit and the price, in US dollars, of each range that is not free."""
     for term in offer.terms.on_demand.get(sku, {}).values():
         for each in term.price_dimensions.values():
             if "USD" in each.price_per_unit and (usd := float(each.price_per_unit["USD"])) > 0:
@@ -455,10 +466,10 @@ def _file(region: str) -> Path:
     return Path(home, "seqgc", f"prices-{region}.toml")
 
 
-def _kept(region: str) -> DatedPrices | None:
+def _cached(region: str) -> DatedPrices | None:
     path = _file(region)
     try:
         prices, as_of = read_prices(region, path=path), prices_date(path)
-    except (ParameterError, ValueError):  # not there, or damaged
+    except (ParameterError, ValueError):  # the file is absent or damaged
         return None
     return DatedPrices(prices=prices, as_of=as_of, source="AWS's price list")

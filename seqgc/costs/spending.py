@@ -1,4 +1,4 @@
-"""Spending of a run: estimated beforehand, counted while it runs, summed up afterwards."""
+"""The cost of a run on cloud functions: estimates before it, budgets during it, and its bill."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ if TYPE_CHECKING:
 
 _Address = tuple[int, int, int]  # round, worker, attempt
 
-# The share of a resident function's time after which its successor is invoked.
+# A resident function's successor is invoked after this share of the function's time-out: usually,
+# and at the earliest.
 _USUAL_SHARE, _LEAST_SHARE = 13 / 15, 12 / 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedUse:
-    """The planned use of functions by a run: a task for each worker in each round.
+    """The cloud functions that a run plans to use: one task for each worker in each round.
 
-    The weights of a job are published once, or in as many versions as the ``traffic`` says. A task
-    is expected to run ``seconds_per_task``, for example the median of a profile. If this is None,
-    only the time-out bounds a task. The ``warm_ups`` are invocations before the first round that
-    compute nothing; they are expected to run as long as a task. The environment of each worker is
-    expected to start once, in `START_S` seconds. At most, an environment starts for every
-    invocation, and takes the longest time allowed.
+    The weights of a job are published once, or in ``traffic.versions`` versions. A task is expected
+    to run ``seconds_per_task``, for example the median of a profile. If this is None, only the
+    time-out bounds a task. The ``warm_ups`` are invocations before the first round that compute
+    nothing; each is expected to run as long as a task. The likely usage assumes that the
+    environment of each worker starts once, in `START_S` seconds. The upper bound assumes that an
+    environment starts for every invocation, and takes the longest time allowed.
 
-    ``resident`` functions are invoked for as long as they may stay, and are paid for until the run
-    ends, idle or not. A round lasts at most ``longest_round_s``; infinity stands for the time-out.
+    ``resident`` functions run until the run ends, and are paid for even while they are idle. A
+    round lasts at most ``longest_round_s``, or the time-out if this is infinite.
 
-    If work is dealt, a job has ``pieces`` tasks, and each worker is first sent an empty task.
+    If batches are split into ``pieces`` that free workers fetch (`deal`), a job has ``pieces``
+    tasks, and each worker first gets an empty task.
     """
 
     workers: int
@@ -74,11 +76,11 @@ class PlannedUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A likely usage, and an upper bound.
+    """The likely usage of a run, and an upper bound.
 
-    ``likely`` is None if the duration of tasks is not known. For ``at_most``, every task without a
-    known end starts an environment and runs to the function's time-out. ``unanswered`` is the
-    number of a run's tasks that were neither answered nor failed.
+    ``likely`` is None if the duration of tasks is not known. The upper bound ``at_most`` assumes
+    that every task whose end is not known starts an environment and runs to the function's
+    time-out. ``unanswered`` is the number of tasks that were neither answered nor failed.
     """
 
     likely: Usage | None
@@ -87,7 +89,7 @@ class Estimate:
 
 
 def estimate_plan(plan: PlannedUse) -> Estimate:
-    """Return the usage of a plan, without repeated attempts.
+    """Return the usage of a plan in which no task is repeated.
 
     Examples
     --------
@@ -114,10 +116,10 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
 
 
 def _estimate_stays(plan: PlannedUse, published: Usage) -> Estimate:
-    """Return the usage of functions that stay.
+    """Return the usage of resident functions. A stay is one long invocation of such a function.
 
-    At most, a successor is invoked after 12 fifteenths of a stay, while the function before it
-    stays to its end.
+    The upper bound assumes that a successor is invoked after 12/15 of a stay, and that both
+    functions run until the end of this stay.
     """
     function, n = plan.function, plan.workers
 
@@ -148,13 +150,17 @@ def estimate_run(
 ) -> Estimate:
     """Return the usage of a run, from the times in its ``events.jsonl``.
 
-    A task is charged from its dispatch to its answer or failure, which includes the network's time
-    and a start of the environment. An unanswered task of a cancelled round is charged until the
-    round was cancelled. For ``at_most``, unanswered and failed tasks are charged for a start and
-    until the time-out, because a broken connection does not end a function. Answered tasks are
-    charged from the dispatch of their round, and every task for all the weights that it needs. The
-    ``warm_ups``, invocations before the first round that leave no event, are added. Without
-    ``traffic``, bytes are not charged.
+    The likely usage charges a task from its dispatch to its answer or failure, which includes the
+    time of the network and the start of an environment. If a task was cancelled without an answer,
+    it is charged until it was cancelled.
+
+    The upper bound charges unanswered and failed tasks for a start and until the time-out, because
+    a function continues after its connection has broken. Answered tasks are charged from the
+    dispatch of their round, and every task for reading all its weights. The ``warm_ups``, which are
+    invocations before the first round, are added because the log does not have them.
+
+    Without ``traffic``, moved bytes are not charged. ``resident`` says that functions ran as long
+    as the run.
 
     Raises
     ------
@@ -203,8 +209,8 @@ def estimate_run(
             over = {(event.round, worker) for worker in event.workers or ()}
             cancelled |= {each: event.at_s for each in sent if each[:2] in over}
         elif event.event in ("arrival", "failure") and address in sent:  # else a duplicate
-            # Times of the log are the loop's: they begin before the first task of the round left,
-            # and end a little late. `took_s` counts from the departure of this task.
+            # The times in the log are the master's: the dispatch is logged before the first task of
+            # the round leaves, and an answer a little late. `took_s` begins when this task left.
             sent_s, count = sent.pop(address)
             lasted_s = event.at_s - sent_s
             likely += task(lasted_s if event.took_s is None else event.took_s, count)
@@ -216,7 +222,7 @@ def estimate_run(
 
 @dataclass(frozen=True, slots=True)
 class PriceModel:
-    """The price of a task, by its seconds, and an upper bound.
+    """The prices of tasks, publications and warm-ups of cloud functions, in US dollars.
 
     ``traffic`` describes the bytes that a task moves through the store.
 
@@ -238,7 +244,7 @@ class PriceModel:
 
     @property
     def worst_task_usd(self) -> float:
-        """The highest price of a task: a start, and then until the function's time-out."""
+        """The highest price of a task, which starts an environment and runs to the time-out."""
         return self.task_usd(self.function.longest_s)
 
     @property
@@ -252,9 +258,10 @@ class PriceModel:
         return self._usd(self.function.invocation(self.function.longest_s))
 
     def task_usd(self, seconds: float) -> float:
-        """Return the price of a task of this many seconds, including a start of its environment.
+        """Return the price of a task of this many seconds.
 
-        The task reads all its weights, as after a start.
+        The seconds include the start of an environment, if there was one. The task is assumed to
+        read all its weights, as it does after a start.
         """
         return self._usd(self.function.invocation(seconds) + self.traffic.task(fresh=True))
 
@@ -264,7 +271,7 @@ class PriceModel:
         return self._usd(self.traffic.task(fresh=True))
 
     def stays_usd(self, seconds: float, *, count: int) -> float:
-        """Return the price of ``count`` stays of resident functions, this long in total."""
+        """Return the price of ``count`` invocations of resident functions, ``seconds`` in total."""
         return self._usd(self.function.stays(seconds, count=count))
 
     def _usd(self, usage: Usage) -> float:
@@ -273,11 +280,12 @@ class PriceModel:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The jobs whose weights a run has published: each once, up to the newest job with a task.
+    """A count of the weights that a run has published.
 
-    ``count`` is the number of publications by this process. ``newest`` is None in a resumed run
-    that has not sent a task yet. If ``each_time``, weights are published again for each group of
-    tasks that leave together (`Traffic.versions`).
+    Usually each job's weights are published once, and ``newest`` is the last job with published
+    weights. It is None in a resumed run before its first task. If ``each_time``, weights are
+    published again for each group of tasks that leave together (`Traffic.versions`). ``count`` is
+    the number of publications by this process.
     """
 
     count: int = 0
@@ -285,7 +293,7 @@ class Published:
     each_time: bool = False
 
     def and_for(self, action: Dispatch) -> Published:
-        """Return the published jobs after these tasks have left."""
+        """Return the count after the tasks of this action have left."""
         jobs = [m.job for tasks in action.assignment.values() for m in tasks]
         if not jobs:
             return self
@@ -297,20 +305,21 @@ class Published:
 
 
 class Budget:
-    """An observer that stops a run before it costs more than ``max_usd`` US dollars.
+    """An observer that stops a run before it can cost more than ``max_usd`` US dollars.
 
-    With an infinite amount it only counts.
+    If ``max_usd`` is infinite, the observer only counts the cost.
 
-    Tasks leave only if the budget covers the worst case: for each task under way, an environment
-    is started, which is billed (`INIT_LIMIT_S`), and the task runs to the function's time-out. An
-    answered task is charged from its departure to its answer. AWS does not charge more than this,
-    because the master also waits for the start. A failed task is charged like a task under way: if
-    only the connection broke, the function continues. Lambda may start environments ahead of any
-    need, without an event; the amount reserved for the warm-up is kept to cover them.
+    Tasks leave only if the budget covers the worst case, in which every unfinished task starts an
+    environment (which is billed, at most `INIT_LIMIT_S`) and runs to the function's time-out. An
+    answered task is charged from its departure to its answer. AWS cannot charge more than this,
+    because the master also waits for the start. A failed task is charged like an unfinished task:
+    perhaps only the connection broke, and the function continues. The amount for the warm-up is
+    never released, because Lambda may start environments in advance, and the run cannot see this.
 
-    ``spent_usd`` is the most that the finished tasks and the warm-up have cost. ``model`` gives the
-    price of a task; None means that tasks are free, as on the user's own machines. Each of the
-    ``warm_ups``, invocations before the first round, is charged for a start and until the time-out.
+    ``spent_usd`` is an upper bound on the cost of the finished tasks and the warm-up. ``model``
+    gives the price of a task; None means that tasks are free, as on the user's own machines. The
+    ``warm_ups`` are invocations before the first round. Each is charged for a start and until the
+    time-out.
 
     Raises
     ------
@@ -325,11 +334,11 @@ class Budget:
 
     def __init__(self, max_usd: float, *, model: PriceModel | None, warm_ups: int = 0) -> None:
         if not max_usd >= 0:
-            raise ParameterError("max_usd", "must be an amount >= 0, US dollars", max_usd)
+            raise ParameterError("max_usd", "must be an amount in US dollars >= 0", max_usd)
         self._max_usd, self._model = max_usd, model
         self.spent_usd = 0.0 if model is None else warm_ups * model.warm_up_usd
         if self.spent_usd > max_usd:
-            rule = f"must be at least ${self.spent_usd:.6f}, which the warm-up can cost"
+            rule = f"must be at least ${self.spent_usd:.6f}, the highest cost of the warm-up"
             raise ParameterError("max_usd", rule, max_usd)
         # The departure, in seconds, of each task (round, worker, attempt); -inf before it leaves.
         self._open: dict[tuple[int, int, int], float] = {}
@@ -337,22 +346,25 @@ class Budget:
 
     @property
     def committed_usd(self) -> float:
-        """The cost in US dollars if all open tasks start an environment and run to the time-out."""
+        """The highest possible cost of all tasks so far, in US dollars.
+
+        Each unfinished task is assumed to start an environment and run to the time-out.
+        """
         if self._model is None:
             return 0.0
         return self.spent_usd + len(self._open) * self._model.worst_task_usd
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """The amounts that a resumed run begins with; tasks under way count in full."""
+        """The amounts that `recall` needs after a resume; unfinished tasks count in full."""
         committed_usd = self.committed_usd
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Add what the run has spent before to the reserve for the new warm-up.
+        """Add the cost of the run before it was resumed, which `memory` contains.
 
-        The weights of the jobs in flight, at most as many as a task needs, are published again.
-        Raises `BudgetError` if the budget is exceeded already.
+        Also add the cost of publishing the weights of the unfinished jobs again. Raises
+        `BudgetError` if the total exceeds the budget.
         """
         self.spent_usd += memory["committed_usd"]
         self._published = replace(self._published, count=0, newest=None)
@@ -360,14 +372,14 @@ class Budget:
             self.spent_usd += self._model.traffic.weights_jobs * self._model.job_usd
         if self.spent_usd > self._max_usd:
             raise BudgetError(
-                f"not resumed: the run has spent up to ${self.spent_usd:.6f}, its new warm-up "
-                f"included, of a budget of ${self._max_usd:.6f} (raise --max-usd)",
+                f"not resumed: with a new warm-up the run may have spent ${self.spent_usd:.6f} "
+                f"of a budget of ${self._max_usd:.6f} (raise --max-usd)",
                 round=0,
                 spent_usd=self.spent_usd,
             )
 
     def __call__(self, seen: Seen) -> None:
-        """Follow an event or action; raise `BudgetError` if new tasks could exceed the budget."""
+        """Count an event or action; raise `BudgetError` if new tasks could exceed the budget."""
         if self._model is None:
             return
         match seen:
@@ -385,12 +397,12 @@ class Budget:
         worst = len(action.assignment) * model.worst_task_usd + published_usd
         committed = self.committed_usd
         if committed + worst > self._max_usd:
-            under_way = committed - self.spent_usd
+            unfinished = committed - self.spent_usd
             raise BudgetError(
-                f"stopped before round {action.round}: it could cost up to ${worst:.6f}, with "
-                f"${self.spent_usd:.6f} spent and ${under_way:.6f} under way of a budget of "
-                f"${self._max_usd:.6f}; what was trained is in the run's checkpoints "
-                "(raise --max-usd)",
+                f"stopped before round {action.round}, which could cost ${worst:.6f}: of the "
+                f"budget of ${self._max_usd:.6f}, ${self.spent_usd:.6f} is spent and "
+                f"${unfinished:.6f} reserved for unfinished tasks; the run's checkpoints have the "
+                "trained weights (raise --max-usd)",
                 round=action.round,
                 spent_usd=self.spent_usd,
             )
@@ -401,19 +413,20 @@ class Budget:
 
     def _settle(self, event: Arrival | Failure, model: PriceModel) -> None:
         left_at = self._open.pop((event.round, event.worker, event.attempt), None)
-        if left_at is not None:  # None: a duplicate
+        if left_at is not None:  # otherwise the event is a duplicate
             failed = isinstance(event, Failure)
             self.spent_usd += model.worst_task_usd if failed else model.task_usd(event.at - left_at)
 
 
 class StayBudget:
-    """An observer that stops a run on resident functions before it costs over ``max_usd`` dollars.
+    """An observer that stops a run on resident functions before it can cost over ``max_usd``.
 
-    A function is paid for from its start to its end, idle or not. Until it is known to have ended,
-    the rest of its lease is reserved, because a function may continue after its connection broke.
-    So a function is invoked, or a task sent, only if the budget suffices even if all functions stay
-    to the end of their time. The bytes that a task moves through the store are charged when it
-    leaves.
+    A resident function handles many tasks in one long invocation. It is paid for from its start to
+    its end, even while it is idle. Its lease is the time from its start to its time-out. Until the
+    end of a function is certain, the rest of its lease is reserved, because a function may continue
+    after its connection has broken. A function is invoked, or a task sent, only if the budget
+    suffices even when all functions run to their time-out. The bytes that a task moves through the
+    store are charged when the task leaves. ``max_usd`` is in US dollars.
 
     Raises
     ------
@@ -437,21 +450,21 @@ class StayBudget:
 
     def __init__(self, max_usd: float, *, model: PriceModel) -> None:
         if not max_usd >= 0:
-            raise ParameterError("max_usd", "must be an amount >= 0, US dollars", max_usd)
+            raise ParameterError("max_usd", "must be an amount in US dollars >= 0", max_usd)
         self._max_usd, self._model = max_usd, model
         self._leases: Leases | None = None
-        self._other_usd = 0.0  # tasks, weights, and everything before these leases
+        self._other_usd = 0.0  # moved bytes, and all costs before these leases
         self._published = Published(each_time=model.traffic.versions > 1)
 
     def watch(self, leases: Leases) -> None:
-        """Charge these leases from now on; leases watched before are charged in full."""
+        """Charge these leases from now on. Charge the leases of an earlier call in full."""
         self._other_usd = self.committed_usd
         self._leases = leases
         leases.admit = self._admit_function
 
     @property
     def spent_usd(self) -> float:
-        """The amount spent in US dollars, without functions that may still run."""
+        """The amount spent, in US dollars, excluding functions that may still run."""
         if (leases := self._leases) is None:
             return self._other_usd
         ended = leases.count - leases.open
@@ -459,21 +472,22 @@ class StayBudget:
 
     @property
     def committed_usd(self) -> float:
-        """The cost in US dollars if all functions stay to the end of their time."""
+        """The cost, in US dollars, if all functions run to their time-out."""
         if (leases := self._leases) is None:
             return self._other_usd
         return self.spent_usd + self._model.stays_usd(leases.open_s, count=leases.open)
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """The amounts that a resumed run begins with; open leases count in full."""
+        """The amounts that `recall` needs after a resume; leases without an end count in full."""
         committed_usd = self.committed_usd
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Add what the run has spent before; raise `BudgetError` if it exceeds the budget.
+        """Add the cost of the run before it was resumed, which `memory` contains.
 
-        The weights of the jobs in flight, at most as many as a task needs, are published again.
+        Also add the cost of publishing the weights of the unfinished jobs again. Raises
+        `BudgetError` if the total exceeds the budget.
         """
         self._other_usd += memory["committed_usd"]
         self._other_usd += self._model.traffic.weights_jobs * self._model.job_usd
@@ -481,7 +495,7 @@ class StayBudget:
         self._require(0.0, "not resumed", 0)
 
     def __call__(self, seen: Seen) -> None:
-        """Follow an action; raise `BudgetError` if new tasks could exceed the budget."""
+        """Count an action; raise `BudgetError` if new tasks could exceed the budget."""
         if not isinstance(seen, Dispatch):
             return
         published = self._published.and_for(seen)
@@ -493,15 +507,15 @@ class StayBudget:
 
     def _admit_function(self) -> None:
         usd = self._model.stays_usd(self._model.function.longest_s, count=1)
-        self._require(usd, "stopped before another function was invoked to stay", 0)
+        self._require(usd, "stopped before another resident function was invoked", 0)
 
     def _require(self, usd: float, what: str, round: int) -> None:
         spent_usd, committed_usd = self.spent_usd, self.committed_usd
         if committed_usd + usd > self._max_usd:
             raise BudgetError(
-                f"{what}: it could cost up to ${usd:.6f}, with ${spent_usd:.6f} spent and "
-                f"${committed_usd - spent_usd:.6f} reserved for the leases of functions, of a "
-                f"budget of ${self._max_usd:.6f}; what was trained is in the run's checkpoints "
+                f"{what}, which could cost ${usd:.6f}: of the budget of ${self._max_usd:.6f}, "
+                f"${spent_usd:.6f} is spent and ${committed_usd - spent_usd:.6f} reserved for the "
+                "functions that may still run; the run's checkpoints have the trained weights "
                 "(raise --max-usd)",
                 round=round,
                 spent_usd=spent_usd,

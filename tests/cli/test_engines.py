@@ -98,7 +98,7 @@ def test_functions_that_stay_are_dealt_work_as_far_as_the_budget_goes_and_the_re
     budget = ["--max-usd", f"{reserved + 1e-5:.6f}"]
     assert main([*TRAIN, *dealt, *budget, "--run", "dealt"]) == 3
     err = capsys.readouterr().err
-    assert "reserved for the leases of functions" in err
+    assert "reserved for the functions that may still run" in err
     assert "continue with: seqgc resume dealt" in err
     assert main(["resume", "dealt", "--max-usd", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -68,7 +68,7 @@ def test_arguments_of_a_network_and_of_others_are_axes() -> None:
 @pytest.mark.parametrize(
     ("axes", "words"),
     [
-        ("", ["`grid`", "must have an axis"]),
+        ("", ["`grid`", "must have at least one axis"]),
         ("lr = []", ["`grid.lr`", "at least one value"]),
         ("seed = 0", ["`grid.seed`", "an integer >= 1"]),
         ("lr = [0.1, 0.2]\nseed = 600", ["`grid`", "1000", "1200"]),

@@ -125,9 +125,9 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     said_first, *_, said_last = capsys.readouterr().err.splitlines()
     assert said_first.startswith(f"prices of {REGION}, ")
     assert "the table that comes with seqgc" in said_first
-    assert said_last.startswith("seqgc: stopped before round 1: it could cost up to $0.0013")
-    assert "of a budget of $0.002680" in said_last
-    assert str(events("stopped")[-1]["outcome"]).startswith("stopped: stopped before round 1")
+    assert said_last.startswith("seqgc: stopped before round 1, which could cost $0.0013")
+    assert "budget of $0.002680" in said_last
+    assert str(events("stopped")[-1]["outcome"]).startswith("stopped: stopped before round 1,")
     # Nothing is left of the results that had not been decoded; files of other runs are kept.
     assert [each.name for each in shared.iterdir()] == ["theirs-0123456789ab"]
 

@@ -212,7 +212,7 @@ def test_a_pipe_is_not_waited_for(place: Path, tmp_path: Path, name: str, capsys
     os.mkfifo(tmp_path / name)
     assert main(["data", "put", "mine", name.split("/", maxsplit=1)[0]]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "it is no regular file" in line
+    assert "it is not a regular file" in line
     assert not place.exists()
 
 
@@ -255,7 +255,7 @@ def test_a_damaged_archive_is_one_line(
         (["mine", "plain.npz", "--mount", "none"], "`mount` must be a folder"),
         (["mine", "plain.npz", "--mount", ""], "`mount` must not be empty; got ''"),
         (["mine", ""], "`path` must not be empty; got ''"),
-        (["digits", "plain.npz"], "`name` must be a new name: models would find the registered"),
+        (["digits", "plain.npz"], "`name` must be a new name: models would use the registered"),
         (["mine", "plain.npz", "--deployment", "none"], "`deployment` must be a file"),
     ],
 )
@@ -277,9 +277,7 @@ def test_data_that_a_module_has_registered_are_not_put_under_its_name(
     sources(tmp_path)
     assert main(["data", "put", "put-nowhere", "plain.npz"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        "seqgc: `name` must be a new name: models would find the registered data"
-    )
+    assert line.startswith("seqgc: `name` must be a new name: models would use the registered data")
     assert not place.exists()
 
 

@@ -56,7 +56,7 @@ def test_registered_data_are_loaded_once_and_are_one_object() -> None:
 @pytest.mark.parametrize(
     ("axes", "words"),
     [
-        ({}, "`grid` must have an axis"),
+        ({}, "`grid` must have at least one axis"),
         ({"learning_rate": [0.1], "seed": 1}, "`grid.learning_rate` is not an axis; .* lr, seed"),
         ({"lr": [], "seed": 1}, "`grid.lr` must have at least one value"),
         ({"lr": 0.1, "seed": 1}, "`grid.lr` must be a list"),

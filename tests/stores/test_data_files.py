@@ -130,14 +130,14 @@ def test_no_memory_is_taken_for_a_file_that_is_longer_than_it_should_be() -> Non
 def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "evil").mkdir()
     os.mkfifo(tmp_path / "evil/data.json")
-    with pytest.raises(StoreError, match="it is no regular file"):
+    with pytest.raises(StoreError, match="it is not a regular file"):
         find_data("evil", [str(tmp_path)])
     (tmp_path / "evil/data.json").unlink()
     (tmp_path / "evil/data.json").write_bytes(data_json(npy()))
     os.mkfifo(tmp_path / "evil/a.npy")
     found = find_data("evil", [str(tmp_path)])
     assert found is not None
-    with pytest.raises(StoreError, match="it is no regular file"):
+    with pytest.raises(StoreError, match="it is not a regular file"):
         found.read("x")
 
 

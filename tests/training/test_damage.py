@@ -98,7 +98,7 @@ def test_a_pipe_that_a_checkpoint_takes_for_an_empty_file_is_not_waited_for(
     reading.start()
     eventually(lambda: found, "the reading")
     assert "checkpoint 7 is damaged" in found[0]
-    assert "it is no regular file" in found[0]
+    assert "it is not a regular file" in found[0]
 
 
 def test_a_checkpoint_of_another_version_is_not_called_damaged(
