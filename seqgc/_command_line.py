@@ -53,7 +53,10 @@ class Words(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """The format of messages, not checked; if ``quiet``, only warnings and errors are shown."""
+    """The requested format of messages, which may be invalid.
+
+    If ``quiet``, only warnings and errors are shown.
+    """
 
     format: str = "text"
     quiet: bool = False

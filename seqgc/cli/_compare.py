@@ -39,26 +39,26 @@ from seqgc.virtual import WorkerKind
 _TRIAL = Trial()
 _METERING = Metering()
 _EDGE = "*"
-_WIDTH = 110  # columns, without a terminal
+_WIDTH = 110  # columns, if the output is not a terminal
 _LEGEND = (
-    "s/clock: seconds per batch of data; × bound: divided by the seconds of a master that knows "
-    "all delays beforehand. clocks, seconds, $: until all models reach the target, at the learning "
-    "rate {lr}, medians of {seeds} seed(s); between: {interval}; best: at the defence's best rate. "
-    "stale: mean number of clocks whose updates the weights of a task lack. wasted: batches "
-    "computed per clock, beyond one.{more}"
+    "s/clock: seconds per batch of data; × bound: the same, divided by the seconds of a master "
+    "that knows all delays beforehand. clocks, seconds, $: until all models reach the target, at "
+    "the learning rate {lr}, medians of {seeds} seed(s); between: {interval}; best: seconds at the "
+    "defence's best rate. stale: mean number of clocks whose updates the weights of a task lack. "
+    "wasted: batches computed per clock, beyond the one that is needed.{more}"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of the workers, and of the meaning of the profile."""
+    """Options that describe the workers and their prices."""
 
     clocks: Annotated[
         int | None,
         "Number of clocks (batches) to time. By default the number of rounds in the profile.",
     ] = None
     worker_kind: Annotated[
-        str, "Workers: function (each task is an invocation) or resident (they stay)."
+        str, "Workers: function (one invocation for each task) or resident (they keep running)."
     ] = "function"
     jobs_per_round: Annotated[
         int | None,
@@ -75,7 +75,7 @@ class WorkerOptions:
         if (k := self.jobs_per_round) is None:
             return defences
         if not defences:
-            rule = "needs --defence: it is the bundle size of the named defences"
+            rule = "needs --defence: it sets the bundle size of the named defences only"
             raise ParameterError("jobs_per_round", rule, k, "add --defence SPEC, or leave this out")
         return [Setting(scheme=parse_scheme(spec, n=n), jobs_per_round=k) for spec in defences]
 
@@ -98,12 +98,12 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """Options of the training that counts the clocks to the target."""
+    """Options of the training that measures how many clocks reach the target loss."""
 
     train: Annotated[
         Path | None,
         "--train",
-        "TOML file of `seqgc train` with the models to train. By default the digits.",
+        "TOML file of `seqgc train` with the models to train. By default a model of the digits.",
     ] = None
     target: Annotated[
         float | None,
@@ -119,29 +119,29 @@ class TrainingOptions:
     ] = None
     seeds: Annotated[
         int | None,
-        "Number of trainings of which the median is taken. By default 10 if that takes about a "
-        "minute at most, else 3.",
+        "Number of trainings; the result is their median. By default 10 if that takes at most "
+        "about a minute, else 3.",
     ] = None
     most: Annotated[
         int | None,
-        f"Largest number of clocks of a training. By default {_TRIAL.most}, or the file's steps.",
+        f"Largest number of clocks in a training. By default {_TRIAL.most}, or the file's steps.",
     ] = None
 
     def own(self) -> RunConfig | None:
-        """Return the configuration of the user's models; None for the digits."""
+        """Return the configuration of the user's models, or None to train on the digits."""
         if self.train is None:
             return None
         if self.target is None:
             rule = "must be given with --train: the loss that your models should reach"
             raise ParameterError("target", rule, self.target)
         if self.train_batch is not None:
-            rule = "must be left out with --train: the file has the batch size"
+            rule = "must be left out with --train: the file determines the batch size"
             raise ParameterError("train_batch", rule, self.train_batch)
         values = with_models(read_config(self.train))
         return validated(values if self.most is None else values | {"steps": self.most})
 
     def trial(self) -> Trial:
-        """Return the training on the digits, or raise `ParameterError`."""
+        """Return the trial that these options describe, or raise `ParameterError`."""
         return Trial(
             target=_TRIAL.target if self.target is None else self.target,
             lrs=None if self.lr is None else numbers("lr", self.lr, float),
@@ -187,7 +187,7 @@ def compare(
         )
     try:
         _show(comparison, page, as_json=as_json)
-    finally:  # print and draw: if one fails, the other still has the result
+    finally:  # if printing fails, the page still has the result
         if page is not None:
             with busy("drawing"):
                 comparison_page(comparison, name=one_line(profile.name, limit=100)).write(page)
@@ -209,14 +209,14 @@ def _show(comparison: Comparison, page: Path | None, *, as_json: bool) -> None:
 
 
 def _refuse_unused(options: RehearsalOptions) -> None:
-    """Raise `ParameterError` for options of a replay that a comparison does not use."""
-    usual = RehearsalOptions()
+    """Raise `ParameterError` if an option of replays was given that a comparison does not use."""
+    default = RehearsalOptions()
     for name, remedy in (
         ("jobs", "use --clocks"),
         ("resident", "use --worker-kind resident"),
-        ("conformity", "rounds close by the promise of each scheme"),
+        ("conformity", "each scheme's own straggler model closes its rounds"),
     ):
-        if (value := getattr(options, name)) != getattr(usual, name):
+        if (value := getattr(options, name)) != getattr(default, name):
             raise ParameterError(name, "must be left out of a comparison", value, remedy)
 
 
@@ -231,7 +231,8 @@ def _print(comparison: Comparison) -> None:
             console.print(f"{row.label}: {row.failed}")
     more = " bundle: models whose gradients are one job." if comparison.models > 1 else ""
     if any(row.seconds_to_target is None for row in comparison.rows):
-        more += f" not in {comparison.trial.most}: the target is not reached in as many clocks."
+        most = comparison.trial.most
+        more += f" not in {most}: the target was not reached within {most} clocks."
     if comparison.lr_is_edge or any(row.best_is_edge for row in comparison.rows):
         more += f" {_EDGE}: the smallest or largest rate tried; a better one may lie beyond."
     lr = f"{comparison.trial.rate(comparison.lr)}{_EDGE if comparison.lr_is_edge else ''}"

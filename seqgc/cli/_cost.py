@@ -1,4 +1,4 @@
-"""``seqgc cost`` and ``seqgc train --dry-run``: costs of a plan, or of a run, on AWS Lambda."""
+"""``seqgc cost`` and ``seqgc train --dry-run``: the cost of a plan or a run on AWS Lambda."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def cost(
     memory_mb: Annotated[int | None, "Memory of a function, in MB."] = None,
     arch: Annotated[str | None, "Processor of the functions: arm64 or x86_64."] = None,
     region: Annotated[
-        str | None, "AWS region of the prices. By default that of the file, or AWS_REGION."
+        str | None, "AWS region of the prices. By default the file's region, or AWS_REGION."
     ] = None,
     function_timeout_s: Annotated[
-        float | None, "Time limit of a function, in seconds; it bounds the cost."
+        float | None, "Time limit of a function, in seconds. It bounds the cost."
     ] = None,
-    expected_s: Annotated[float | None, "Expected seconds of a task (of a plan)."] = None,
+    expected_s: Annotated[
+        float | None, "Expected time of a task, in seconds. Only for a plan."
+    ] = None,
     profile: Annotated[
-        Path | None, "Expect the mean time of the answers in this profile (of a plan)."
+        Path | None, "Expect the mean time of the answers in this profile. Only for a plan."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,16 +50,16 @@ def cost(
         "function.timeout_s": function_timeout_s,
         "function.expected_s": expected_s if profile is None else _mean_answer(profile, expected_s),
     }
-    ran = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises at some names)
-    values = read_run_config(target) if ran else read_config(target)
+    is_run = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises for some names)
+    values = read_run_config(target) if is_run else read_config(target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
-    # The price follows from [function] (of a run: as deployed) and options, not from a deployment.
+    # The price follows from the table [function] and the options, not from a deployment.
     assumed = ""
-    if ran:  # its file may come from anybody: no module that it names is imported
-        if not {"models", "grid"} & values.keys():  # a run from Python has no settings
+    if is_run:  # the folder may come from a stranger: import no module that its file names
+        if not {"models", "grid"} & values.keys():  # a run that Python code began has no settings
             values = {"models": [{"name": "model"}], "scheme": "uncoded", **values}
             assumed = (
-                " (assumed: config.toml of the run has no settings; see --memory-mb and the like)"
+                " (assumed: config.toml of the run has no settings; set --memory-mb, --arch, ...)"
             )
         config = checked(values)
         predicted, estimate = _hindsight(target, config)
@@ -65,7 +67,7 @@ def cost(
     else:
         config = validated(values)
         plan = make_plan(config.model_copy(update={"backend": "local"}))
-        if config.backend in FUNCTIONS:  # refuse a plan that functions would refuse
+        if config.backend in FUNCTIONS:  # raise if functions could not run the plan
             workers.undeployed(config.workers, config.function).forecast(plan)
         predicted = workers.forecast(
             plan, config.workers, config.function, reach=_reach_of(config.backend)
@@ -76,7 +78,7 @@ def cost(
     settings = predicted.settings
     facts: Values = {
         "target": str(target),
-        "kind": "run" if ran else "plan",
+        "kind": "run" if is_run else "plan",
         **settings.model_dump(include={"region", "arch", "memory_mb", "timeout_s"}),
         "store": predicted.where,
         "why": predicted.store.reason,
@@ -92,12 +94,12 @@ def cost(
 
 
 def cost_in_words(run: Path) -> str | None:
-    """Return the cost of a run as text; None if its workers were not functions.
+    """Return the cost of a run as text, or None if the run did not use cloud functions.
 
     Raises
     ------
     ParameterError
-        If its folder does not have what the estimate needs.
+        If the run's folder lacks data for the estimate.
     """
     try:
         values = read_run_config(run)
@@ -113,7 +115,7 @@ def cost_in_words(run: Path) -> str | None:
 
 
 def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, costs.Estimate]:
-    """Return the settings of a run's functions, and an estimate of what they have used."""
+    """Return the forecast and the estimated usage of a run that was recorded."""
     header = read_run_header(run)
     adapts = config.probe is not None or config.retune is not None
     reach = _reach_of(config.backend)
@@ -129,13 +131,16 @@ def _hindsight(run: Path, config: RunConfig) -> tuple[workers.Forecast, costs.Es
 
 
 def _reach_of(backend: str) -> workers.Reach:
-    """Return the stores that functions can reach: AWS's, unless they run on this machine."""
+    """Return the stores that the functions of a backend can reach."""
     on_aws = backend != "lambda-local"
     return workers.Reach(deployed=on_aws, s3=on_aws)
 
 
 def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
-    """Print the messages and the price of a run; refuse a budget below that of the first round."""
+    """Print the message sizes and the price of a planned run.
+
+    Raises `ParameterError` if the budget is too small to begin the run.
+    """
     config, plan, crew = run.config, run.plan, run.workers
     if config.max_usd is not None:
         crew.budget(plan, config.max_usd)
@@ -146,7 +151,7 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
         cost_facts, cost_pairs = _priced(costs.estimate_plan(predicted.use), predicted.settings)
     else:
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
-        cost_pairs = {"cost": "none on your own machines; `seqgc cost` has the prices of functions"}
+        cost_pairs = {"cost": "none on your own machines; see `seqgc cost` for AWS Lambda"}
     about = {"backend": config.backend, "scheme": scheme}
     facts: Values = {**about, "deployed": crew.deployed}
     if not crew.deployed:
@@ -158,7 +163,7 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
 
 
 def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
-    """Return an estimate for ``--json``, and for people."""
+    """Return the priced estimate twice: as facts for ``--json``, and as pairs for people."""
     dated, arch = costs.find_prices(settings.region), settings.arch
     prices = dated.prices
     start_s, init_limit_s = costs.START_S, costs.INIT_LIMIT_S
@@ -199,13 +204,13 @@ def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tup
     if likely is None:
         pairs["cost"] = "unknown: give the expected time with --expected-s or --profile"
     missed = (
-        f"; AWS's price list cannot be reached, so check them: {dated.missed}"
+        f"; check them, because AWS's price list was not read: {dated.missed}"
         if dated.missed
         else ""
     )
-    bound = "if every unknown invocation is a cold start and runs to its time limit"
+    bound = "if every invocation without a known end is a cold start and runs to its time limit"
     return facts, pairs | {
-        "starts": f"billed (INIT): {start_s:g} s each expected, at most {init_limit_s:g} s",
+        "starts": f"billed (INIT): {start_s:g} s each are expected, at most {init_limit_s:g} s",
         "at most": f"${at_most_usd:.4f}, {bound}",
         "prices": f"of {settings.region}, {dated.as_of}, {dated.source}" + missed,
     }
@@ -215,10 +220,10 @@ def _mean_answer(path: Path, expected_s: float | None) -> float:
     if expected_s is not None:
         raise ParameterError("expected_s", "must be left out if a profile is given", expected_s)
     profile = read_profile(path)
-    answered = profile.times[profile.status == 0]
-    if not answered.size:
+    times = profile.times[profile.status == 0]
+    if not times.size:
         raise ParameterError("profile", "must have at least one task that was answered", str(path))
-    return float(np.mean(answered))
+    return float(np.mean(times))
 
 
 def _forecast_facts(predicted: workers.Forecast) -> Values:
@@ -245,24 +250,26 @@ def _forecast_facts(predicted: workers.Forecast) -> Values:
 def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     use, sizes = predicted.use, predicted.sizes
     limit = f"{sizes.limit_bytes / 1e6:.2f} MB"
-    stored = f"goes through the store, over the {limit} of a reply"
+    stored = f"goes through the store, because it exceeds {limit}"
     reply = stored if use.traffic.results_stored else "fits"
     fits = predicted.request_fits or use.resident
-    request = "fits" if fits else f"over the {limit} of a request"
+    request = "fits" if fits else f"exceeds the {limit} of a request"
     work = f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs"
     if use.pieces:
         work = f"none: {use.jobs} jobs of {use.pieces} pieces, for {use.workers} workers"
-    invoked = {
+    functions = {
         "invocations": f"{use.tasks:,}, without repeated attempts",
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
     }
     if use.resident:
         stay_s = use.function.timeout_s
-        invoked = {"functions": f"{use.workers} that stay, replaced after {stay_s:g} s at most"}
+        functions = {
+            "functions": f"{use.workers} resident, each replaced after at most {stay_s:g} s"
+        }
     versions = f", in up to {sizes.versions:,} versions" if sizes.versions > 1 else ""
     return {
         "rounds": work,
-        **invoked,
+        **functions,
         "weights of a job": f"{sizes.weights_bytes:,} bytes{versions}",
         "store": str(predicted.store),
         "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",

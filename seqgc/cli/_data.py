@@ -1,4 +1,4 @@
-"""``seqgc data put``: the user's data sets, copied to places where all workers find them."""
+"""``seqgc data put``, which copies the user's data sets to places where all workers find them."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def data() -> None:
 
 
 def put(
-    name: Annotated[str, typer.Argument(help="Name of the data set: a model has data = NAME.")],
+    name: Annotated[str, typer.Argument(help="Name of the data set. Models use data = NAME.")],
     path: Annotated[
-        str, typer.Argument(help="Arrays x and y: .npz, .safetensors, or a folder of .npy.")
+        str, typer.Argument(help="Arrays x and y: .npz, .safetensors, or a folder of .npy files.")
     ],
     deployment: Annotated[
         Path | None,
         f"Copy to the bucket of this deployment. By default {DEPLOYMENT_FILE}, if it exists.",
     ] = None,
     mount: Annotated[
-        str | None, "Copy to the file system of the functions, mounted in this folder."
+        str | None, "Copy to the file system of the functions, which is mounted in this folder."
     ] = None,
-    replace: Annotated[bool, "--replace", "Replace other data of this name."] = False,
+    replace: Annotated[bool, "--replace", "Replace existing data of this name."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a data set to this machine's and the functions' folders."""
+    """Copy a data set to places that all workers can read."""
     require_unregistered(name)
     source = _named("path", path)
     mounted = None if mount is None else _named("mount", mount)
     place = Path(data_places()[0])
     if str(place).startswith("s3:"):
-        rule = "must begin with a folder of this machine if data are put"
+        rule = "must begin with a folder of this machine for `seqgc data put`"
         raise ParameterError("SEQGC_DATA", rule, str(place))
     if mounted is not None and not mounted.is_dir():
         raise ParameterError("mount", "must be a folder", mount)
@@ -77,12 +77,17 @@ def put(
 
 
 def _named(argument: str, path: str) -> Path:
-    """Return a path; refuse an empty one (an unset variable), which would be the folder ``.``."""
+    """Return a path; raise `ParameterError` if it is empty, because it would mean the folder ``.``.
+
+    A path is empty if it comes from an unset variable of a shell.
+    """
     if not path:
         raise ParameterError(argument, "must not be empty", path)
     return Path(path)
 
 
-app.command("put", cls=Verb, help="Copy a data set to this machine's and the functions' folders.")(
-    with_plugins(put)
-)
+app.command(
+    "put",
+    cls=Verb,
+    help="Copy a data set to places that all workers can read.",
+)(with_plugins(put))

@@ -1,4 +1,7 @@
-"""``seqgc demo``: the same training on this machine, uncoded, coded and dealt."""
+"""``seqgc demo``: the same training on this machine three times: uncoded, coded and dealt.
+
+In a dealt training (`deal`), workers fetch a new piece of a batch whenever they are free.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ LEARNING = {"lr": 0.02, "batch_size": 512}
 @configured("scheme", "workers", "steps", "delays.scale", defaults={"steps": STEPS})
 def demo(
     flags: Values,
-    models: Annotated[int, "Number of models trained at once."] = 4,
+    models: Annotated[int, "Number of models that are trained at the same time."] = 4,
     delay_seed: Annotated[int, "Seed of the injected delays."] = 0,
-    runs: Annotated[Path, "Folder for the folders of the runs."] = Path("runs"),
+    runs: Annotated[Path, "Folder in which each run gets a new folder."] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Train models on handwritten digits three times, with stragglers: uncoded, coded, dealt."""
+    """Train models on handwritten digits with stragglers, three times: uncoded, coded, dealt."""
     count = require_int("models", models, least=1, most=MOST_MODELS)
     values: Values = {
         "steps": STEPS,
@@ -49,14 +52,14 @@ def demo(
     apply(flags, values)
     config = validated(values)
     spec = parse_scheme(config.scheme, n=config.workers).spec
-    specs = dict.fromkeys(["uncoded", spec, "deal"])  # each once
+    specs = dict.fromkeys(["uncoded", spec, "deal"])  # without duplicates
     configs = [config.model_copy(update=_closing(each) | {"scheme": each}) for each in specs]
     with ExitStack() as stack:
         crews = [stack.enter_context(make_workers(c, delays=make_delays(c))) for c in configs]
         from seqgc.training import new_run_path
 
         paths = [new_run_path(runs, f"demo-{each.scheme}") for each in configs]
-        # A mistake in any of them is refused before the first one runs.
+        # Prepare all runs before the first one starts, so that an error appears at once.
         plans = [prepare(each, crew) for each, crew in zip(configs, crews, strict=True)]
         results = [each.train(run=path) for each, path in zip(plans, paths, strict=True)]
     uncoded, coded, dealt = results[0], results[list(specs).index(spec)], results[-1]
@@ -81,7 +84,7 @@ def _accuracies(result: TrainResult) -> list[float]:
 
 
 def _round_seconds(result: TrainResult) -> list[float]:
-    """Return the recorded seconds of each round, by the clock of the closing rule."""
+    """Return the recorded seconds of each round, from its dispatch to its close."""
     seconds: list[float] = read_run(result.run).rounds()["duration_s"].tolist()
     return seconds
 
@@ -92,13 +95,13 @@ def _facts(result: TrainResult) -> Values:
 
 
 def _closing(spec: str) -> Values:
-    """Return the settings that a scheme without rounds needs: it has no closing rule."""
+    """Return the values that a scheme requires for its closing rule; `deal` has no rounds."""
     return {"mu": 0.0, "wait_out": "feasible"} if spec == "deal" else {}
 
 
 def _print(results: Sequence[TrainResult], *, seed: int) -> None:
     uncoded, *others = results
-    table = Table(title="The same models, workers and delays, each time")
+    table = Table(title="The same models, workers and delays in each run")
     table.add_column("")
     for result in results:
         table.add_column(result.scheme, justify="right")
@@ -122,8 +125,8 @@ def _print(results: Sequence[TrainResult], *, seed: int) -> None:
             f"{each.scheme} took {each.seconds / uncoded.seconds:.0%} of the uncoded time."
         )
     console.print(
-        "Start-up delays are paid in each round, but only once by dealt workers, which stay. A "
-        "round of dealt work is a job, and several jobs are in progress at once."
+        "A worker of deal starts once and then stays; other workers pay the start-up delay in each "
+        "round. With deal, a round is a job, and several jobs are in progress at the same time."
     )
     where = ", ".join(str(r.run) for r in results)
     console.print(f"Delays: generated, seed {seed}. Runs: {where}", markup=False)

@@ -47,7 +47,7 @@ def deploy(
     region: Region = None,
     template: Annotated[Path | None, "SAM template to use instead of seqgc's."] = None,
     context: Annotated[
-        Path | None, "New folder for the build context, which is kept. By default a temporary one."
+        Path | None, "New folder in which to keep the build context. By default a temporary one."
     ] = None,
     output: Annotated[
         Path, "-o", "--output", "File that describes the deployment; `seqgc train` reads it."
@@ -55,14 +55,14 @@ def deploy(
     dry_run: Annotated[
         bool,
         "--dry-run",
-        "Print the commands without running them or asking AWS; make only the context.",
+        "Print the commands; do not run them or contact AWS. Only --context is written.",
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Build the worker functions and deploy them on AWS Lambda."""
     files = context_files(options, own, template=template)
-    require_writable(output)  # or nobody would find the deployment again
-    if dry_run:  # capitals stand for what only AWS knows
+    require_writable(output)  # check it now, because later commands need this file
+    if dry_run:  # words in capitals stand for values that only AWS knows
         where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
             options, region=where, account="ACCOUNT", prefix_list=prefix_list
@@ -91,12 +91,14 @@ def deploy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorTrials:
-    """Options for the checks that the doctor runs."""
+    """Options of the checks of ``seqgc doctor`` that invoke functions."""
 
     invoke: Annotated[bool, "Send two tasks, at the cost of two invocations."] = True
-    resident: Annotated[bool, "--resident", "Let a function call this machine and stay."] = False
+    resident: Annotated[
+        bool, "--resident", "Check that a function can connect to this machine and stay connected."
+    ] = False
     master_address: Annotated[
-        str | None, "IP address of this machine that functions can reach. With --resident."
+        str | None, "IP address of this machine that functions can reach. Needs --resident."
     ] = None
 
 
@@ -106,7 +108,7 @@ def doctor(
     workers: NumWorkers = 16,
     parameters: Annotated[
         int | None,
-        "Number of values in the results of one worker in a round. By default not checked.",
+        "Number of values in one worker's results of a round, to check their size.",
     ] = None,
     payload: Annotated[
         Payload, "Number format of results: float64, float32, float16 or bfloat16."
@@ -148,7 +150,7 @@ def doctor(
 
 
 def destroy(
-    stack: Annotated[str | None, "Name of the stack. By default that of the deployment."] = None,
+    stack: Annotated[str | None, "Name of the stack. By default the deployment's stack."] = None,
     deployment: Annotated[Path, "File that `seqgc deploy` wrote. It is deleted, too."] = Path(
         DEPLOYMENT_FILE
     ),
@@ -178,11 +180,12 @@ def destroy(
 
 def _ask(plan: Teardown, *, region: str) -> None:
     if not sys.stdin.isatty():
-        raise ParameterError("yes", "must be given if there is no terminal to ask on", False)
+        rule = "must be given if standard input is no terminal, because nobody can confirm"
+        raise ParameterError("yes", rule, False)
     for name, value in _pairs(plan, deleted=False).items():
         _say_deleting(f"{name}: {value}")
-    if not typer.confirm(f"Delete this in {region}? Runs that use it will end.", err=True):
-        raise DeployError("the answer was no; nothing is deleted")
+    if not typer.confirm(f"Delete this in {region}? Runs that use it will fail.", err=True):
+        raise DeployError("the answer was no; nothing was deleted")
 
 
 def _pairs(plan: Teardown, *, deleted: bool) -> dict[str, str]:

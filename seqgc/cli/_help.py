@@ -1,7 +1,7 @@
-"""The help of verbs: in sections, within 80 columns, without cutting the name of an option.
+"""The help of verbs, in sections. At 80 columns no name of an option is cut.
 
-The same names and texts make the table from which TAB is answered (`seqgc._command_line`). After a
-change of verbs or options, ``python -m tests.cli.inside`` writes it.
+The table for shell completion (`seqgc._command_line`) contains the same names and texts. After a
+change of verbs or options, ``python -m tests.cli.inside`` writes the table again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["Group", "Verb", "words"]
 
 
 class Verb(TyperCommand):
-    """A verb whose help has its options in sections."""
+    """A verb whose help groups the options into sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_sections(self, ctx, formatter)
 
 
 class Group(TyperGroup):
-    """A group of verbs whose help has its options in sections."""
+    """A group of verbs whose help groups the options into sections."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_sections(self, ctx, formatter)
@@ -31,7 +31,7 @@ class Group(TyperGroup):
 
 
 def _write_sections(verb: Any, ctx: Any, formatter: Any) -> None:
-    """Write the arguments, the options without a section, then each section."""
+    """Write the arguments, then the options without a section, then each section."""
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for each in verb.get_params(ctx):
         if (row := each.get_help_record(ctx)) is not None:
@@ -44,7 +44,7 @@ def _write_sections(verb: Any, ctx: Any, formatter: Any) -> None:
 
 
 def words(verb: Any) -> Words:
-    """Return the verbs below a verb, the options, and their help."""
+    """Return the help, options and inner verbs of a verb, for shell completion."""
     options = {}
     for each in verb.params:
         if each.param_type_name != "option":

@@ -1,4 +1,4 @@
-"""The verbs, and the exit status and the message with which each error ends the program."""
+"""The list of verbs, and the exit status and message for each kind of error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from seqgc.errors import (
     one_line,
 )
 
-# typer carries a copy of click of its own; this is the one public way to its errors.
+# typer contains a copy of click. This is the only public way to the error class of that copy.
 _UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
@@ -58,11 +58,11 @@ _MAX_FILE_NAME = 200  # characters
 
 
 class Status(IntEnum):
-    """The exit status of a verb: how it ended, as scripts, systemd and batch systems read it.
+    """The exit status of a verb, which scripts, systemd and batch systems read.
 
-    A run that has reached its budget has not failed: `seqgc resume RUN --max-usd MORE` continues
-    it. It has a status of its own, so that whatever restarts failed runs can leave it alone. A verb
-    that a signal has ended returns 128 plus the number of the signal.
+    A run that reaches its budget has not failed: `seqgc resume RUN --max-usd MORE` continues it.
+    This case has a separate status, so that a program that restarts failed runs can ignore it. If
+    a signal ends a verb, the status is 128 plus the number of the signal.
     """
 
     DONE = 0
@@ -75,11 +75,11 @@ class Status(IntEnum):
 MEANINGS: Final = {
     "0": "done",
     "1": "failed: workers, a model, a callback, files, or printing the result",
-    "2": "wrong parameter or file, or damaged run, named in one line; nothing was started",
+    "2": "a parameter or file is wrong, or a run is damaged; nothing was started",
     "3": "budget reached; `seqgc resume RUN --max-usd MORE` continues",
     "130, 143, 129": "SIGINT, SIGTERM or SIGHUP; `seqgc resume RUN` continues",
 }
-"""Exit statuses for people: the end of ``seqgc --help``, and a table of ``docs/operations.md``."""
+"""The meaning of each exit status, for ``seqgc --help`` and a table in ``docs/operations.md``."""
 
 _EPILOG: Final = "\n\n".join(
     ["Exit status:", *(f"{status}: {meaning}" for status, meaning in MEANINGS.items())]
@@ -114,10 +114,10 @@ def _all_verbs(
         typer.Option(_TRACEBACK, help="Show the traceback of an error. May also follow a verb."),
     ] = False,
 ) -> None:
-    """Declare options that `_print_version` and `main` handle."""
+    """Declare the options that `_print_version` and `main` handle."""
 
 
-# Not taken from docstrings: `python -OO` removes them.
+# The help is not taken from docstrings, because `python -OO` removes them.
 _HELP = {
     "scheme": "Show the load of a scheme and the stragglers that it tolerates.",
     "replay": "Replay a scheme, or another defence, on recorded delays.",
@@ -159,15 +159,15 @@ _verb("doctor", with_plugins(_deploy.doctor))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status (`Status`).
 
-    A wrong parameter is reported in one line on stderr that names the argument, the rule and the
-    value.
+    Errors are reported in one line on stderr. For a wrong parameter, the line names the argument,
+    the rule and the value.
     """
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     fail = partial(_fail, trace=_TRACEBACK in arguments)
     with speaking(arguments), _stopped_by_signals():
         try:
             return _run([word for word in arguments if word != _TRACEBACK] or ["--help"], fail)
-        except Stopped as stop:  # the signal may also come while an error is being reported
+        except Stopped as stop:  # a signal may also arrive while `_run` reports an error
             message = "interrupted" if stop.status == Status.INTERRUPTED else str(stop)
             return fail(stop, message, stop.status)
 
@@ -183,7 +183,7 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         return fail(error, str(error), Status.BUDGET)
     except SeqgcError as error:
         return fail(error, str(error), Status.FAILED)
-    except BrokenPipeError as error:  # `seqgc ... | head`: say nothing
+    except BrokenPipeError as error:  # as in `seqgc ... | head`, which needs no message
         discard_output()
         return fail(error, "", Status.FAILED)
     except OSError as error:
@@ -193,15 +193,15 @@ def _run(arguments: list[str], fail: Callable[[BaseException | None, str, int], 
         return fail(error, f"not enough memory: {error}", Status.FAILED)
     except _UsageError as error:
         return fail(error, _misused(error), Status.WRONG)
-    if status == Status.INTERRUPTED:  # typer's translation of a KeyboardInterrupt
+    if status == Status.INTERRUPTED:  # typer converts a KeyboardInterrupt to this status
         return fail(None, "interrupted", Status.INTERRUPTED)
     return status if isinstance(status, int) else Status.DONE
 
 
 def _call(arguments: list[str]) -> object:
-    """Call the verb, and return its exit status, or typer's.
+    """Call the verb and return its exit status.
 
-    User code may try to end the program, even with status 0. That is an error.
+    Raises `SeqgcError` if user code tries to end the program, even with status 0.
     """
     try:
         return command()(args=arguments, prog_name="seqgc", standalone_mode=False)
@@ -218,30 +218,33 @@ def _call(arguments: list[str]) -> object:
             raise
         if isinstance(error, SystemExit) and _is_of_typer(error):
             return error.code
-        raise SeqgcError(f"ended by code that was called: {fault_of(error)}") from None
+        raise SeqgcError(f"code of the user tried to end the program: {fault_of(error)}") from None
 
 
 def _stop_behind(error: BaseException | None) -> Stopped | None:
-    """Return the `Stopped` during whose clean-up an error was raised, if there is one."""
+    """Return the `Stopped` that an error interrupted or is; None if there is none.
+
+    While `Stopped` unwinds the stack, clean-up code may raise another error in its place.
+    """
     while error is not None and not isinstance(error, Stopped):
         error = error.__context__
     return error
 
 
 def _is_of_typer(end: SystemExit) -> bool:
-    """Return True if typer ends the program: completion is installed, or a pipe is broken."""
+    """Return True if typer ends the program, after installing completion or on a broken pipe."""
     *_, (frame, _) = walk_tb(end.__traceback__)
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "typer"
 
 
 def _training_package(error: ImportError) -> str:
-    """Return the package for training that is not installed; empty if it is another one."""
+    """Return the package if the import of a package for training failed, else an empty string."""
     package = (error.name or "").partition(".")[0]
     return package if package in _TRAINING else ""
 
 
 def _misused(error: Exception) -> str:
-    """Return typer's message about a command line, with the value if the message lacks it."""
+    """Return typer's message about a wrong command line; add the value if the message lacks it."""
     message: str = getattr(error, "format_message", error.__str__)()
     if isinstance(cause := error.__cause__, ValidationError):
         message = f"{message.removesuffix('.')}; got {cause.errors()[0]['input']!r}"
@@ -252,8 +255,8 @@ def _misused(error: Exception) -> str:
 def _stopped_by_signals() -> Iterator[None]:
     """Raise `Stopped` in this block on SIGINT, SIGTERM or SIGHUP; a second signal ends the process.
 
-    A second SIGHUP is ignored: a shell and the system both send one when a terminal is closed. A
-    signal that was ignored before stays so, as under `nohup`.
+    A second SIGHUP is ignored, because a shell and the system both send one when a terminal is
+    closed. A signal that the process already ignores (under `nohup`) is still ignored.
     """
     previous: dict[signal.Signals, Any] = {}
 
@@ -262,7 +265,7 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
         raise Stopped(128 + number, f"ended by {signal.Signals(number).name}")
 
-    if threading.current_thread() is threading.main_thread():  # only it can handle signals
+    if threading.current_thread() is threading.main_thread():  # Python's rule for signal handlers
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(each) is not signal.SIG_IGN:
                 previous[each] = signal.signal(each, stop)
@@ -273,9 +276,9 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-@cache  # building it takes longer than most verbs
+@cache  # building the command takes longer than most verbs
 def command() -> Any:
-    """Return the command line as one command of the click that typer contains."""
+    """Return the complete command line as a click command."""
     return get_command(app)
 
 
@@ -287,7 +290,7 @@ def _tell(line: str) -> None:
 def _fail(error: BaseException | None, message: str, status: int, *, trace: bool) -> int:
     """Report an error and its notes in one line on stderr; return the status.
 
-    With ``trace``, the traceback precedes the line; in JSON it is a field of the line.
+    With ``trace``, the traceback is written before the line. In JSON it is a field of the message.
     """
     fields: dict[str, object] = {"status": int(status)}
     if trace and error is not None:
@@ -297,7 +300,7 @@ def _fail(error: BaseException | None, message: str, status: int, *, trace: bool
                 sys.stderr.write(where)
     notes = getattr(error, "__notes__", [])
     line = one_line("; ".join([message, *notes]), limit=2000)
-    if status == Status.WRONG and len(line) > _MAX_REFUSAL:  # keep the value and the remedy
+    if status == Status.WRONG and len(line) > _MAX_REFUSAL:  # the value and remedy are at the end
         line = f"{line[: _MAX_REFUSAL - 121]}…{line[-120:]}"
     if line:
         with suppress(OSError, ValueError):  # the terminal may be gone

@@ -2,10 +2,10 @@
 
 With ``--log-format json`` or ``SEQGC_LOG_FORMAT=json`` every message is one JSON object on a line:
 ``time`` (UTC), ``level`` (info, warning or error), ``event``, ``message`` (the sentence for people)
-and the fields of the event. The format is known before the verbs are imported
-(`seqgc._command_line`). The output of ``sam`` and of user code is not changed.
+and the fields of the event. The output of ``sam`` and of user code is not changed. The format is
+read before the verbs are imported (`seqgc._command_line`).
 
-With ``--quiet`` there are only warnings and errors, in either format, and no progress is drawn.
+With ``--quiet`` only warnings and errors are written, in either format, and no progress is drawn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Level = Literal["info", "warning", "error"]
 
 @dataclass(slots=True)
 class _Chosen:
-    """The format of messages of this process, in all threads."""
+    """The format of messages in all threads of this process."""
 
     as_json: bool = False
     quiet: bool = False
@@ -43,7 +43,7 @@ _chosen: Final = _Chosen()
 
 
 def check_format(wanted: str) -> str:
-    """Return the format if it is known, else raise `ParameterError`."""
+    """Return ``wanted`` if it is a format of messages, else raise `ParameterError`."""
     if wanted not in _FORMATS:
         rule = f"must be {' or '.join(_FORMATS)}"
         raise ParameterError("log_format", rule, wanted, did_you_mean(wanted, _FORMATS))
@@ -51,7 +51,7 @@ def check_format(wanted: str) -> str:
 
 
 def check_environment(arguments: Sequence[str]) -> None:
-    """Raise `ParameterError` if the environment asks for an unknown format."""
+    """Raise `ParameterError` if the format in the environment is used and is unknown."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted and wanted not in _FORMATS and message_format(arguments).format == wanted:
         rule = f"must be {' or '.join(_FORMATS)}"
@@ -62,7 +62,7 @@ def check_environment(arguments: Sequence[str]) -> None:
 def speaking(arguments: Sequence[str]) -> Iterator[None]:
     """Use the message format of a command line in this block, also for Python's warnings."""
     wanted = message_format(arguments)
-    before, show_plain = (_chosen.as_json, _chosen.quiet), warnings.showwarning
+    previous, show_plain = (_chosen.as_json, _chosen.quiet), warnings.showwarning
     _chosen.as_json, _chosen.quiet = wanted.format == "json", wanted.quiet
 
     def show_warning(
@@ -75,7 +75,7 @@ def speaking(arguments: Sequence[str]) -> Iterator[None]:
     ) -> None:
         if _chosen.as_json:
             say("warning", str(message), level="warning")
-        elif issubclass(category, ProfileWarning):  # in one line, like an error
+        elif issubclass(category, ProfileWarning):  # without Python's file name and line
             say("warning", f"seqgc: {message}", level="warning")
         else:
             show_plain(message, category, filename, lineno, file, line)
@@ -84,16 +84,16 @@ def speaking(arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        (_chosen.as_json, _chosen.quiet), warnings.showwarning = before, show_plain
+        (_chosen.as_json, _chosen.quiet), warnings.showwarning = previous, show_plain
 
 
 def in_json() -> bool:
-    """Return True if messages are JSON objects; then no progress is drawn."""
+    """Return True if messages are JSON objects. In this case no progress is drawn."""
     return _chosen.as_json
 
 
 def is_quiet() -> bool:
-    """Return True if there are only warnings and errors."""
+    """Return True if only warnings and errors are written."""
     return _chosen.quiet
 
 
@@ -105,7 +105,10 @@ def say(
     fields: Mapping[str, object] | None = None,
     show: Callable[[str], object] | None = None,
 ) -> None:
-    """Write a message to stderr; text is written by ``show`` if it is given."""
+    """Write a message to stderr, in the chosen format.
+
+    If the format is text and ``show`` is given, ``show`` writes the message instead.
+    """
     if is_quiet() and level == "info":
         return
     if in_json():
@@ -121,7 +124,10 @@ def say(
 
 
 def plain(value: object) -> object:
-    """Return a value for JSON: lists for arrays, dictionaries for dataclasses, None for NaN."""
+    """Convert a value to types of JSON.
+
+    Arrays become lists and dataclasses become dictionaries. NaN and infinity become None.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     match value:

@@ -1,9 +1,9 @@
 """Options of verbs, made from the fields of the configuration and of dataclasses.
 
-Strings in an annotation describe an option: its flags, if they differ from its name, then its help.
-`configured` makes an option of every field of `RunConfig` that is described so. A verb without a
-configuration takes groups of options instead: dataclasses whose fields are options
-(`with_plugins`).
+The strings in a field's annotation describe an option. The last string is the help, and strings
+before it are the flags, if these differ from the field's name. `configured` makes an option of
+every field of `RunConfig` that has such strings. A verb without a configuration takes groups of
+options instead: dataclasses whose fields are options (`with_plugins`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class RehearsalOptions:
 
     jobs: Annotated[
         int | None,
-        "Number of gradients to compute. By default as many as the profile has rounds for.",
+        "Number of gradients to compute. By default as many as the rounds of the profile allow.",
     ] = None
     alpha: Annotated[float | None, "Seconds per unit of load. By default the profile's."] = None
     base_load: Annotated[
-        float | None, "Load at which the profile was recorded. By default the profile says it."
+        float | None, "Load at which the profile was recorded. By default read from the profile."
     ] = None
     batch: Annotated[
         int | None,
@@ -65,29 +65,31 @@ class RehearsalOptions:
     repeat: Annotated[
         bool | None,
         "--repeat/--no-repeat",
-        "Start the profile again when it ends. By default only `tune` does, so that bundles of "
-        "every size are tried on all rounds.",
+        "Start the profile again when it ends. By default only `tune` does this, so that it can "
+        "try bundles of every size on all rounds.",
     ] = None
     conformity: Annotated[
-        str, "Straggler model of --wait-out conform: scheme (all that it promises) or bursty."
+        str, "Straggler model of --wait-out conform: scheme (the scheme's model) or bursty."
     ] = "scheme"
     models: Annotated[
         int | None, "Number of models that take turns. A scheme with delay T needs T + 1 bundles."
     ] = None
     rtt: Annotated[
         float | None,
-        "Seconds from the master to a running worker and back. By default the profile's, or 0.02.",
+        "Seconds of a message to a running worker and back. By default the profile's, or 0.02.",
     ] = None
     after: Annotated[
-        float, "Fraction of the time of an invocation that follows its work (deal)."
+        float, "Fraction of an invocation's time that comes after its computation (deal)."
     ] = 0.0
-    resident: Annotated[bool, "--resident", "Functions stay from round to round (deal)."] = False
+    resident: Annotated[
+        bool, "--resident", "Functions keep running from round to round (deal)."
+    ] = False
     reading: Annotated[
         str, "Meaning of the recorded seconds: latency of a request, or speed of a worker."
     ] = "latency"
 
     def of(self, path: Path) -> Rehearsal:
-        """Return the settings of a replay on a profile, or raise `ParameterError`."""
+        """Read the profile and return the settings of its replay; `ParameterError` if invalid."""
         profile = read_profile(path)
         if self.base_load is not None:
             profile = replace(profile, meta=replace(profile.meta, base_load=self.base_load))
@@ -107,7 +109,7 @@ class RehearsalOptions:
 
 @contextmanager
 def naming(*files: Path) -> Iterator[None]:
-    """Add the names of the files to a `ProfileError` of this block."""
+    """Add the names of the files to the message of a `ProfileError` in this block."""
     try:
         yield
     except ProfileError as error:
@@ -118,12 +120,15 @@ _Number = TypeVar("_Number", int, float)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words between commas, without spaces around them."""
+    """Split a text at commas; return the words without surrounding spaces."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...]:
-    """Return the numbers between commas, ``int`` or ``float``, or raise `ParameterError`."""
+    """Split a text at commas; return the numbers, of the type ``kind``, or raise `ParameterError`.
+
+    ``argument`` is the option's name in the error.
+    """
     values = []
     for word in words(text):
         try:
@@ -137,11 +142,11 @@ def numbers(argument: str, text: str, kind: type[_Number]) -> tuple[_Number, ...
 # ---- from fields and groups to typer's options ---------------------------------------------------
 
 VerbFunction = Callable[..., Any]
-_HANDLED: Final = ("log_format_", "quiet_")  # before a verb is called
+_HANDLED: Final = ("log_format_", "quiet_")  # options that take effect before a verb is called
 _PLUGINS: Final = "plugins"
 
 _ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (ssp, asp)"
-# Sections of the help, by field or table; the other fields are in "Training".
+# The section of the help for a field or table. Other fields are in the section "Training".
 _SECTIONS = {
     **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),
     **dict.fromkeys(("jobs_per_round", "stale", "probe", "retune", "alpha", "plugins"), _ROUNDS),
@@ -151,18 +156,18 @@ _SECTIONS = {
     "function": "Functions (backends lambda, lambda-local)",
     "delays": "Delays to inject",
 }
-# Defaults that the help shows instead of the field's.
+# Defaults that the help shows instead of the field's default.
 _SHOWN: Final[Values] = {"delays.source": None}  # delays are injected only on request
 
 
 def configured(
     *only: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> Callable[[VerbFunction], VerbFunction]:
-    """Return a decorator that adds an option to a verb for each described field.
+    """Return a decorator that adds options for the fields of `RunConfig` to a verb.
 
-    The verb takes the values given on the command line as ``flags``, a dictionary by the paths of
-    fields (``"function.store"``). If ``only`` is given, there are options for these paths and for
-    ``plugins`` alone. ``defaults``, by path, replace the defaults of the configuration in the help.
+    The verb receives the given values as ``flags``, a dictionary whose keys are paths of fields
+    (``"function.store"``). If ``only`` lists paths, only these fields and ``plugins`` become
+    options. ``defaults`` maps paths to defaults that the help shows.
     """
     shown = {**_SHOWN, **defaults}
     chosen = {
@@ -191,10 +196,10 @@ def configured(
 
 
 def with_plugins(verb: VerbFunction) -> VerbFunction:
-    """Return a verb that takes ``--plugin``, and the fields of its groups as options.
+    """Return a verb with the option ``--plugin``, and with one option for each field of its groups.
 
-    A group is a parameter whose type is a dataclass. Plug-ins are imported first. Their names are
-    passed to a parameter ``plugins`` if the verb has one.
+    A group is a parameter whose type is a dataclass. The plug-ins are imported before the verb is
+    called. If the verb has a parameter ``plugins``, it receives their names.
     """
     hints = get_type_hints(verb)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -218,7 +223,10 @@ def with_plugins(verb: VerbFunction) -> VerbFunction:
 
 
 def apply(flags: Values, values: Values) -> None:
-    """Replace ``values`` of a file with ``flags``, by path, in every model."""
+    """Put the options in ``flags`` into the ``values`` of a file, replacing values.
+
+    ``flags`` maps paths to values; a path in ``models`` changes every model. Plug-ins are added.
+    """
     for path, value in flags.items():
         table, _, key = path.rpartition(".")
         if path == "plugins":
@@ -229,12 +237,12 @@ def apply(flags: Values, values: Values) -> None:
         else:
             entries = values.setdefault(table, {})
             for entry in entries if isinstance(entries, list) else [entries]:
-                if isinstance(entry, dict):  # anything else is refused later
+                if isinstance(entry, dict):  # a later check rejects everything else
                     entry[key] = value
 
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
-    """Return the described fields by path, including the fields of inner tables."""
+    """Return the fields with an option's description, by path; include those of inner tables."""
     own = {f"{table}{key}": field for key, field in model.model_fields.items() if _words(field)}
     inside = model.tables if issubclass(model, RunConfig) else {}
     for key, other in inside.items():
@@ -263,7 +271,7 @@ def _option(name: str, path: str, field: FieldInfo, default: object) -> inspect.
 
 
 def _kind(annotation: Any) -> Any:
-    """Return the type that typer converts to; the configuration checks the value."""
+    """Return the type to which typer converts the text. The configuration checks the value."""
     if NoneType in get_args(annotation):
         (annotation,) = set(get_args(annotation)) - {NoneType}
     if get_origin(annotation) is Literal:
@@ -277,7 +285,7 @@ def _drop_handled(arguments: dict[str, Any]) -> None:
 
 
 def _message_options() -> list[inspect.Parameter]:
-    """Return the options that `speaking` handles, so that they are in the help and are checked."""
+    """Return the options of messages. typer shows them and checks them; `speaking` uses them."""
     formats = typer.Option(
         LOG_FORMAT, help="Format of messages on stderr: text or json.", callback=check_format
     )
@@ -294,19 +302,19 @@ def _message_options() -> list[inspect.Parameter]:
 def _with_parameters(
     call: VerbFunction, verb: VerbFunction, more: Sequence[inspect.Parameter]
 ) -> VerbFunction:
-    """Return ``call`` with the parameters of ``verb``, and ``more``."""
+    """Give ``call`` the signature of ``verb`` with the parameters ``more``, and return it."""
     own = (each for each in _expanded(verb) if each.name not in ("flags", _PLUGINS))
     parameters = [*own, *more, *_message_options()]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
-    del call.__wrapped__  # type: ignore[attr-defined]  # its signature is another one
+    del call.__wrapped__  # type: ignore[attr-defined]  # else `inspect` would use its signature
     return call
 
 
 def _expanded(callable_: Any) -> Iterator[inspect.Parameter]:
-    """Yield the parameters of a verb, with the fields of a group in place of the group.
+    """Yield the parameters of a verb; replace each group of options by its fields.
 
-    A tuple is given as words between commas, in one option or in several.
+    If a field's default is a tuple, users may separate words by commas or repeat the option.
     """
     hints = get_type_hints(callable_, include_extras=True)
     for name, parameter in inspect.signature(callable_).parameters.items():

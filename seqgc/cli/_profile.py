@@ -1,4 +1,4 @@
-"""``seqgc profile``: delay profiles, recorded on live workers, checked, fitted, summarised."""
+"""``seqgc profile``, which records delay profiles on live workers, checks them and fits models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from seqgc.stragglers import StragglerStats, straggler_stats
 
 BaseLoads = Annotated[
     str | None,
-    "Loads at which the files were recorded, for example 0.1,0.5. By default they say it.",
+    "Loads at which the files were recorded, for example 0.1,0.5. By default read from the files.",
 ]
 Tolerance = Annotated[float, "Tolerance (mu) beyond which an answer is late."]
 
@@ -46,16 +46,18 @@ def record(
     flags: Values,
     rounds: Annotated[int, "Number of rounds at each load."] = 10,
     loads: Annotated[
-        str, "Normalized loads to record at, between commas. 0 is one data point."
+        str, "Normalized loads to record at, separated by commas. 0 means one data point."
     ] = "0,0.5,1",
-    warm_up_rounds: Annotated[int, "Rounds before these, at each load, that are not recorded."] = 1,
+    warm_up_rounds: Annotated[
+        int, "Rounds at each load that come before the recording and are not recorded."
+    ] = 1,
     output: Annotated[Path | None, "-o", "--output", "New .npz file."] = None,
     every_load: Annotated[
-        bool, "--every-load", "Also keep the recordings at heavier loads, in files of their own."
+        bool, "--every-load", "Write a file for each load. By default only for the first load."
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Record a delay profile on live workers, or analyse one (lint, fit, stats)."""
+    """Record a delay profile on live workers, or check and analyse one (lint, fit, stats)."""
     if context.invoked_subcommand is not None:
         return
     chosen = numbers("loads", loads, float)
@@ -64,13 +66,11 @@ def record(
     values: Values = {"models": [{"name": name, "batch_size": _BATCH_SIZE}]}
     apply(flags, values)
     if "delays" in values and "delays.source" not in flags:
-        del values["delays"]  # without a source they have no effect
+        del values["delays"]  # without a source, other options of delays have no effect
     config = validated(values)
     require_int("rounds", rounds, least=1, most=profiles.MOST_TIMES // config.workers)
     if config.delays is not None and config.backend != "local":
-        rule = (
-            "must be left out unless the backend is local: other workers have delays of their own"
-        )
+        rule = "must be left out unless the backend is local: other workers have real delays"
         raise ParameterError("delays", rule, config.delays.source)
     recordings = _record(config, rounds=rounds, loads=chosen, warm_up_rounds=warm_up_rounds)
     for path, profile in zip(paths, recordings, strict=False):
@@ -82,7 +82,7 @@ def record(
     "lint",
     cls=Verb,
     help="Check a profile for errors of measurement. The exit status is 1 if it cannot be used.\n\n"
-    "Of several files the first is checked, then all are compared.",
+    "Only the first file is checked. If there are several, their loads are compared.",
 )
 @with_plugins
 def lint_files(
@@ -110,8 +110,8 @@ def lint_files(
     "fit",
     cls=Verb,
     help="Fit a delay generator, and the cost of load.\n\n"
-    "The generator is fitted to the first profile, the cost of load to all profiles. It is "
-    "reported even if no generator fits.",
+    "The generator is fitted to the first profile, and the cost of load to all profiles. The cost "
+    "of load is reported even if no generator fits.",
 )
 @with_plugins
 def fit_files(
@@ -124,7 +124,7 @@ def fit_files(
     per_worker: Annotated[bool, "--per-worker", "Also fit alpha for each worker."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a generator to the first profile, with stalls and the cost of load from all of them.
+    """Fit a generator to the first profile; fit its stalls and the cost of load to all profiles.
 
     The cost of load is reported even if no generator fits.
     """
@@ -204,7 +204,7 @@ def _record(
 
 
 def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
-    """Return one new file per load, or raise `ParameterError` before anything is recorded."""
+    """Return the path of a new file for each load, or raise `ParameterError`."""
     if output is None:
         raise ParameterError("output", "must name a new .npz file", None, "-o FILE.npz")
     if output.suffix != ".npz":
@@ -213,7 +213,7 @@ def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
     paths = [output, *(output.with_name(f"{output.stem}-load{x!r}.npz") for x in loads[1:])]
     for path in paths:
         if os.path.lexists(path):
-            rule = "must not exist: a recording never overwrites a file"
+            rule = "must not exist: seqgc profile never overwrites a file"
             raise ParameterError("output", rule, str(path))
         require_writable(path)
     return paths
@@ -222,8 +222,8 @@ def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
 def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_json: bool) -> None:
     first = recordings[0]
     line = profiles.fit_load_model(recordings) if len(recordings) > 1 else None
-    answered = first.status == 0
-    median_s, unanswered = float(np.median(first.times[answered])), int((~answered).sum())
+    is_answer = first.status == 0
+    median_s, unanswered = float(np.median(first.times[is_answer])), int((~is_answer).sum())
     warnings = len(profiles.lint(first))
     facts: Values = {
         "file": str(paths[0]),
@@ -242,7 +242,7 @@ def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_js
         "file": ", ".join(map(str, paths)),
         "recorded": f"{first.num_rounds} rounds of {first.num_workers} workers at each load",
         "median answer": f"{median_s:.3f} s at load {first.meta.base_load:.3g}",
-        "round trip": "unknown" if rtt_s is None else f"{rtt_s * 1000:.3g} ms (an empty task)",
+        "round trip": "unknown" if rtt_s is None else f"{rtt_s * 1000:.3g} ms (of an empty task)",
         "unanswered": str(unanswered),
         "suspicious": f"{warnings}  (seqgc profile lint {paths[0]})",
     }
@@ -257,7 +257,7 @@ def _shape(profile: profiles.DelayProfile) -> Values:
 
 
 def _read(files: Sequence[Path], *, base_loads: str | None) -> list[profiles.DelayProfile]:
-    """Read profiles; replace their base loads with those on the command line."""
+    """Read profiles; if ``base_loads`` is given, replace the load at which each was recorded."""
     recordings = [profiles.read_profile(file) for file in files]
     if base_loads is None:
         return recordings
@@ -283,12 +283,12 @@ def _load_facts(line: profiles.LoadModel | None) -> Values | None:
 def _load_pairs(line: profiles.LoadModel | None) -> dict[str, str]:
     if line is None:
         return {}
-    interval = "two loads fix a line: no interval"
+    interval = "no confidence interval: two loads determine a line"
     if line.alpha_interval is not None:
         low, high = line.alpha_interval
         interval = f"95% interval {low:.4f} … {high:.4f}"
         if low <= 0:
-            interval += ": what load costs is not told apart from noise"
+            interval += ": the cost of load cannot be told from noise"
     pairs = {
         "alpha": f"{line.alpha:.4f} s per unit of load ({interval})",
         "without load": f"{line.intercept_s:.4f} s",
@@ -307,7 +307,7 @@ def _generator_pairs(generator: profiles.GilbertElliott) -> dict[str, str]:
         if factor > 1
     ]
     low, high = generator.stall_s
-    share = f"{generator.stalled_workers:.2%} of 64 neighbouring workers"
+    share = f"{generator.stalled_workers:.2%} of a group of 64 consecutive workers"
     return {
         "generator": repr(generator),
         "P(bad after good)": f"{generator.p_bad:.4f}",
@@ -317,7 +317,7 @@ def _generator_pairs(generator: profiles.GilbertElliott) -> dict[str, str]:
         "base": f"{generator.base_s:.4f} s, spread {generator.base_spread:.4f}",
         "excess": f"{generator.excess:.4f}, spread {generator.excess_spread:.4f}",
         "tail": f"{generator.tail:.4f}",
-        "stalls": f"{share}, in {generator.stalled_groups:.2%} of their rounds; "
+        "stalls": f"{share}, in {generator.stalled_groups:.2%} of the group's rounds; "
         f"{low:.1f} … {high:.1f} s",
     }
 

@@ -40,13 +40,14 @@ def report(
     alpha: Annotated[float | None, "Seconds per unit of load. By default the profile's."] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a run, several runs or a delay profile on one self-contained HTML page."""
+    """Draw runs, or a delay profile, on one self-contained HTML page."""
     path = page_path(output)
     folders = [os.path.isdir(target) for target in targets]  # noqa: PTH112 (`Path.is_dir` raises)
     if not any(folders):
         if len(targets) > 1:
-            raise ParameterError("targets", "must be one delay profile, or runs", len(targets))
-        _require_there(targets[0])
+            rule = "must be folders of runs, or a single delay profile"
+            raise ParameterError("targets", rule, len(targets))
+        _require_target(targets[0])
         if watch:
             raise ParameterError("watch", "must be left out: a profile does not change", True)
         profile = read_profile(targets[0])
@@ -57,16 +58,16 @@ def report(
     else:
         for target in targets:
             if os.path.isfile(target):  # noqa: PTH113
-                rule = "must be runs' folders, or one delay profile, not both"
+                rule = "must be folders of runs, or one delay profile, but not both"
                 raise ParameterError("targets", rule, one_line(str(target), limit=100))
         if alpha is not None:
             raise ParameterError(
                 "alpha", "must be left out for runs: only a profile is searched", alpha
             )
         if watch and len(targets) > 1:
-            raise ParameterError("watch", "must be used with one run", len(targets))
+            raise ParameterError("watch", "must be used with one run only", len(targets))
         if len(targets) > _MAX_RUNS:
-            raise ParameterError("targets", f"must be {_MAX_RUNS} runs at most", len(targets))
+            raise ParameterError("targets", f"must be at most {_MAX_RUNS} runs", len(targets))
         if watch:
             with busy("drawing each round, until the run ends (Ctrl-C stops this)"):
                 pages.watch(targets[0], partial(_draw, targets, path, refresh_s=_REFRESH_S))
@@ -76,15 +77,15 @@ def report(
     show({"file": str(path)}, {"page": str(path)}, as_json=as_json, saved=True)
 
 
-def _require_there(target: Path) -> None:
-    """Raise `ParameterError` if the target does not exist and does not look like a profile."""
+def _require_target(target: Path) -> None:
+    """Raise `ParameterError` if the target does not exist, unless its name is a profile's."""
     if target.suffix not in (".npz", ".csv") and not os.path.lexists(target):
         rule = "must be the folder of a run, or an existing delay profile"
         raise ParameterError("targets", rule, str(target))
 
 
 def page_path(output: Path | None) -> Path:
-    """Return the file for a page, or raise `ParameterError` if it cannot be written."""
+    """Return the path of a page; raise `ParameterError` if the file cannot be written."""
     if output is None:
         raise ParameterError("output", "must be given", None, "for example -o page.html")
     if output.suffix.lower() not in (".html", ".htm"):
@@ -104,7 +105,7 @@ def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> b
         try:
             cost = cost_in_words(target)
         except ParameterError as error:
-            notices.append(f"The cost of {name} is not known: {error}.")
+            notices.append(f"The cost of {name} is unknown: {error}.")
         else:
             costs |= {} if cost is None else {name: cost}
     ended = all(run.outcome is not None for run in runs.values())

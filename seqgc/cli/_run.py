@@ -1,4 +1,4 @@
-"""A configured run of the command line: prepared, watched, trained or resumed."""
+"""Training and resuming of a configured run, with progress display and budget."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedRun:
-    """A run whose configuration has been checked, and its workers, not yet started."""
+    """A run whose configuration has been checked. Its workers have not been started.
+
+    ``forecast`` is the expected use of cloud functions, or None for other workers.
+    """
 
     config: RunConfig
     plan: TrainingPlan
     workers: WorkerSet
-    forecast: Forecast | None  # of functions
+    forecast: Forecast | None
 
     def train(self, *, run: Path | None) -> TrainResult:
-        """Train; ``run`` defaults to a new folder in ``runs``."""
+        """Train in the folder ``run``, by default a new folder in ``runs``."""
         from seqgc.training import new_run_path, train
 
         config = self.config
@@ -74,7 +77,7 @@ class PreparedRun:
             )
 
     def train_or_resume(self, run: Path) -> TrainResult:
-        """Resume the run in a folder if there is one; otherwise begin it."""
+        """Resume the run in a folder; if the folder does not exist, begin the run."""
         from seqgc.runs.folder import remove_unbegun
 
         remove_unbegun(run)
@@ -83,7 +86,7 @@ class PreparedRun:
 
     @contextmanager
     def _watched(self) -> Iterator[tuple[list[Observer], list[object]]]:
-        """Yield observers and callbacks: the budget, the user's callbacks, the progress display."""
+        """Yield the observers and the callbacks of the run; display its progress in this block."""
         from seqgc.runs.folder import Forgiving
 
         config, plan, crew = self.config, self.plan, self.workers
@@ -97,19 +100,17 @@ class PreparedRun:
         rounds = num_rounds(planned.setting.scheme, planned.num_jobs)
         counted = budget if self.forecast is not None else None
         with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
-            shown = Forgiving(
-                progress, warn=lambda _: None
-            )  # a broken display has no way to say so
+            shown = Forgiving(progress, warn=lambda _: None)  # a broken display cannot show errors
             own = make_callbacks(config)
             yield [*([budget] if budget else []), shown], [*own, progress]
 
     def _budget(self) -> Budget | StayBudget | None:
-        """Return the observer that keeps the cost within ``max_usd``, if there is one."""
+        """Return the observer that counts the cost and stops the run at ``max_usd``, or None."""
         most = self.config.max_usd
         if most is not None:
             return self.workers.budget(self.plan, most)
         if self.config.backend == "lambda":
-            with suppress(ParameterError):  # the price is not known beforehand
+            with suppress(ParameterError):  # the price is unknown
                 return self.workers.budget(self.plan, math.inf)
         return None
 

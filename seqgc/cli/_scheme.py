@@ -1,4 +1,4 @@
-"""``seqgc scheme`` and ``seqgc replay``: one scheme by itself, and on recorded delays."""
+"""``seqgc scheme``, which describes a scheme, and ``seqgc replay``, which replays it on delays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scheme(
     """Show the load of a scheme or another defence, and the stragglers that it tolerates."""
     parsed = parse_scheme(spec, n=require_int("n", workers, most=MOST_WORKERS))
     n, load = parsed.n, parsed.normalized_load
-    tolerated, tolerates = None, "any: pieces of a worker that fails or is slow go to other workers"
+    tolerated, tolerates = None, "any stragglers: other workers take over the pieces of a slow one"
     if isinstance(parsed, Scheme):
         tolerated, tolerates = parsed.tolerated, parsed.promise.describe()
     elif isinstance(parsed, PolicyDefence):
@@ -50,7 +50,7 @@ def scheme(
         "gradients": parsed.kind,
         "delay": f"{parsed.delay} rounds",
         "normalized load": f"{load:.6f}  ({load * n:.3f} times the uncoded)",
-        bound: f"{parsed.load_lower_bound:.6f}  (the least load of a scheme that tolerates this)",
+        bound: f"{parsed.load_lower_bound:.6f}  (no scheme tolerates the same with a lower load)",
         "tolerates": tolerates,
     }
     if isinstance(parsed, PolicyDefence):
@@ -124,7 +124,7 @@ def replay(
 def _replayed(
     setting: Setting, rehearsal: Rehearsal
 ) -> tuple[Replay, dict[str, object], dict[str, str]]:
-    """Return the replay, and for `deal` further facts and pairs."""
+    """Return the replay and its additional facts and pairs, which only `deal` has."""
     if not isinstance(setting.scheme, Deal):
         return replay_setting(setting, rehearsal), {}, {}
     run, reading, rtt_s = deal(setting, rehearsal), rehearsal.reading, rehearsal.rtt_s

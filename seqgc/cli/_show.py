@@ -1,4 +1,4 @@
-"""Output of the verbs: results on stdout, the state of long work on a terminal, files."""
+"""Output of the verbs: results on stdout, and the state of long work on a terminal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def show(
 ) -> None:
     """Print the result of a verb: the facts as one JSON object, or the pairs for people.
 
-    If the result is also in files (``saved``), a failure to print the pairs is no error: the
-    terminal may be closed by then. A failure to print JSON always is.
+    If the pairs cannot be printed and the result is also in files (``saved``), no error is raised,
+    because the terminal may have been closed. If JSON cannot be printed, an error is always raised.
     """
     if as_json:
         print_json(facts)
@@ -46,11 +46,14 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 class Screen(Console):
-    """A console that raises `BrokenPipeError`, where rich would end the program."""
+    """A console that raises `BrokenPipeError` if a pipe is broken; rich would end the program."""
 
     @property
     def draws(self) -> bool:
-        """True for a terminal, on which progress can be drawn, whatever FORCE_COLOR says."""
+        """True if the output is a real terminal, on which progress can be drawn.
+
+        The environment variable ``FORCE_COLOR`` has no influence.
+        """
         return self.is_terminal and self.is_interactive and self.file.isatty()
 
     def on_broken_pipe(self) -> None:
@@ -58,30 +61,33 @@ class Screen(Console):
 
 
 def discard_output() -> None:
-    """Discard text that could not be printed: at exit the interpreter would try it again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Discard text that could not be printed. Otherwise Python would print it again at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def print_pairs(pairs: dict[str, str]) -> None:
     """Print names and values in two columns on stdout."""
     table = Table.grid(padding=(0, 2))
     for name, value in pairs.items():
-        table.add_row(Text(name, style="bold"), Text(value))  # no markup: names come from users
+        table.add_row(Text(name, style="bold"), Text(value))  # not markup: users choose some names
     Screen().print(table)
 
 
-WAIT_OUT = "a round kept open past its closing rule, for answers without which a job is lost"
+WAIT_OUT = "a round that stayed open past its closing rule, to wait for answers that a job needs"
 
 
 def waited_out(rounds: int) -> str:
-    """Return the number of wait-outs, with an explanation of the word."""
+    """Return the number of wait-outs as text, with an explanation of the word."""
     return f"{rounds}  (a wait-out: {WAIT_OUT})"
 
 
 def why_switched(fields: Mapping[str, object]) -> str:
-    """Return the schemes before and after a switch, and its reason; ``fields`` as logged."""
+    """Return a text with the two schemes of a switch and its reason.
+
+    ``fields`` are the fields of the switch in the event log.
+    """
     predicted = cast("Mapping[str, float]", fields["predicted_s"])
     return (
         f"{fields['from']} -> {fields['to']}; {predicted['to']:.3g} s predicted for "
@@ -91,7 +97,7 @@ def why_switched(fields: Mapping[str, object]) -> str:
 
 @contextmanager
 def busy(doing: str) -> Iterator[None]:
-    """Show on a terminal what this block does, as long as it lasts."""
+    """Show the text ``doing`` on the terminal until this block ends."""
     console = Screen(stderr=True)
     status = console.status(doing)
     try:
@@ -107,18 +113,18 @@ def busy(doing: str) -> Iterator[None]:
 
 
 class _TrialOverError(Exception):
-    """Ends a trial before the file is replaced."""
+    """The exception that ends `require_writable`'s trial before the file is replaced."""
 
 
 def require_writable(output: Path, *, argument: str = "output") -> None:
-    """Raise `ParameterError` if the file could not be written, before minutes of work for it.
+    """Raise `ParameterError` if the file cannot be written. Call this before long work.
 
-    This is tried, and leaves a file that exists as it is.
+    The function tries to write a temporary file; an existing file is not changed.
     """
     if not os.path.isdir(output.parent):  # noqa: PTH112 (`Path.is_dir` raises at some names)
         raise ParameterError(argument, "must be in an existing folder", str(output))
     if os.path.isdir(output):  # noqa: PTH112
-        raise ParameterError(argument, "must be a file, and is a folder", str(output))
+        raise ParameterError(argument, "must be a file, not a folder", str(output))
     try:
         with suppress(_TrialOverError), replacing(output):
             raise _TrialOverError

@@ -30,17 +30,19 @@ def train(
         int | None,
         typer.Option(
             help="Number of models that differ only by their seed.",
-            show_default="those of the file, or 4",
+            show_default="the models of the file, or 4",
         ),
     ] = None,
-    dry_run: Annotated[bool, "--dry-run", "Estimate messages and costs; start nothing."] = False,
+    dry_run: Annotated[
+        bool, "--dry-run", "Estimate the sizes of messages and the cost; start nothing."
+    ] = False,
     run: Annotated[
         Path | None, typer.Option(help="New folder for the run.", show_default="a new one in runs/")
     ] = None,
     or_resume: Annotated[
         bool,
         "--or-resume",
-        "If the folder exists, resume its run: for a supervisor that restarts masters.",
+        "If the folder of --run exists, resume its run. For supervisors that restart masters.",
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +52,7 @@ def train(
     values = with_models(read_config(config) if config is not None else {}, models)
     apply(flags, values)
     settings = validated(values)
-    parse_scheme(settings.scheme, n=settings.workers)  # a mistake is refused before long work
+    parse_scheme(settings.scheme, n=settings.workers)  # raise before long work
     delays = make_delays(settings)
     if dry_run:
         show_forecast(prepare(settings, make_workers(settings, dry_run=True)), as_json=as_json)
@@ -70,10 +72,10 @@ def resume(
     accept_changes: Annotated[
         bool,
         "--accept-changes",
-        "Report what has changed since the run began, and continue if its state can be loaded.",
+        "Report changes since the run began, and continue if the run's state can be loaded.",
     ] = False,
     max_usd: Annotated[
-        float | None, "New budget for the whole run, in USD. By default the one it had."
+        float | None, "New budget for the whole run, in USD. By default the budget is unchanged."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,11 +91,11 @@ def resume(
 
 
 def show_result(result: TrainResult, *, as_json: bool) -> None:
-    """Print the result of a run; then raise `ModelError` if a model or its data has failed."""
+    """Print the result of a run; then raise `ModelError` if a model failed or was not evaluated."""
     try:
         show(facts_of(result), _pairs(result), as_json=as_json, saved=True)
         sys.stdout.flush()  # here, so that an error can name the run
-    except BrokenPipeError:  # it is not reported
+    except BrokenPipeError:  # nothing reads the output, so no message is needed
         raise
     except OSError as error:
         error.add_note(f"the run: {result.run}")

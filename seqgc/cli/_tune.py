@@ -24,22 +24,22 @@ from seqgc.worker import require_known
 
 _GRID = SearchSpace()
 _BACKENDS = ("local", "dask", *FUNCTIONS)
-_WIDTH = 80  # columns, without a terminal
-_MIN_MODELS = 4  # in the command that is shown
+_WIDTH = 80  # columns, if the output is not a terminal
+_MIN_MODELS = 4  # in the suggested command
 _LEGEND = (
     f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
     "× bound: the time divided by that of a master that knows all delays beforehand. bill: "
     "worker-seconds."
 )
 _LEGEND_INEXACT = (
-    "exact, s: seconds until these gradients have as much information as the exact ones of all "
-    "jobs. Rows are ranked by it; the best exact scheme takes {best:.3f} s."
+    "exact, s: seconds until these gradients have as much information as the exact gradients of "
+    "all jobs. Rows are ranked by this time; the best exact scheme takes {best:.3f} s."
 )
 
 _AT_SPEED = (
     "Delays are read as speeds: only the first --mu and --wait-out are searched, and at most "
     f"{MOST_AT_SPEED} schemes of each name, spread evenly. × bound: the time divided by that of "
-    "workers who are never idle."
+    "workers that are never idle."
 )
 
 
@@ -49,13 +49,15 @@ def _listed(values: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
-    """The search space."""
+    """Options of the search space."""
 
     schemes: Annotated[str, "Schemes to try, for example gc-rep,m-sgc. By default all."] = ""
-    mu: Annotated[str, "Tolerances to try, between commas."] = _listed(_GRID.mus)
-    wait_out: Annotated[str, "Closing rules to try, between commas."] = _listed(_GRID.wait_outs)
-    jobs_per_round: Annotated[str, "Numbers of models in a job to try, between commas."] = _listed(
-        _GRID.jobs_per_round
+    mu: Annotated[str, "Tolerances to try, separated by commas."] = _listed(_GRID.mus)
+    wait_out: Annotated[str, "Closing rules to try, separated by commas."] = _listed(
+        _GRID.wait_outs
+    )
+    jobs_per_round: Annotated[str, "Numbers of models in a job to try, separated by commas."] = (
+        _listed(_GRID.jobs_per_round)
     )
     max_delay: Annotated[int, "Largest delay of a scheme, in rounds."] = _GRID.max_delay
     coarse: Annotated[bool, "Try fewer parameters of each scheme, for thousands of workers."] = (
@@ -64,7 +66,7 @@ class SpaceOptions:
     inexact: Annotated[
         bool,
         "--inexact",
-        "Also rank schemes that approximate, in a table of their own, by time and error.",
+        "Also rank approximate schemes by time and error, in a separate table.",
     ] = False
 
     def space(self) -> SearchSpace:
@@ -85,7 +87,7 @@ class RankingOptions:
     """Options of the ranking."""
 
     holdout: Annotated[
-        float | None, "Fraction of the rounds to keep for judging the result, out of the search."
+        float | None, "Fraction of the rounds to exclude from the search and judge the result on."
     ] = None
     top: Annotated[int, "Number of rows to show."] = 20
     pareto: Annotated[bool, "Also show the best trade-offs of run time and bill. Takes longer."] = (
@@ -102,7 +104,8 @@ def tune(
     plugins: list[str],
     backend: Annotated[
         str | None,
-        f"Recorded workers: {', '.join(_BACKENDS)}. By default as in the profile, else functions.",
+        f"Kind of the recorded workers: {', '.join(_BACKENDS)}. By default read from the profile, "
+        "or functions.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -189,7 +192,10 @@ def _row(row: Ranked) -> dict[str, object]:
 
 
 def _reading(row: Ranked) -> str:
-    """Return the meaning of the recorded rounds; schemes by rounds invoke all workers in each."""
+    """Return the meaning of the recorded times for this row.
+
+    A scheme with rounds invokes all workers in each round.
+    """
     return row.reading.label if isinstance(row.setting.scheme, Deal) else "per round"
 
 
@@ -231,14 +237,14 @@ def _limits(tuning: Tuning, *, jobs_given: bool) -> Iterator[str]:
         yield f"no bundles of {', '.join(skipped)}: they do not divide the jobs or the models"
     if tuning.left_out:
         yield (
-            f"not searched: {', '.join(tuning.left_out)}, as work is dealt to workers that stay; "
-            "add --resident if these functions may stay, or --backend local (or dask) if the "
+            f"not searched: {', '.join(tuning.left_out)}, which needs workers that keep running; "
+            "add --resident if the functions may keep running, or --backend local (or dask) if the "
             "workers are processes"
         )
 
 
 def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
-    """Return the command that trains with a setting, on workers like the recorded ones."""
+    """Return the command that trains with this setting, on the same kind of workers."""
     setting, scheme = row.setting, row.setting.scheme
     words = ["seqgc", "train", "--scheme", scheme.spec, "-n", str(scheme.n)]
     if not isinstance(scheme, Deal):

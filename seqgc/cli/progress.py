@@ -1,9 +1,9 @@
 """Progress of a run on stderr.
 
-On a terminal it is a few lines at the foot of the screen, drawn four times a second by a thread of
-their own; all other output appears above them. Between two drawings an event only moves counters
-(`RunStatus`). Elsewhere it is one line, at most once a second, and one at the end. The events of
-every round are in ``events.jsonl`` of the run.
+On a terminal, progress is a live view: a few lines at the bottom, below all other output. A thread
+draws the view four times a second; an event only changes counters (`RunStatus`). If stderr is not a
+terminal, one line is written at most once a second, and one line at the end. The events of every
+round are in the file ``events.jsonl`` of the run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seqgc.ports import Close, Dispatch, Notice, Seen
 
 __all__ = ["RunProgress", "progress_bar"]
 
-_MAX_NAMED: Final = 12  # models with a loss each, if there is room
+_MAX_NAMED: Final = 12  # largest number of models whose losses are shown one by one
 _WARNINGS = {"warning", "expelled", "slowdown", "parked"}
 _DRAWN_EVERY_S: Final = 0.25
 _LINE_EVERY_S: Final = 1.0
@@ -50,12 +50,13 @@ def progress_bar(*columns: bars.ProgressColumn) -> bars.Progress:
 
 
 class RunProgress:
-    """Progress of a run on stderr: a live view on a terminal, otherwise a line a second.
+    """Progress of a run on stderr: a live view on a terminal, otherwise at most one line a second.
 
-    It is an observer of the run, a callback that receives losses, and a context manager. ``total``
-    is the number of rounds, ``label`` the text before the bar, ``spending`` the meter of the run's
-    cost, ``clock`` a function that returns seconds. With ``--log-format json`` there is no live
-    view and messages are JSON (`seqgc.cli._messages`); with ``--quiet`` there are only warnings.
+    The object is an observer of the run, a callback that receives losses, and a context manager.
+    ``total`` is the number of rounds, ``label`` is the text before the bar, ``spending`` is the
+    meter of the run's cost, and ``clock`` is a function that returns seconds. With ``--log-format
+    json`` there is no live view, and messages are JSON (`seqgc.cli._messages`). With ``--quiet``
+    only warnings are shown.
 
     Examples
     --------
@@ -135,7 +136,7 @@ class RunProgress:
                 return
 
     def _picture(self) -> Group:
-        """Return the live view, in the present width of the terminal."""
+        """Return the live view, for the current width of the terminal."""
         status, width = self._status, self._screen.width
         bar = ProgressBar(
             total=max(1, status.total), completed=status.done, width=max(8, min(40, width // 2))
@@ -158,7 +159,7 @@ class RunProgress:
 
 
 def _sentence(notice: Notice) -> str:
-    """Return the message for a notice; it may be empty."""
+    """Return the message for a notice, or an empty string if the notice needs no message."""
     fields = notice.fields
     match notice.kind:
         case "start":
@@ -170,16 +171,16 @@ def _sentence(notice: Notice) -> str:
         case "warning":
             return f"warning: {fields['text']}"
         case "expelled":
-            who = f"worker {fields['worker']} is excluded"
-            return f"{who}: its result of job {fields['job']} differs from its replicas'"
+            subject = f"worker {fields['worker']} is excluded"
+            return f"{subject}: its result of job {fields['job']} differs from its replicas'"
         case "slowdown":
-            longer = f"{fields['times']:.3g} times as long as before"
-            return f"since round {fields['since']} all workers take {longer}"
+            ratio = f"{fields['times']:.3g} times as long as before"
+            return f"since round {fields['since']} all workers take {ratio}"
         case "recovered":
-            return f"round {fields['round']}: workers are as fast as before again"
+            return f"round {fields['round']}: workers have their earlier speed again"
         case "parked":
-            what = f"{fields['model']} {fields['cause']} after step {fields['step']}"
-            return f"{what}: {fields['why']}; it is not trained further"
+            subject = f"{fields['model']} {fields['cause']} after step {fields['step']}"
+            return f"{subject}: {fields['why']}; it is not trained further"
     return ""
 
 
@@ -195,19 +196,20 @@ class Spending(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class RunStatus:
-    """Counters of a run's progress; an observer of the run.
+    """An observer that counts the progress of a run.
 
-    ``total`` is the number of rounds. A worker whose answer is missing when a round closes is a
-    straggler of the round; ``survived`` is their number in all rounds, less the late answers used.
+    ``total`` is the number of rounds. A straggler of a round is a worker whose answer is missing
+    when the round closes. ``survived`` is the number of stragglers in all rounds, minus the number
+    of late answers that were used.
     """
 
     total: int
     spending: Spending | None = None
     clock: Callable[[], float] = time.monotonic
-    done: int = 0  # rounds, by all masters of the run
-    closed: int = 0  # rounds, by this master
-    finished: int = 0  # jobs, by this master
-    stragglers: int | None = None  # of the newest round; None if work is dealt
+    done: int = 0  # rounds closed by this master and, before a resume, by earlier masters
+    closed: int = 0  # rounds closed by this master
+    finished: int = 0  # jobs finished by this master
+    stragglers: int | None = None  # of the newest round; None with `deal`
     survived: int = 0
     wait_outs: int = 0
     losses: dict[str, float] = field(default_factory=dict)  # of the newest batch, by model
@@ -234,7 +236,7 @@ class RunStatus:
                 self.parked.add(str(fields["model"]))
             case Dispatch(round=first) if self.began_s is None:
                 self.began_s = self.clock()
-                self.done = max(self.done, first)  # by earlier masters
+                self.done = max(self.done, first)  # earlier masters closed these rounds
 
     @property
     def elapsed_s(self) -> float:
@@ -243,19 +245,19 @@ class RunStatus:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds for the remaining rounds if they are like the earlier ones; None if unknown."""
+        """The expected seconds for the remaining rounds, from the mean time of a round, or None."""
         if not self.closed or self.began_s is None:
             return None
         return max(0, self.total - self.done) * self.elapsed_s / self.closed
 
     @property
     def jobs_per_minute(self) -> float | None:
-        """Finished jobs per minute of this master; None if unknown."""
+        """The jobs that this master finishes per minute, or None before the first job."""
         return 60 * self.finished / self.elapsed_s if self.finished and self.elapsed_s else None
 
     @property
     def facts(self) -> dict[str, object]:
-        """The fields of a JSON message."""
+        """The fields of the JSON message about progress."""
         return {
             "round": self.done,
             "rounds": self.total,
@@ -271,7 +273,7 @@ class RunStatus:
         }
 
     def words(self) -> list[str]:
-        """Return the parts of the message about rounds."""
+        """Return the parts of the text about rounds, jobs and cost."""
         parts = [f"{self.done} of {max(self.total, self.done)} rounds"]
         if self.stragglers is not None:
             parts.append(f"stragglers: {self.stragglers} now and {self.survived} survived")
@@ -285,7 +287,10 @@ class RunStatus:
         return parts
 
     def loss_words(self, *, width: float = math.inf, lines: float = math.inf) -> list[str]:
-        """Return a part for each model's loss if they fit; else for best, median and worst."""
+        """Return the loss of each model if all fit; otherwise the best, median and worst loss.
+
+        The text fits if it has at most ``lines`` lines of ``width`` characters.
+        """
         losses = dict(self.losses)
         if not losses:
             return []
@@ -303,9 +308,9 @@ class RunStatus:
         return " (parked)" if name in self.parked else ""
 
     def _spread(self) -> dict[str, float]:
-        """Return the best, median and worst loss of the models in training; NaN is the worst.
+        """Return the best, median and worst loss of the models that are still trained.
 
-        If no model is in training, it is that of all models.
+        NaN counts as infinity. If no model is trained any more, return the losses of all models.
         """
         losses = list(dict(self.losses).items())
         active = [loss for name, loss in losses if name not in self.parked]
@@ -317,7 +322,9 @@ class RunStatus:
 
 
 def folded(parts: list[str], width: float) -> list[str]:
-    """Join parts with commas into lines that are at most ``width`` wide if their parts are.
+    """Join parts with commas into lines of at most ``width`` characters.
+
+    A part that is longer gets a line of its own.
 
     Examples
     --------

@@ -379,7 +379,10 @@ class Budget:
             )
 
     def __call__(self, seen: Seen) -> None:
-        """Count an event or action; raise `BudgetError` if new tasks could exceed the budget."""
+        """Update the cost; raise `BudgetError` if the tasks of a dispatch could exceed the budget.
+
+        ``seen`` is an event or action of the run.
+        """
         if self._model is None:
             return
         match seen:
@@ -495,7 +498,7 @@ class StayBudget:
         self._require(0.0, "not resumed", 0)
 
     def __call__(self, seen: Seen) -> None:
-        """Count an action; raise `BudgetError` if new tasks could exceed the budget."""
+        """Charge the tasks of a dispatch; raise `BudgetError` if they could exceed the budget."""
         if not isinstance(seen, Dispatch):
             return
         published = self._published.and_for(seen)

@@ -1,4 +1,4 @@
-"""Functions on AWS: deployment, data, removal, and a diagnosis of what does not work.
+"""Cloud functions on AWS Lambda: their deployment, their data, their removal and a diagnosis.
 
 This room needs the extra ``aws``.
 """

@@ -1,4 +1,4 @@
-"""Sessions of boto3, which is imported when it is needed, and errors of AWS in one line."""
+"""Sessions of boto3, and errors of AWS in one line. boto3 is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REMEDIES: Final = {
 
 
 class DeployError(SeqgcError):
-    """A deployment cannot be made, found or read. The message says what to run.
+    """A deployment cannot be made, found or read. The message names a command that may help.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class DeployError(SeqgcError):
 def open_session(*, region: str | None = None) -> Session:
     """Return a session of boto3, which finds credentials in the same places as the AWS CLI.
 
-    Without ``region``, it is that of the environment (``AWS_REGION``) or else of the AWS profile.
+    The default of ``region`` is the region in ``AWS_REGION``, or else that of the AWS profile.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def open_session(*, region: str | None = None) -> Session:
 
 
 def client_config() -> object:
-    """Return the configuration of control-plane clients, which do not wait long for an answer."""
+    """Return a configuration for clients of boto3 with short time limits."""
     from botocore.config import Config
 
     return Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
@@ -77,9 +77,10 @@ def client_config() -> object:
 
 @contextmanager
 def calls(what: str, *, remedy: str = "") -> Iterator[None]:
-    """Convert errors of botocore into a `DeployError`: what was tried, AWS's message, a remedy.
+    """Convert errors of botocore in this block into a `DeployError`.
 
-    ``remedy`` is used for errors that have no remedy of their own.
+    ``what`` names the action that was tried, as in "cannot open a session". ``remedy`` is used for
+    errors without a specific remedy.
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -91,7 +92,7 @@ def calls(what: str, *, remedy: str = "") -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> tuple[str, str]:
-    """Return the message of an error of botocore, and its remedy if there is one."""
+    """Return the message of an error of botocore, and a remedy, which may be empty."""
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
     return one_line(error, limit=_LONGEST), _REMEDIES.get(code or type(error).__name__, "")

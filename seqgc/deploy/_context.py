@@ -1,4 +1,4 @@
-"""The build context: the folder in which ``sam`` builds the functions, made from what is installed.
+"""The build context: the folder in which ``sam`` builds the functions.
 
 =====================  ============================================================================
 ``template.yaml``      the resources to deploy
@@ -8,13 +8,13 @@
 ``own/``               the user's code and data, and the ``requirements.txt`` of their dependencies
 =====================  ============================================================================
 
-A checkout has the same layout, so that an image can be built in it by hand. A wheel has the files
-that belong to neither package in the folder ``context`` next to this module. All files are checked
-before the first one is written, and if copying fails, the folder is left empty.
+A checkout of the repository has the same layout, so an image can also be built there by hand. A
+wheel stores the files outside the two packages in the folder ``context`` next to this module. All
+files are checked before the first file is written. If copying fails, the folder is left empty.
 
 The user's files keep their path below the working directory, so that ``import mine.nets`` works in
-functions as it does on this machine. Build products and older build contexts are left out. Files
-that look like secrets are refused, because everybody who may read an image can read them.
+functions as it does on this machine. Build products and older build contexts are not copied. Files
+that look like secrets cause an error, because everybody who has the image can read them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OwnCode:
     force: Annotated[bool, "--force", "Include files that look like secrets, too."] = False
 
     def files(self) -> dict[str, Path]:
-        """Return the files to copy, by their path in the functions.
+        """Return the files to copy, each under its path in the functions.
 
         Raises
         ------
@@ -106,14 +106,14 @@ class OwnCode:
 def context_files(
     options: DeployOptions, own: OwnCode, *, template: Path | None = None
 ) -> dict[str, Path]:
-    """Return the files of a build context, by their path in it.
+    """Return the files of a build context, each under its path in the context.
 
     ``template`` replaces the template of seqgc.
 
     Raises
     ------
     ParameterError
-        If a file does not exist, must not be in an image, or is too large.
+        If a file does not exist, may not be part of an image, or is too large.
     """
     users_files = own.files()
     if options.image_uri and users_files:
@@ -177,7 +177,7 @@ def require_room(package: Package, files: Iterable[Path]) -> None:
 
 
 def _shipped(name: str) -> Path:
-    """Return a file of seqgc's own, as a wheel has it or else as a checkout has it."""
+    """Return the path of a file of seqgc, in the wheel or else in the checkout."""
     packaged = Path(__file__).with_name("context") / name
     return packaged if packaged.is_file() else _package("seqgc").parent / name
 
@@ -197,10 +197,10 @@ def _code(folder: Path) -> Iterator[Path]:
 
 
 def require_modules(modules: Iterable[str], places: Mapping[str, Path], *, installs: bool) -> None:
-    """Raise a `ParameterError` for a module that functions will not have.
+    """Raise a `ParameterError` if the functions will not have one of the modules.
 
-    ``places`` are the included files by their path in the functions. If requirements are installed
-    (``installs``), a module may also come from one of them.
+    ``places`` maps the path of each included file in the functions to its path here. If
+    requirements are installed (``installs``), a module may also come from one of them.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def require_modules(modules: Iterable[str], places: Mapping[str, Path], *, insta
 
 
 def _files(given: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files below an included path, each after its path in the functions."""
+    """Yield pairs of the path in the functions and the file, for all files below a path."""
     top, here = Path(os.path.abspath(given)), Path.cwd()  # noqa: PTH100 (links are not followed)
     place = top.relative_to(here) if top.is_relative_to(here) else Path(top.name)
     if not os.path.exists(top):  # noqa: PTH110 (likewise)
@@ -235,7 +235,7 @@ def _files(given: str) -> Iterator[tuple[str, Path]]:
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Yield the path if it is a file, else the files to copy from this folder, sorted by name."""
+    """Yield the files to copy below a folder, sorted by name. For a file, yield the file itself."""
     if path.is_symlink() or not path.is_dir():
         yield path
         return
@@ -247,13 +247,13 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _is_context(folder: Path) -> bool:
-    """Return whether a folder is a build context, made by an earlier deployment."""
+    """Return True if a folder is the build context of an earlier deployment."""
     files, packages = (folder / name for name in _FILES), (folder / name for name in _PACKAGES)
     return all(path.is_file() for path in files) and all(path.is_dir() for path in packages)
 
 
 def _secret(place: str, path: Path) -> str | None:
-    """Return why a file looks like a secret, or None if it does not."""
+    """Return the reason why a file looks like a secret, or None if it does not look like one."""
     for part in {*PurePosixPath(place).parts, path.name}:
         name = part.lower()
         if name.endswith((".py", ".example", ".sample", ".template")):

@@ -1,8 +1,9 @@
-"""The data sets of functions: they are read from files of several kinds and stored in one form.
+"""Functions that store data sets, in one format, where the workers can read them.
 
-`put_data` writes a data set to a folder, as one ``.npy`` file for each array and an index.
-`upload_data` and `copy_data` copy it from there to a bucket or to a file system. A data set that is
-replaced stays until the next replacement, because runs may still be using it.
+`put_data` reads a data set from files of several formats, and writes one ``.npy`` file for each
+array and an index to a folder. `upload_data` and `copy_data` copy this folder to a bucket or to a
+file system. When a data set is replaced, its old files stay until the next replacement, because
+runs may still be using them.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _MOST_BYTES: Final = 1 << 62  # of a source file: no limit
 
 @dataclass(frozen=True, slots=True)
 class _DataFolder:
-    """The folder of a data set. ``replaced`` has the names of the files that were written to it."""
+    """The folder of a data set. ``replaced`` has the names of all files that were written here."""
 
     path: Path
     replaced: set[str] = field(default_factory=set)
 
     @contextmanager
     def written(self, name: str) -> Iterator[IO[bytes]]:
-        """Yield a new file, which replaces the file of this name as soon as it is complete."""
+        """Yield a new file, which replaces the file of this name when the block ends."""
         with replacing(self.path / name, check=lambda: self.replaced.add(name)) as file:
             yield file
             os.fchmod(file.fileno(), 0o644)  # functions run as another user
@@ -76,18 +77,18 @@ def _folder_of(name: str, place: Path) -> _DataFolder:
 
 
 def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> StoredData:
-    """Copy a data set to the folder of data sets ``place``, completely or not at all.
+    """Copy a data set to the folder ``place / name``, completely or not at all.
 
     ``source`` is an ``.npz`` or ``.safetensors`` file, or a folder of ``.npy`` files. It has the
     arrays ``x`` and ``y`` (or ``x_train`` and ``y_train``), one data point in each row, and
-    optionally ``x_test`` and ``y_test``. Labels that are one integer for each point become int64.
-    All other arrays keep their type.
+    optionally ``x_test`` and ``y_test``. Labels with one integer for each point are converted to
+    int64. All other arrays keep their type.
 
     Raises
     ------
     ParameterError
-        If the source is of another kind, or if the name already has other contents and ``replace``
-        is not set.
+        If the source is not valid, or if other data already have this name and ``replace`` is
+        false.
     """
     require_data_name(name)
     new_folders = [each for each in (place, *place.parents) if not each.exists()]
@@ -106,7 +107,7 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
         _write_index(stored, previous, folder)
     except BaseException:
         for file in new_files if DATA_FILE not in folder.replaced else ():
-            folder.remove(file)  # unless the index refers to it by now
+            folder.remove(file)  # but not if the new index already refers to the file
         for each in (folder.path, *new_folders):
             with suppress(OSError):  # not empty
                 each.rmdir()
@@ -118,16 +119,16 @@ def put_data(name: str, source: Path, place: Path, *, replace: bool = False) -> 
 def upload_data(
     stored: StoredData, location: str, *, session: Session, replace: bool = False
 ) -> str:
-    """Copy a data set from its folder to ``location``, as ``s3://bucket/data``; return its URL.
+    """Copy a data set from its folder to ``location`` (``s3://bucket/data``); return its new URL.
 
     Raises
     ------
     ParameterError
-        If the name already has other contents there and ``replace`` is not set.
+        If other data already have this name there and ``replace`` is false.
     StoreError
         If a file is missing.
     DeployError
-        If AWS refuses.
+        If AWS returns an error.
     """
     client = open_client(session, "s3")
     bucket, prefix = location.removeprefix("s3://").split("/", 1)
@@ -147,12 +148,12 @@ def upload_data(
 
 
 def copy_data(stored: StoredData, place: Path, *, replace: bool = False) -> str:
-    """Copy a data set from its folder to the folder of data sets ``place``; return its new folder.
+    """Copy a data set from its folder to a new folder in ``place``; return the path of the copy.
 
     Raises
     ------
     ParameterError
-        If the name already has other contents there and ``replace`` is not set.
+        If other data already have this name there and ``replace`` is false.
     StoreError
         If a file is missing.
     """
@@ -168,7 +169,7 @@ def copy_data(stored: StoredData, place: Path, *, replace: bool = False) -> str:
 
 
 def _write_index(stored: StoredData, previous: StoredData | None, folder: _DataFolder) -> None:
-    """Write the files that list a data set's arrays. The arrays must have been written before."""
+    """Write the files that list a data set's arrays. The arrays must have been written already."""
     for name, text in _index_files(stored, previous):
         with folder.written(name) as file:
             file.write(text)
@@ -180,7 +181,10 @@ def _remove_outdated(stored: StoredData, previous: StoredData | None, folder: _D
 
 
 def _index_files(stored: StoredData, previous: StoredData | None) -> list[tuple[str, bytes]]:
-    """Return names and contents of the files that list the arrays, in the order of writing."""
+    """Return the names and contents of the index files, in the order of writing.
+
+    An index file lists the arrays of a data set.
+    """
     if previous is None:
         return [(stored.file, stored.data_file()), (DATA_FILE, stored.data_file())]
     replaced = previous.before if previous.digest == stored.digest else previous.digest
@@ -200,10 +204,10 @@ def _require_same(
 def _outdated(
     stored: StoredData, previous: StoredData | None, *, client: Callable[[], S3Client] = open_s3
 ) -> set[str]:
-    """Return the files that are no longer needed once ``stored`` has replaced ``previous``.
+    """Return the files that are not needed any more after ``stored`` has replaced ``previous``.
 
-    Runs may be using ``previous``, so its files stay. A run that still uses the data set before
-    ``previous`` stops with an error.
+    They belong to the data set before ``previous``; a run that still uses it stops with an error.
+    The files of ``previous`` stay, because runs may be using them.
     """
     if previous is None or not previous.before or previous.digest == stored.digest:
         return set()
@@ -218,13 +222,13 @@ def _files(stored: StoredData) -> set[str]:
 def _write_array(
     name: str, array: _Array, folder: _DataFolder, new_files: list[str]
 ) -> StoredArray:
-    """Write an array's file block by block, and add the names of new files to ``new_files``."""
+    """Write the file of an array in blocks; append the names of new files to ``new_files``."""
     dtype = array.dtype.newbyteorder("<")
     if array.ndim == 0 or not is_number(dtype):
         rule = "must have arrays of numbers, one data point in each row"
         raise ParameterError("path", rule, f"{name}: {array.dtype} {array.shape}")
     if name.startswith("y") and array.ndim == 1 and dtype.kind in "iu":
-        dtype = np.dtype("<i8")  # as PyTorch's losses require
+        dtype = np.dtype("<i8")  # PyTorch's losses require int64
     temporary = f".{name}-{os.urandom(6).hex()}.tmp"
     new_files.append(temporary)
     with (folder.path / temporary).open("xb") as file:
@@ -258,7 +262,7 @@ def _write_numbers(array: _Array, dtype: np.dtype[Any], file: IO[bytes]) -> str:
 
 
 def _read_source(source: Path) -> Iterator[tuple[str, _Array]]:
-    """Yield the arrays of a source with the names that they get, one at a time."""
+    """Yield pairs of the name in the data set and the array, one at a time, from a source."""
     names = set[str]()
     try:
         for own_name, array in _arrays_as_named(source):
@@ -292,7 +296,7 @@ def _arrays_as_named(source: Path) -> Iterator[tuple[str, _Array]]:
 
 
 def _unpacked(archive: ZipFile, member: ZipInfo) -> _Array:
-    """Return an array of an archive. A header that promises too many numbers takes no memory."""
+    """Return an array of an archive. Check its header before memory is allocated."""
     with archive.open(member) as file:
         read_head(file, file_bytes=member.file_size)
     with archive.open(member) as file:
@@ -309,10 +313,10 @@ def _tensors(source: Path) -> Iterator[tuple[str, _Array]]:
     try:
         with (
             open_bounded(source, most_bytes=_MOST_BYTES) as file,  # refuses a pipe, which blocks
-            # By its handle, since another file may have the name a moment later.
+            # Opened by descriptor, because another process may replace the file by name.
             safe_open(f"/dev/fd/{file.fileno()}", framework="numpy") as tensors,
         ):
-            for name in tensors.keys():  # noqa: SIM118 (it is not a mapping)
+            for name in tensors.keys():  # noqa: SIM118 (`tensors` is not a mapping)
                 yield name, tensors.get_tensor(name)
     except (SafetensorError, TypeError) as error:  # TypeError: numpy has no bfloat16
         raise ValueError(one_line(error)) from error

@@ -1,9 +1,9 @@
-"""Deployments: their options, their outputs in a file, and the version that a run invokes.
+"""Deployments: their options, the file that describes one, and the version that a run invokes.
 
-`seqgc deploy` publishes a version of the function and points the alias to it. Earlier versions
-stay. A run asks once which version the alias means, records it, and invokes that version only, so
-that a later deployment does not change the code of a run that has begun or is resumed. If the
-recorded version cannot be used any more, `pin_version` refuses to continue the run.
+`seqgc deploy` publishes a version of the function and points the function's alias to it. Earlier
+versions stay. A new run looks up the version of the alias once, records it, and invokes only this
+version. A later deployment therefore does not change the code of a run that has begun or is
+resumed. If the recorded version cannot be used any more, `pin_version` raises an error.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DeployOptions:
     memory_mb: Annotated[int, "Memory of a function, in MB."] = 2560
     timeout_s: Annotated[int, "--function-timeout-s", "Time limit of a function, in seconds."] = 60
     reserved_concurrency: Annotated[
-        int, "Concurrent invocations reserved for the function. 0: none."
+        int, "Number of concurrent invocations reserved for the function. 0: none."
     ] = 0
     vpc_id: Annotated[str, "ID of an existing VPC. By default a new one is created."] = ""
     subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC, as A,B."] = ()
@@ -80,7 +80,7 @@ class DeployOptions:
     monitoring: Annotated[bool, "Create alarms and a dashboard in CloudWatch."] = True
     alarm_topic_arn: Annotated[str, "SNS topic for alarms. By default none."] = ""
     trace: Annotated[
-        bool, "--trace", "Trace a sample of the invocations with X-Ray, at its price."
+        bool, "--trace", "Trace a sample of the invocations with X-Ray, which AWS bills."
     ] = False
     tag: Annotated[tuple[str, ...], "Tag of every resource, as KEY=VALUE. Repeatable."] = ()
     factories: Annotated[
@@ -138,7 +138,7 @@ def _check_tags(tags: tuple[str, ...]) -> None:
     for tag in tags:
         key = tag.partition("=")[0]
         if not _TAG.fullmatch(tag) or key.lower().startswith("aws:") or key in keys:
-            rule = "must be KEY=VALUE of letters, digits and _.:/@+-, each key once, none aws:…"
+            rule = "must be KEY=VALUE of letters, digits and _.:/@+-; no key twice or with aws:"
             raise ParameterError("tag", rule, tag)
         keys.add(key)
     if len(keys) > _MOST_TAGS:
@@ -152,7 +152,7 @@ def _as_parameter(value: object) -> str:
 
 
 def _in_template(field: str) -> str:
-    """Return the name of a field in the template, as ``MemoryMb`` for ``memory_mb``."""
+    """Return the name of a field in the template, for example ``MemoryMb`` for ``memory_mb``."""
     return "".join(word.capitalize() for word in field.split("_"))
 
 
@@ -168,11 +168,11 @@ _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # other na
 class Deployment:
     """Deployed worker functions, and the storage that they share with the master.
 
-    New runs invoke the version that the alias ``alias_arn`` means. If the functions can reach S3
-    (``reaches_s3``), objects are below ``prefix`` in ``bucket``. The file system is mounted at
-    ``mount_path`` in the functions. A master in the VPC mounts it through the access point, as a
-    member of the security group. Models may name functions of the modules in ``factories``, which
-    are separated by commas.
+    New runs invoke the current version of the alias ``alias_arn``. If the functions can reach S3
+    (``reaches_s3``), objects are stored below ``prefix`` in ``bucket``. The file system is mounted
+    at ``mount_path`` in the functions. A master in the VPC mounts the same file system through the
+    access point, as a member of the security group. ``factories`` lists modules, separated by
+    commas; models may name functions of these modules.
 
     Examples
     --------
@@ -234,7 +234,7 @@ class Deployment:
 
     @classmethod
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:
-        """Make a deployment from a stack's outputs, or raise a `DeployError` if one is missing."""
+        """Make a deployment from a stack's outputs; raise `DeployError` if an output is missing."""
         values: dict[str, Any] = {"stack": stack, "region": region}
         for name in (each.name for each in fields(cls) if each.name not in values):
             output = _OUTPUTS.get(name, _in_template(name))
@@ -250,7 +250,7 @@ class Deployment:
 
 
 def write_deployment(path: Path, deployment: Deployment) -> None:
-    """Write the file, replacing an earlier one in one step."""
+    """Write the deployment to a file. An existing file is replaced atomically."""
     text = "# Written by `seqgc deploy`; read by `seqgc train --backend lambda`. No secrets.\n"
     text += tomli_w.dumps({"schema": _SCHEMA_VERSION} | asdict(deployment))
     with replacing(path) as file:
@@ -282,7 +282,7 @@ def read_deployment(path: Path) -> Deployment:
 
 
 def current_version(client: Any, deployment: Deployment) -> str:
-    """Return the ARN of the version that the alias means now. Raises the errors of botocore."""
+    """Return the ARN of the alias's current version. Raises the errors of botocore."""
     alias = client.get_alias(FunctionName=deployment.function_name, Name=deployment.alias)
     return f"{deployment.function_arn}:{alias['FunctionVersion']}"
 
@@ -290,17 +290,17 @@ def current_version(client: Any, deployment: Deployment) -> str:
 def pin_version(
     deployment: Deployment, *, session: Session, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the ARN of the ``version`` that a run invokes, with memory and time limit, to record.
+    """Return the ``version`` (an ARN), memory and time limit of the functions that a run invokes.
 
-    The version is the one recorded in ``before``. For a new run, whose ``before`` is empty, it is
-    the one that the alias means now.
+    The run records the result. ``before`` is what a resumed run has recorded, and is returned after
+    a check. For a new run ``before`` is empty, and the version is the alias's current version.
 
     Raises
     ------
     ParameterError
         If the recorded version cannot be used any more.
     DeployError
-        If AWS refuses.
+        If AWS returns an error.
     """
     setup = {"memory_mb": str(deployment.memory_mb), "timeout_s": str(deployment.timeout_s)}
     try:
@@ -321,13 +321,13 @@ def pin_version(
 def _why_unusable(
     client: Any, deployment: Deployment, *, before: Mapping[str, str], setup: Mapping[str, str]
 ) -> str:
-    """Return why a run cannot use its recorded version, or an empty text if it can."""
+    """Return the reason why a run cannot use its recorded version; empty if it can use it."""
     version = before["version"]
     if version.rpartition(":")[0] != deployment.function_arn:
-        return f"the deployed function is another one, {deployment.function_arn}"
+        return f"the deployed function is now {deployment.function_arn}"
     if changed := [f"{k} was {before[k]}, is {setup[k]}" for k in setup if before[k] != setup[k]]:
-        return f"deployed with other settings since, {', '.join(changed)}"
-    try:  # needs no further permission, and runs nothing
+        return f"the settings have changed in a later deployment: {', '.join(changed)}"
+    try:  # this needs no further permission, and runs nothing
         client.invoke(FunctionName=version, InvocationType="DryRun")
     except client.exceptions.ResourceNotFoundException:
         return "that version has been deleted"

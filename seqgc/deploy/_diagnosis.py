@@ -1,7 +1,8 @@
-"""The diagnosis of a deployment: checks of the account, of what is deployed, and of the way there.
+"""The diagnosis of a deployment: checks of the account, the deployment and the network.
 
-A check is a function that returns the details if all is well. If not, it raises a `_Fault`, or an
-error of AWS. A fault of the deployment that names no remedy is repaired by deploying again.
+A check is a function that returns a description if it succeeds. If it fails, it raises a `_Fault`
+or an error of AWS. The remedy of a fault of the deployment is to deploy again, unless the fault
+names another remedy.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["ok", "failed", "skipped"]
 
-_CLOCK_LIMIT_S: Final = 300.0  # SigV4 refuses a signature whose time is further away
+_CLOCK_LIMIT_S: Final = 300.0  # AWS rejects a signature (SigV4) whose time differs by more
 _CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
 _NFS_PORT: Final = 2049
-_FRAME_BYTES: Final = 4096  # of a message, without its numbers
+_FRAME_BYTES: Final = 4096  # an upper bound for a message without the numbers of its arrays
 _PROBE_SIZE: Final = 3  # numbers in the result of a probe
 _MESSAGES: Final = 5  # the fastest one is reported
 _ANSWER_TIMEOUT_S: Final = 60.0
@@ -45,7 +46,7 @@ _LONGEST_REASON: Final = 256  # characters of a failed function's message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of a check. ``remedy`` is a command that repairs a failure, else empty."""
+    """The result of a check. ``remedy`` is a command that repairs the failure, or empty."""
 
     name: str
     status: Status
@@ -54,7 +55,7 @@ class Check:
 
 
 class _Fault(Exception):
-    """A failed check with the command that repairs it, or the reason why a check was skipped."""
+    """The exception of a check that failed or was skipped. ``remedy`` is a command, or empty."""
 
     def __init__(self, detail: str, *, remedy: str = "", status: Status = "failed") -> None:
         self.detail, self.remedy, self.status = detail, remedy, status
@@ -69,18 +70,21 @@ class _Target:
     deployment: Deployment | None
     workers: int
     probes: bool  # send tasks to the functions
-    address: Address | None  # at which functions call this machine
+    address: Address | None  # where functions connect to this machine
     now: Callable[[], float]  # seconds since 1970
     _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def concurrent(self) -> int:
-        """The number of functions at a time. A resident function overlaps its successor."""
+        """The largest number of functions at a time.
+
+        A resident function and its successor overlap, so these are twice as many.
+        """
         return self.workers if self.address is None else 2 * self.workers
 
     @property
     def region(self) -> str:
-        """The region of the deployment, or else of the session."""
+        """The region of the deployment, or without a deployment that of the session."""
         return self.deployment.region if self.deployment else str(self.session.region_name)
 
     def client(self, service: str) -> Any:
@@ -90,12 +94,12 @@ class _Target:
         return self._clients[service]
 
     def new_client(self, service: str, *, config: object) -> Any:
-        """Return a client with a configuration of its own."""
+        """Return a new client of boto3 with this configuration."""
         return open_client(self.session, service, region_name=self.region, config=config)
 
 
 def credentials(target: _Target) -> str:
-    """Check that AWS accepts the credentials; return to whom they belong."""
+    """Check that AWS accepts the credentials; return the ARN of their owner."""
     return str(target.client("sts").get_caller_identity()["Arn"])
 
 
@@ -104,7 +108,7 @@ def region(target: _Target) -> str:
     regions = target.session.get_available_regions("lambda")
     own = str(target.session.region_name)
     if regions and target.region not in regions:
-        detail = f"botocore knows no Lambda in {target.region!r}"
+        detail = f"botocore does not list Lambda in {target.region!r}"
         raise _Fault(detail, remedy="pip install --upgrade boto3, or check --region")
     if target.region != own:
         detail = f"the functions are in {target.region}, this session is in {own}"
@@ -113,12 +117,12 @@ def region(target: _Target) -> str:
 
 
 def clock(target: _Target) -> str:
-    """Check that the clock of this machine is close enough to that of AWS for signatures."""
+    """Check that this machine's clock is close enough to AWS's clock for signatures."""
     from botocore.exceptions import ClientError
 
     try:
         answer: dict[str, Any] = target.client("sts").get_caller_identity()
-    except ClientError as error:  # may be caused by a wrong clock; a refusal has a date, too
+    except ClientError as error:  # a wrong clock may be the cause; an error has a date, too
         answer = dict(error.response)
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if "date" not in headers:
@@ -135,7 +139,7 @@ def clock(target: _Target) -> str:
 
 
 def concurrency(target: _Target) -> str:
-    """Check that enough invocations may run at a time for the workers."""
+    """Check that Lambda allows enough invocations at a time for the workers."""
     client, needed = target.client("lambda"), target.concurrent
     limits = client.get_account_settings()["AccountLimit"]
     if deployment := target.deployment:
@@ -160,7 +164,10 @@ def quota(target: _Target) -> str:
 
 
 def _enough(concurrent: float, target: _Target, detail: str) -> str:
-    """Return ``detail`` if the concurrency suffices. The quota to ask for leaves 100 unreserved."""
+    """Return ``detail`` if the concurrency suffices, else raise a `_Fault`.
+
+    The remedy requests a quota that leaves 100 executions unreserved.
+    """
     if concurrent < target.concurrent:
         ask = "aws service-quotas request-service-quota-increase --service-code lambda"
         ask += f" --quota-code {_CONCURRENCY_QUOTA}"
@@ -176,7 +183,7 @@ def function(target: _Target, deployment: Deployment) -> str:
     if (
         state not in ("Active", "Inactive") or update != "Successful"
     ):  # Inactive functions start when invoked
-        why = config.get("StateReason") or config.get("LastUpdateStatusReason") or "no reason given"
+        why = config.get("StateReason") or config.get("LastUpdateStatusReason") or "without reason"
         wait = f"aws lambda wait function-active-v2 --function-name {deployment.function_name}"
         starting = "Pending" in state or update == "InProgress"
         remedy = f"{wait} --region {deployment.region}" if starting else ""
@@ -190,17 +197,17 @@ def function(target: _Target, deployment: Deployment) -> str:
 
 
 def alias(target: _Target, deployment: Deployment) -> str:
-    """Check that the caller may read the alias, and that it means one version."""
+    """Check that the caller may read the alias, and that the alias points to one version."""
     name = deployment.alias
     meaning = target.client("lambda").get_alias(FunctionName=deployment.function_name, Name=name)
     if weights := meaning.get("RoutingConfig", {}).get("AdditionalVersionWeights"):
         versions = f"{meaning['FunctionVersion']} and {', '.join(weights)}"
-        raise _Fault(f"{name!r} is divided among the versions {versions}")
+        raise _Fault(f"{name!r} points to several versions: {versions}")
     return f"{name!r} is version {meaning['FunctionVersion']}"
 
 
 def network(target: _Target, deployment: Deployment) -> str:
-    """Check that the members of the security group, and nobody else, reach each other by NFS."""
+    """Check that members of the security group reach each other by NFS, and others do not."""
     group_id = deployment.security_group_id
     answer = target.client("ec2").describe_security_groups(GroupIds=[group_id])
     (group,) = answer["SecurityGroups"]
@@ -266,7 +273,7 @@ def _configuration(target: _Target, deployment: Deployment) -> dict[str, Any]:
 
 
 def _require_rules(group: dict[str, Any], first: int, last: int) -> None:
-    """Raise a `_Fault` if the members of a group do not reach each other by these ports."""
+    """Raise a `_Fault` unless the members of a group can reach each other through these ports."""
     name = group["GroupId"]
     for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
         if not any(_is_among_members(rule, name, first, last) for rule in group[key]):
@@ -275,7 +282,7 @@ def _require_rules(group: dict[str, Any], first: int, last: int) -> None:
 
 
 def _is_among_members(rule: dict[str, Any], group: str, first: int, last: int) -> bool:
-    """Return whether a rule is for these ports and for this group only."""
+    """Return True if a rule allows exactly these ports, for this group only."""
     ports = (rule.get("IpProtocol"), rule.get("FromPort"), rule.get("ToPort"))
     groups = [pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", [])]
     others = any(rule.get(key) for key in ("IpRanges", "Ipv6Ranges", "PrefixListIds"))
@@ -283,28 +290,28 @@ def _is_among_members(rule: dict[str, Any], group: str, first: int, last: int) -
 
 
 def payload(size_bytes: int | None) -> str:
-    """Check that results (or weights) of this size fit in one request or reply."""
+    """Check that a result (or weights) of this size fits in one reply (or request)."""
     if size_bytes is None:
-        detail = "the size of a result is not known: pass --parameters"
+        detail = "the size of a result is unknown: pass --parameters"
         raise _Fault(detail, status="skipped")
     as_json, limit = wire.envelope_bytes(size_bytes + _FRAME_BYTES), wire.MESSAGE_LIMIT_BYTES
-    detail = f"{size_bytes} bytes are {as_json} bytes as JSON, Lambda accepts {limit}"
+    detail = f"{size_bytes} bytes are {as_json} bytes as JSON; Lambda accepts {limit}"
     if as_json > limit:
         half = wire.envelope_bytes(size_bytes // 2 + _FRAME_BYTES) <= limit
-        smaller = "seqgc train --payload float16 if it is float32 now, or " if half else ""
+        smaller = "seqgc train --payload float16 instead of float32, or " if half else ""
         remedy = f"{smaller}seqgc train --store directory (EFS) or --store s3"
         raise _Fault(detail, remedy=remedy)
     return detail
 
 
 def probe(target: _Target, deployment: Deployment, store: wire.StoreRef) -> str:
-    """Send one task whose answer must go through a store, and check that it does."""
+    """Send one task whose answer must go through a store, and check that the answer does this."""
     from botocore.config import Config
 
     if store.kind == "s3" and not deployment.reaches_s3:
         raise _Fault("the deployed functions cannot reach S3", status="skipped")
     if not target.probes:
-        raise _Fault("excluded by --no-invoke", status="skipped")
+        raise _Fault("not checked because of --no-invoke", status="skipped")
     run_id = store.location.rpartition("/")[2]
     config = Config(
         connect_timeout=5, read_timeout=deployment.timeout_s + 10, retries={"total_max_attempts": 1}
@@ -323,12 +330,12 @@ def probe(target: _Target, deployment: Deployment, store: wire.StoreRef) -> str:
         raise _Fault(message.reason, remedy=logs)
     if not isinstance(message, wire.ReceiptMessage):
         kind = type(message).__name__
-        raise _Fault(f"the answer did not go through the store, but is a {kind}")
+        raise _Fault(f"the answer did not go through the store: the reply is a {kind}")
     return f"one task answered, {message.size_bytes} bytes written to {store.kind}"
 
 
 def resident(target: _Target, deployment: Deployment) -> str:
-    """Let one function call this machine, and measure the time of a message there and back."""
+    """Let one function connect to this machine, and measure the round trip of a message."""
     if (address := target.address) is None:
         raise _Fault("only checked with --resident", status="skipped")
     from seqgc.backends import lambda_
@@ -360,20 +367,18 @@ def resident(target: _Target, deployment: Deployment) -> str:
             seconds = [_there_and_back(backend, number) for number in range(_MESSAGES)]
     except WorkerError as error:
         group = deployment.security_group_id
-        remedy = (
-            f"run the master in the functions' VPC as a member of {group}, or without --resident"
-        )
+        remedy = f"run the master in the functions' VPC as a member of {group}, or omit --resident"
         raise _Fault(one_line(error), remedy=remedy) from None
     finally:
         transport.close()
-    detail = f"a function calls {address.host}, {1e3 * min(seconds):.1f} ms there and back"
+    detail = f"a function reaches {address.host}, round trip {1e3 * min(seconds):.1f} ms"
     if limit_s < _LONGEST_FUNCTION_S:
         detail += f"; replaced every {limit_s:g} s: consider --function-timeout-s 900"
     return detail
 
 
 def _there_and_back(backend: Backend, number: int) -> float:
-    """Return the seconds of an empty task. Raise a `WorkerError` if it is not answered."""
+    """Return the seconds from sending an empty task to its answer, or raise a `WorkerError`."""
     task = Task(round=number, worker=0, attempt=0, items=())
     (sent_at,) = backend.dispatch(number, [task])
     event = backend.receive(sent_at + _ANSWER_TIMEOUT_S)
@@ -384,7 +389,10 @@ def _there_and_back(backend: Backend, number: int) -> float:
 
 
 def _question(store: wire.StoreRef) -> wire.InvokeMessage:
-    """Return a task that every image can do without weights. Its result may not be in the reply."""
+    """Return a task that every image can compute, without weights.
+
+    Its reply has no room for results, so the function must put them into the store.
+    """
     no_weights = WeightRef(model="probe", version=0, digest="0" * 64, dtype="float32", size=0)
     part = WeightedPoints(
         model="probe",
@@ -401,7 +409,7 @@ def _question(store: wire.StoreRef) -> wire.InvokeMessage:
     )
 
 
-# Checks in the order in which to repair their faults. A check has the name of its function.
+# The checks, in the order in which users should repair faults. Each is named like its function.
 _OF_ACCOUNT: Final = (credentials, clock, region, concurrency, quota)
 _OF_DEPLOYMENT: Final = (function, alias, network, subnets, mount)
 _PROBES: Final = ("probe-directory", "probe-s3")
@@ -417,20 +425,21 @@ def diagnose(
     address: Address | None = None,
     now: Callable[[], float] = time.time,
 ) -> list[Check]:
-    """Check everything that a run on Lambda needs, without stopping at the first failure.
+    """Check everything that a run on Lambda needs, and return all results.
 
-    Errors of AWS become failed checks. Without a ``deployment``, only the account is checked.
+    Errors of AWS become failed checks. If ``deployment`` is None, only the account is checked.
 
     Parameters
     ----------
     workers
         The number of invocations at a time.
     payload_bytes
-        The size in which the results of one worker in a round travel, if it is known.
+        The size of one worker's results of a round in a message, or None if it is unknown.
     probes
         Send two tasks. They cost two invocations and leave two small files.
     address
-        Where a resident function should call this machine. By default this is not checked.
+        The address at which a resident function should connect to this machine. By default this
+        is not checked.
     now
         Returns the seconds since 1970.
     """
@@ -468,7 +477,7 @@ def diagnose(
 
 
 def _check(name: str, function: Callable[[], str], *, remedy: str) -> Check:
-    """Make a check. ``remedy`` is for failures that name no remedy of their own."""
+    """Run a check and return its result. ``remedy`` is for failures without a specific remedy."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

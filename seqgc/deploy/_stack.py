@@ -1,4 +1,4 @@
-"""The deployment of a stack: AWS's tool `sam` builds and deploys it, then its outputs are read."""
+"""The deployment of a stack with AWS's tool `sam`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BUILD: Final = Path(".aws-sam", "build")  # the default of `sam`
 def deploy_commands(
     options: DeployOptions, *, region: str, account: str, prefix_list: str
 ) -> list[list[str]]:
-    """Return the commands that deploy, which must run in the build context.
+    """Return the commands that deploy a stack. They must be run in the folder of the build context.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def deploy_commands(
         f"{name}={value or chr(34) * 2}"  # sam wants "" for an empty value
         for name, value in options.parameters(prefix_list=prefix_list).items()
     ]
-    # sam asks for a repository if the template has an image, even if the image is not built
+    # sam requires a repository if the template has an image, even if the image is not built.
     unused = f"{account}.dkr.ecr.{region}.amazonaws.com/unused"
     builds_image = options.package == "image" and not options.image_uri
     build = ["sam", "build", options.function, "--template-file", _TEMPLATE]
@@ -88,9 +88,9 @@ def deploy(
 ) -> Deployment:
     """Build and deploy the worker functions; return the deployment.
 
-    This needs the SAM CLI, and Docker for an image. Their output goes to stderr. The user's ``own``
-    code is built into the functions. ``template`` replaces the template of seqgc. The build context
-    is made in the new folder ``context`` and kept, or by default in a temporary folder.
+    This needs the SAM CLI, and for an image also Docker. Their output goes to stderr. The functions
+    contain the user's code in ``own``. ``template`` replaces seqgc's template. If ``context`` names
+    a new folder, the build context is made there and kept; by default it is temporary.
 
     Raises
     ------
@@ -106,10 +106,10 @@ def deploy(
         ]
     region, prefix_list = session.region_name, _s3_prefix_list(session)
     commands = deploy_commands(options, region=region, account=account, prefix_list=prefix_list)
-    # the Makefile of the zip cannot get it from sam
+    # The Makefile of the zip package reads the architecture, which sam does not pass on.
     environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
     with ExitStack() as stack:
-        if context is None:  # a temporary folder is not empty: it has a lock file
+        if context is None:  # `write_context` needs an empty folder; this one has a lock file
             context = stack.enter_context(temporary_folder("seqgc-deploy-")) / "context"
         write_context(files, folder := Path(os.path.realpath(context)))
         for command in commands:

@@ -1,14 +1,15 @@
-"""The removal of a deployment: what is deleted, what is kept, and what remains if AWS refuses.
+"""The removal of a deployment.
 
-CloudFormation deletes the stack. The template makes it keep three resources: the bucket, its policy
-and the file system, which hold the data of runs. With ``data`` they are deleted too, after the
-stack, when no function can write to them any more. `sam deploy` has made a second stack for the
-repository of the image, which is deleted as well.
+CloudFormation deletes the stack, except for three resources with the data of runs: the bucket, its
+policy and the file system. If ``data`` is set, they are also deleted, after the stack, when no
+function can write to them any more. A second stack is deleted as well: `sam deploy` has made it for
+the repository of the image.
 
-Two obstacles are refused at the start, because they stop CloudFormation half-way after ten minutes
-or more: a role that still has a policy of the stack, and a machine in its security group. If
-another step fails, the other steps are done and one error says what remains. The same command then
-continues: CloudFormation remembers for 90 days which resources of a deleted stack it has kept.
+Two obstacles would stop CloudFormation half-way after ten minutes or more: a role that still has a
+policy of the stack, and a machine in the stack's security group. Both are checked at the start and
+cause an error. If another step fails, the remaining steps are still done, and one error lists the
+resources that remain. The same command then continues the removal, because CloudFormation lists
+the resources of a deleted stack for 90 days.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class DeployedPart:
 class Teardown:
     """The resources that `tear_down` will delete (``goes``) and keep (``stays``).
 
-    ``stack_id`` is empty if the stack has already been deleted and only its data exists.
-    ``image_stack`` is the stack that `sam` has made for the image, or empty.
+    ``stack_id`` is empty if the stack has already been deleted and only its data exist.
+    ``image_stack`` is the stack that `sam` has made for the image, or an empty string.
     """
 
     stack: str
@@ -60,12 +61,12 @@ class Teardown:
 
 
 def plan_teardown(stack: str, *, session: Session, data: bool = False) -> Teardown:
-    """Plan the removal of a stack, with its bucket and file system if ``data`` is set.
+    """Plan the removal of a stack; if ``data`` is set, also of its bucket and file system.
 
     Raises
     ------
     ParameterError
-        If the name or id is not valid.
+        If ``stack`` is not a valid name or id.
     DeployError
         If the stack does not exist, is not a stack of seqgc, or a part of it is still in use.
     """
@@ -102,12 +103,12 @@ def plan_teardown(stack: str, *, session: Session, data: bool = False) -> Teardo
 
 
 def tear_down(plan: Teardown, *, session: Session, say: Say) -> None:
-    """Carry out the plan. ``say`` is called before each step with what is being deleted.
+    """Carry out the plan. Before each step, ``say`` is called with a line that describes the step.
 
     Raises
     ------
     DeployError
-        If a resource remains. The message names it with the reason.
+        If a resource remains. The message names the resource and the reason.
     """
     remaining: list[str] = []
     kinds = {kind: [p.name for p in plan.goes if p.kind == kind] for kind in (_BUCKET, _FILES)}
@@ -138,7 +139,7 @@ def tear_down(plan: Teardown, *, session: Session, say: Say) -> None:
 
 @contextmanager
 def _collecting(remaining: list[str], what: str) -> Iterator[None]:
-    """If AWS refuses, add the resource with the reason to ``remaining``, and continue."""
+    """If AWS returns an error in this block, add ``what`` and the reason to ``remaining``."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -150,7 +151,7 @@ def _collecting(remaining: list[str], what: str) -> Iterator[None]:
 
 
 def _find(cloud: Any, stack: str) -> Any:
-    """Describe the stack of this name or else the last deleted one, or return None."""
+    """Return the description of a stack, or of the last deleted stack of this name, or None."""
     from botocore.exceptions import ClientError
 
     try:
@@ -177,10 +178,10 @@ def _parts(cloud: Any, stack: str) -> list[DeployedPart]:
 
 
 def _image_stack(cloud: Any, stack: str) -> str:
-    """Return the name of the stack of `sam deploy --resolve-image-repos`, or an empty text."""
+    """Return the name of the stack that `sam` made for the image, or an empty string."""
     pages = cloud.get_paginator("describe_stacks").paginate()
     names = [str(each["StackName"]) for page in pages for each in page["Stacks"]]
-    # Eight digits of a digest are between the two, so another stack with this prefix is excluded.
+    # Eight digits of a digest follow the name, so a stack whose name only begins alike is excluded.
     pattern = re.compile(f"{re.escape(stack)}-.{{8}}-CompanionStack")
     return next(filter(pattern.fullmatch, names), "")
 
@@ -202,7 +203,7 @@ def _exists(part: DeployedPart, session: Session) -> bool:
 
 
 def _require_unused(goes: list[DeployedPart], session: Session) -> None:
-    """Raise a `DeployError` if CloudFormation could not delete a part because it is in use."""
+    """Raise a `DeployError` if a part is still in use, so that CloudFormation cannot delete it."""
     iam = open_client(session, "iam", config=client_config())
     ec2 = open_client(session, "ec2", config=client_config())
     with calls("check that the stack is not in use"):
@@ -246,7 +247,10 @@ def _delete_stack(stack_id: str, session: Session) -> None:
 
 
 def _delete_images(plan: Teardown, session: Session) -> None:
-    """Delete the repository with its images, which CloudFormation refuses, and then its stack."""
+    """Delete the repository of the image, then its stack.
+
+    CloudFormation does not delete a repository that has images.
+    """
     ecr = open_client(session, "ecr", config=client_config())
     for part in plan.goes:
         if part.kind == "AWS::ECR::Repository":

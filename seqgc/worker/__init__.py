@@ -1,4 +1,4 @@
-"""The work on a task, inside a worker of any backend: mini-tasks in, coded results out."""
+"""The computation of tasks, inside the workers of all backends."""
 
 from seqgc.worker._invocations import FunctionWorker as FunctionWorker
 from seqgc.worker._invocations import InvocationReport as InvocationReport

@@ -1,4 +1,4 @@
-"""A worker in a function: everything that it must know comes with the invocation."""
+"""The worker in a cloud function. Each invocation contains everything that it needs to know."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
 from seqgc.worker._serving import StayReport
 from seqgc.worker._workloads import Compute, Registry, failure_of, run_task
 
-_WARM = 2  # computes kept: of this run, and of one that alternates with it
+_WARM = 2  # number of computes to keep, because two runs may use a function in turn
 _STORES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationReport:
-    """A summary of an invocation, for logs and metrics; byte counts are sizes of frames.
+    """A summary of an invocation, for logs and metrics.
 
-    ``compute_s``, in seconds, includes the time to fetch the weights and, if the compute is not
-    ``warm``, to make it.
+    Byte counts are sizes of frames. ``compute_s``, in seconds, includes the time to fetch the
+    weights. If ``warm`` is false, it also includes the time to build the model.
     """
 
-    reply: Mapping[str, object]  # the answer's JSON object
+    reply: Mapping[str, object]  # the JSON object to return
     run_id: str
     round: int
     worker: int
@@ -50,14 +50,16 @@ Report: TypeAlias = InvocationReport | StayReport
 class FunctionWorker:
     """A worker that answers invocations one at a time.
 
-    It keeps computes and weights between invocations, but only to save time. A compute is kept for
-    its run and workload (the factory's name and settings), and weights for their run and digest. So
-    data of another run are never used. There are no threads: if an answer is not due yet, the
-    worker sleeps.
+    A compute is a function that computes gradients, with its models. The worker keeps computes and
+    weights between invocations, to save time. A compute is used again only for the same run and
+    workload (the factory's name and settings), and weights only for the same run and digest. Data
+    of another run are therefore never used. There are no threads: if an answer has an injected
+    delay, the worker sleeps.
 
-    ``open_store`` turns an invocation's reference into a store, and refuses a store that the image
-    must not open. The weights kept for all runs have at most ``cached_bytes``; by default this is a
-    quarter of the function's memory, and at most 256 MB. A frame has at most ``max_bytes``.
+    ``open_store`` returns the store that an invocation refers to, and raises an error for a store
+    that the image must not open. All cached weights together have at most ``cached_bytes`` bytes,
+    by default a quarter of the function's memory, but at most 256 MB. A frame has at most
+    ``max_bytes`` bytes.
 
     Examples
     --------
@@ -65,7 +67,7 @@ class FunctionWorker:
     >>> from seqgc.wire import TaskMessage, WorkloadRef
     >>> registry = Registry()
     >>> _ = registry.register("nothing")(lambda settings, fetch_weights: None)
-    >>> worker = FunctionWorker(registry, lambda ref: None)  # no store: nothing is large
+    >>> worker = FunctionWorker(registry, lambda ref: None)  # small results need no store
     >>> message = InvokeMessage(
     ...     request=TaskMessage(task=Task(round=4, worker=1, attempt=0, items=())),
     ...     workload=WorkloadRef(name="nothing", settings={}),
@@ -94,11 +96,12 @@ class FunctionWorker:
         self._store: Final = lru_cache(maxsize=_STORES)(open_store)
 
     def serve(self, event: Mapping[str, object] | str | bytes) -> Report:
-        """Answer an invocation, or stay if it asks for that; return a report with the reply.
+        """Answer an invocation and return a report with the reply.
 
-        If the computation raises an error, the reply is a `FailureMessage`. Raise `WireError` if
-        ``event`` is not an invocation, and `WorkerError` if the master of a stay cannot be reached;
-        the service then reports that the function failed.
+        If the event is a `StayMessage`, first serve tasks as a resident function until the stay
+        ends. If the computation raises an error, the reply is a `FailureMessage`. Raise
+        `WireError` if ``event`` is not an invocation, and `WorkerError` if the master of a resident
+        function cannot be reached. The service then reports that the function failed.
         """
         received = self._now()
         frame = wire.from_json(event, max_bytes=self._max_bytes)
@@ -140,11 +143,11 @@ class FunctionWorker:
         from seqgc.worker._resident import stay  # imports asyncio and ssl
 
         def answer(
-            asked: wire.TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
+            request: wire.TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
         ) -> bytes | None:
-            if isinstance(asked, wire.TaskMessage):
+            if isinstance(request, wire.TaskMessage):
                 raise WireError("a function must get an InvokeMessage; got a TaskMessage")
-            return self._result(run_id, asked, cancelled)
+            return self._result(run_id, request, cancelled)
 
         make = partial(self._compute, run_id, message.workload)
         return stay(run_id, message, make=make, answer=answer)
@@ -175,17 +178,17 @@ class FunctionWorker:
         return self._warm[key]
 
     def _make_room(self, size: int) -> None:
-        """Drop weights until ``size`` more bytes are within the bound.
+        """Drop cached weights until there is room for ``size`` more bytes.
 
-        The least recently used run loses its weights first, and of a run the lowest version,
-        because later rounds use higher versions.
+        The run that was used longest ago loses its weights first. Of a run's weights, the lowest
+        version is dropped first, because later rounds use higher versions.
         """
-        runs = [weights.kept for _, weights in self._warm.values()]
-        while any(runs):
-            kept_bytes = sum(params.nbytes for kept in runs for params in list(kept.values()))
-            if kept_bytes + size <= self.cached_bytes:
+        caches = [weights.cache for _, weights in self._warm.values()]
+        while any(caches):
+            cached_bytes = sum(params.nbytes for each in caches for params in list(each.values()))
+            if cached_bytes + size <= self.cached_bytes:
                 break
-            oldest = next(kept for kept in runs if kept)
+            oldest = next(cache for cache in caches if cache)
             oldest.pop(min(list(oldest), key=lambda ref: ref.version), None)
 
     def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
@@ -204,17 +207,17 @@ _MOST_BYTES = 256 << 20
 
 
 def _cache_bytes() -> int:
-    # Most of the memory is for model, data and gradients.
+    # Model, data and gradients need most of the memory.
     megabytes = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
     quarter = (int(megabytes) << 20) // 4 if megabytes.isdecimal() else _MOST_BYTES
     return min(quarter, _MOST_BYTES)
 
 
 class _RunWeights:
-    """The weights of one run; the wire or the store has compared each with its digest."""
+    """The cached weights of one run. The digests of all weights have been checked."""
 
     def __init__(self, make_room: Callable[[int], None]) -> None:
-        self.kept: Final[dict[WeightRef, FloatArray]] = {}
+        self.cache: Final[dict[WeightRef, FloatArray]] = {}
         self._make_room = make_room
         self._inline: Mapping[WeightRef, FloatArray] = {}
         self._open: Callable[[], WeightStore] | None = None
@@ -223,7 +226,7 @@ class _RunWeights:
     def lent(
         self, inline: Mapping[WeightRef, FloatArray], open_store: Callable[[], WeightStore]
     ) -> Iterator[None]:
-        """During the block, fetch weights that are not kept from ``inline`` or the store."""
+        """In this block, let `fetch` take weights from ``inline`` or from the store."""
         self._inline, self._open = inline, open_store
         try:
             yield
@@ -231,9 +234,9 @@ class _RunWeights:
             self._inline, self._open = {}, None
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the read-only weights (size,) of ``ref``, or raise `StoreError`."""
-        if (kept := self.kept.get(ref)) is not None:
-            return kept
+        """Return the read-only weights (size,) that ``ref`` names, or raise `StoreError`."""
+        if (cached := self.cache.get(ref)) is not None:
+            return cached
         if (inline := self._inline.get(ref)) is not None:
             params = inline.copy()  # a view would keep all bytes of the invocation in memory
             params.flags.writeable = False
@@ -242,9 +245,9 @@ class _RunWeights:
             raise StoreError(f"weights of {ref.model!r}, version {ref.version} {rule}")
         else:
             params = self._open().fetch(ref)
-        if ref not in self.kept:  # another thread may have been faster
+        if ref not in self.cache:  # another thread may have been faster
             self._make_room(params.nbytes)
-            self.kept[ref] = params
+            self.cache[ref] = params
         return params
 
 
@@ -252,7 +255,7 @@ class _RunWeights:
 
 
 def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
-    """Return the (round, worker, attempt) of the task in a request, or None without a task."""
+    """Return (round, worker, attempt) of the task in a request, or None if it has no task."""
     message = _invocation(body)
     if not isinstance(message, InvokeMessage):
         return None
@@ -261,7 +264,7 @@ def task_address(body: bytes | bytearray) -> tuple[int, int, int] | None:
 
 
 def worker_address(body: bytes | bytearray) -> tuple[int] | None:
-    """Return the worker of a request, as a tuple of one, or None if it names no worker."""
+    """Return the worker of a request as a tuple ``(worker,)``, or None if it names no worker."""
     message = _invocation(body)
     if isinstance(message, StayMessage):
         return (message.worker,)

@@ -1,9 +1,9 @@
-"""The task and model that a process is computing, to be read from outside.
+"""A record of the task and model that a worker process is computing, for the master to read.
 
-A process that dies, or hangs, can report nothing. So each worker process shares memory with its
-master. It writes there which task it has begun, and the model of each part before it computes the
-part. After the end of the process the master reads what it was computing. If no such memory is
-attached, as in a function, nothing is written.
+A process that dies or hangs can report nothing. Therefore each worker process shares memory with
+its master. The worker writes the task that it begins to this memory, and the name of a model before
+it computes a gradient of this model. After the end of the process, the master reads the record. In
+a cloud function there is no shared memory, and nothing is written.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _LAYOUT = struct.Struct("<?qqddH800s")  # a name has 200 characters at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """The task that a process was computing, and the ``model`` of the part it had reached.
+    """The task and the ``model`` that a process was computing.
 
-    ``began_at`` and ``model_began_at`` are seconds of `time.monotonic`.
+    The process began the task at ``began_at`` and the model's gradient at ``model_began_at``, in
+    seconds of `time.monotonic`.
     """
 
     round: int
@@ -33,7 +34,7 @@ class Sighting:
 
 
 class WorkerProgress:
-    """The writer and reader of a process's progress, in shared memory of `BYTES` bytes.
+    """The writer and reader of a process's record in shared memory, which has `BYTES` bytes.
 
     Examples
     --------
@@ -64,7 +65,7 @@ class WorkerProgress:
             self.enter("")
 
     def enter(self, model: str) -> None:
-        """Record that the process begins a part of this model."""
+        """Record that the process begins to compute a gradient of this model."""
         if self._memory is not None:
             round, attempt, began_at = self._task
             name = model.encode()
@@ -78,7 +79,7 @@ class WorkerProgress:
 
     @staticmethod
     def read(memory: memoryview) -> Sighting | None:
-        """Return the last position that a process wrote, or None if it was between tasks."""
+        """Return the task and model that a process wrote last, or None if it was between tasks."""
         is_at_work, round, attempt, began_at, model_began_at, size, name = _LAYOUT.unpack_from(
             memory
         )
@@ -94,4 +95,4 @@ class WorkerProgress:
 
 
 PROGRESS: Final = WorkerProgress()
-"""The progress of this process."""
+"""The record of this process."""

@@ -1,38 +1,41 @@
-"""A function that stays: it calls its master and serves it over a connection until it ends.
+"""The resident function: it connects to its master and serves tasks until the connection ends.
 
 Theory of operation
 -------------------
-An ordinary invocation pays for a start, or for finding a warm function, in every round. A function
-that stays pays once. A `StayMessage` says where its master listens. From then on the same questions
-(`InvokeMessage`) and answers as in ordinary invocations go over the connection. They may be of any
-size, because Lambda's limit on messages does not apply.
+An ordinary invocation takes time to start a function, or to find a warm one, in every round. A
+resident function starts once. Its invocation, a `StayMessage`, names the address where the master
+listens. The function connects to this address. Over the connection go the same requests
+(`InvokeMessage`) and answers as in ordinary invocations. They may have any size, because Lambda's
+limit on messages does not apply to a connection.
 
-Two threads work in the function. One computes (`TaskServer`). The other one listens: it sends
-heartbeats, takes in the master's messages and watches the clock while a gradient is computed. This
-needs a computation that lets other threads run: if a library holds Python's lock (the GIL) for more
-than five beats, the master takes the function for lost. Before the function is ready, during
-imports, it may take longer::
+The function has two threads. One thread computes (`TaskServer`). While it computes a gradient, the
+other thread sends heartbeats, reads the master's messages and watches the clock. If a library holds
+Python's lock (the GIL) for more than five beats, the second thread cannot run, and the master
+assumes that the function is lost. The master waits longer before the function is ready, because
+imports take time::
 
     invoked --> calling --> known --> making the workload --> ready --> serving --> ended
                    |          |                                            |
                    +----------+---- refused, unreachable: an error         +-- lease over: leaving
 
-*End.* A stay ends as soon as the master hangs up, the master has sent nothing for 30 beats, or the
-lease ends. The computing thread then stops before its next mini-task, and the invocation ends. If
-the mini-task takes longer than 5 beats, the process exits, so that nobody pays for a gradient that
-is not needed. So a function outlives its master by 5 beats if the connection is closed, and by 36
-(`OUTLIVES_BEATS`) if the master vanishes.
+*End.* A stay ends if the master closes the connection, if the master has sent nothing for 30 beats,
+or if the lease ends. The computing thread then stops before its next mini-task, and the invocation
+ends. If the mini-task takes longer than 5 beats, the process exits, because the user would pay for
+a gradient that is not needed. A function therefore outlives its master by at most 5 beats if the
+connection is closed, and by at most 36 beats (`OUTLIVES_BEATS`) if the master's machine vanishes.
 
-*Leases.* Lambda ends an invocation after 15 minutes at most. So a function says early enough that
-it is going to leave, and continues to serve while its successor, another invocation, calls. Then
-the master asks it to leave. It hands back the tasks that it has not begun and answers the task in
-progress, and the master hangs up. If the successor does not come, the function serves until
-``end_s``; only the task that it is computing then is lost.
+*Leases.* Lambda ends an invocation after 15 minutes at most. Before this time ends, the function
+announces that it is going to leave, and the master invokes a successor. The function serves until
+the successor is connected. The master then tells the function to leave. The function hands back the
+tasks that it has not begun and answers the task in progress, and the master closes the connection.
+If no successor connects, the function serves until ``end_s``, and only the task that it is then
+computing is lost.
 
 The connection
 --------------
-A function has no address that the master could call, so the function calls its master. Before
-anything else is said, each side proves to the other that it knows the token of the invocation::
+The master cannot connect to a function, because the function has no public address. The function
+connects to its master instead. First, each side proves to the other that it knows the token of the
+invocation::
 
     function                                              master
     "SGCR", version, call (16), nonce f (32)  ---------->         54 bytes; knows the call's token
@@ -42,16 +45,17 @@ anything else is said, each side proves to the other that it knows the token of 
     a beat, which is the length 0             <--------->         every second
 
 The HMAC uses SHA-256 with the token as its key. Both nonces are new, so a proof cannot be used
-twice, and a proof of one side is not valid for the other. If a caller sends anything else, the
-master hangs up without a word: it reads 54 bytes of a stranger, and waits `PROOF_BEATS` for them.
+again, and a proof of one side is not valid for the other side. If a caller sends anything else, the
+master closes the connection without an answer. It reads at most 54 bytes of a caller that has not
+proved itself, and waits `PROOF_BEATS` for them.
 
 Where a stranger could read or change the traffic, the connection is TLS. Its certificate is made
 for one run and travels in the invocation. The function accepts no other certificate.
 
-*Beats.* If the other side has been silent for a number of beats, it is taken for lost, even if the
-stream has not ended. Silence is counted in beats of this process, and not measured as time. So a
-process that was suspended for a minute finds one late beat and the data that have arrived, and no
-minute of silence. Any byte ends a silence, so a long frame on a slow connection is no silence.
+*Beats.* If the other side has been silent for a number of beats, it is assumed to be lost, even if
+the stream has not ended. A process counts the silence in its own beats instead of measuring the
+time. If the process is suspended for a minute, it therefore counts one beat of silence afterwards,
+and not a minute. Any byte ends a silence, so a long frame on a slow connection is not a silence.
 """
 
 from __future__ import annotations
@@ -90,11 +94,12 @@ __all__ = [
 
 # ---- a function's stay --------------------------------------------------------------------------
 
-_CALL_BEATS = 6  # within which the master must be reached
+_CALL_BEATS = 6  # time limit, in beats, to connect to the master
 _PATIENCE_BEATS = 30
 GRACE_BEATS = 5
 OUTLIVES_BEATS: Final = _PATIENCE_BEATS + 1 + GRACE_BEATS
-"""A function ends within this number of beats after its connection ends on either side."""
+"""A function ends at most this number of beats after its master has closed or lost the connection.
+"""
 
 _LONGEST_WAIT_S = 3600.0
 
@@ -107,10 +112,10 @@ def stay(
     answer: Answer,
     abandon: Callable[[], None] = lambda: os._exit(1),
 ) -> StayReport:
-    """Call the master, serve it until the stay ends, and return a report.
+    """Connect to the master, serve tasks until the stay ends, and return a report.
 
-    ``make`` makes the workload before the first task; ``answer`` makes the frames of results.
-    ``abandon`` ends the process if a computation delays the end.
+    ``make`` builds the models before the first task, and ``answer`` computes the frames of results.
+    ``abandon`` ends the process if a computation takes too long at the end of the stay.
 
     Raises
     ------
@@ -123,8 +128,8 @@ def stay(
     with call.taken_in_by(server):
         if call.wait_until_known():
             problem, final = _problem_of(make)
-            while not call.ended and (left := received + message.start_s - time.monotonic()) > 0:
-                call.receive(left)  # no task comes before the function is ready
+            while not call.ended and (rest_s := received + message.start_s - time.monotonic()) > 0:
+                call.receive(rest_s)  # the master sends no task before the function is ready
             ready = ReadyMessage(worker=message.worker, problem=problem, final=final)
             call.send(wire.encode(ready, run_id=run_id))
         server.serve()
@@ -141,7 +146,7 @@ def stay(
 
 
 def _problem_of(make: Callable[[], object]) -> tuple[str, bool]:
-    """Make the workload; return the problem, or an empty text, and True if it is final."""
+    """Make the workload; return the problem, which may be empty, and True if it is final."""
     try:
         make()
     except BaseException as error:
@@ -151,7 +156,7 @@ def _problem_of(make: Callable[[], object]) -> tuple[str, bool]:
 
 
 class _Call:
-    """The thread that listens, and the `Connection` of the thread that computes."""
+    """The listening thread, which is also the `Connection` of the computing thread."""
 
     def __init__(
         self, run_id: str, message: StayMessage, abandon: Callable[[], None], *, received: float
@@ -160,8 +165,8 @@ class _Call:
         self._received = received
         self._run_id, self._message, self._abandon = run_id, message, abandon
         self._server: TaskServer
-        self._news = threading.Event()  # a message was taken in, or the connection has ended
-        self._known = threading.Event()  # both sides know each other, or the call has failed
+        self._news = threading.Event()  # set after a message, and when the connection has ended
+        self._known = threading.Event()  # set after both proofs, and if the call has failed
         self._error: Exception | None = None
         self._ended = False
         self._line: Line | None = None
@@ -171,7 +176,7 @@ class _Call:
 
     @contextmanager
     def taken_in_by(self, server: TaskServer) -> Iterator[None]:
-        """Run the listening thread, which gives messages to ``server``, during the block."""
+        """In this block, run the listening thread, which passes messages to ``server``."""
         self._server = server
         self._thread.start()
         try:
@@ -182,7 +187,7 @@ class _Call:
             self._loop.close()
 
     def wait_until_known(self) -> bool:
-        """Wait for both proofs; return False if the connection has ended again.
+        """Wait until both sides have proved themselves; return False if the connection has ended.
 
         Raise `WorkerError` if the master cannot be reached or does not prove itself.
         """
@@ -196,7 +201,7 @@ class _Call:
             )
         return not self._ended
 
-    # ---- the connection, for the thread that computes -------------------------------------------
+    # ---- the connection, used by the computing thread -------------------------------------------
 
     @property
     def ended(self) -> bool:
@@ -212,7 +217,7 @@ class _Call:
         if self._line is not None:
             asyncio.run_coroutine_threadsafe(self._line.sent(frame), self._loop).result()
 
-    # ---- the thread that listens ----------------------------------------------------------------
+    # ---- the listening thread -------------------------------------------------------------------
 
     def _listen(self) -> None:
         self._loop.run_until_complete(self._converse())
@@ -252,7 +257,7 @@ class _Call:
             self._line.hang_up("the function has ended")
 
     async def _reached(self) -> Line:
-        """Return the line to the master, after several calls if the master is busy."""
+        """Connect to the master and return the line; try again while the master does not answer."""
         beat_s, refusal = self._message.beat_s, Exception("it took too long")
         with suppress(TimeoutError):
             async with asyncio.timeout(_CALL_BEATS * beat_s):
@@ -267,7 +272,7 @@ class _Call:
 
     async def _called(self) -> Line:
         message = self._message
-        ip_address(message.host)  # looking up a name would take another thread
+        ip_address(message.host)  # only an address is allowed: looking up a name needs a thread
         tls = tls_client(message.certificate) if message.certificate else None
         reader, writer = await asyncio.open_connection(
             message.host, message.port, ssl=tls, server_hostname=tls and CERTIFIED_NAME
@@ -291,11 +296,11 @@ _NONCE_BYTES, _PROOF_BYTES = 32, 32
 _LENGTH = struct.Struct("<Q")
 _BEAT = _LENGTH.pack(0)
 _PIECE_BYTES = 1 << 18
-_WITHOUT_TIME = ssl.VerifyFlags(0x200000)  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, unnamed by ssl
+_WITHOUT_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which `ssl` does not have
 
 
 class Stranger(Exception):
-    """The other side does not know the token."""
+    """The other side of a connection has not proved that it knows the token."""
 
 
 def tls_client(certificate: str) -> ssl.SSLContext:
@@ -310,9 +315,10 @@ def tls_client(certificate: str) -> ssl.SSLContext:
 async def prove_function(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, call: bytes, token: bytes
 ) -> None:
-    """Prove to the master that this is the function it invoked, and check the master's proof.
+    """Prove to the master that this is the function that it invoked, and check the master's proof.
 
-    ``call`` has 16 bytes, ``token`` any number. Raise `Stranger` if the proof is wrong.
+    ``call`` has 16 bytes, and ``token`` may have any length. Raise `Stranger` if the master's proof
+    is wrong.
     """
     nonce = secrets.token_bytes(_NONCE_BYTES)
     writer.write(_HELLO.pack(_MAGIC, _VERSION, call, nonce))
@@ -330,10 +336,10 @@ async def prove_master(
     *,
     token_of: Callable[[bytes], bytes | None],
 ) -> bytes:
-    """Exchange proofs with a function that calls, and return its call.
+    """Exchange proofs with a function that has connected, and return its call (16 bytes).
 
-    ``token_of`` returns the token of a call, or None if no such call is expected. Raise `Stranger`
-    if the caller does not prove that it knows the token.
+    ``token_of`` returns the token of a call, or None if this call is not expected. Raise `Stranger`
+    if the function does not prove that it knows the token.
     """
     call: bytes
     magic, version, call, theirs = _HELLO.unpack(await _exactly(reader, _HELLO.size))
@@ -363,11 +369,11 @@ def _proof(token: bytes, side: bytes, about: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Frames and beats over a connection whose sides know each other, for one event loop.
+    """A connection that carries frames and heartbeats after both sides have proved themselves.
 
-    If the other side is silent for more than ``patience`` beats of ``beat_s`` seconds, the line
-    ends. Beats during which the reader is busy with the last frame do not count. ``end`` is the
-    reason, in one line, why the line has ended; it is empty until then.
+    It belongs to one event loop. If the other side is silent for more than ``patience`` beats of
+    ``beat_s`` seconds, the line ends. Beats in which this side processes the last frame do not
+    count. When the line has ended, ``end`` is the reason in one line; before, it is empty.
     """
 
     reader: asyncio.StreamReader
@@ -402,12 +408,12 @@ class Line:
             self.hang_up("this side hung up")
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; bytes that the connection does not accept yet wait in memory."""
+        """Send a frame without waiting. Unsent bytes are buffered in memory."""
         if not self.end:
             self.writer.writelines((_LENGTH.pack(len(frame)), frame))
 
     async def sent(self, frame: bytes) -> None:
-        """Send a frame; return when nearly all of it is on its way, or the line has ended."""
+        """Send a frame; wait until nearly all bytes are sent, or the line has ended."""
         self.send(frame)
         try:
             await self.writer.drain()
@@ -415,7 +421,7 @@ class Line:
             self.hang_up(str(error))
 
     def hang_up(self, why: str) -> None:
-        """End the line at once and drop unsent bytes; keep only the first reason."""
+        """End the line at once and drop unsent bytes. The reason of the first call is kept."""
         self.end = self.end or why
         self.writer.transport.abort()
 

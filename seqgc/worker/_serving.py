@@ -1,12 +1,12 @@
-"""A worker that gets its tasks over a connection: which task is next, and when an answer leaves.
+"""A worker that gets its tasks over a connection, computes them in order and sends the answers.
 
-One thread computes. Between any two mini-tasks it reads the master's new messages, so that a
-cancelled task is not begun or not continued. An injected delay stands for a slow response, and not
-for a busy processor. So an answer waits for its time while the next task is computed. Delays do not
-overlap: the delay of a task begins when the previous task has been answered.
+One thread computes. Between any two mini-tasks it reads the master's new messages, so that it does
+not begin or continue a cancelled task. An injected delay imitates a slow response, not a busy
+processor. Therefore an answer waits until its delay has passed while the next task is computed.
+Delays do not overlap: the delay of a task begins after the previous task has been answered.
 
-If another thread reads the connection, it takes in messages while a gradient is computed. So tasks
-that have not begun can be handed back at any time.
+In a resident function, another thread reads the messages while a gradient is computed. Tasks that
+have not begun can then be handed back to the master at any time.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from seqgc.worker._workloads import failure_of
 
 __all__ = ["Connection", "StayReport", "TaskServer"]
 
-Asked: TypeAlias = TaskMessage | InvokeMessage
-Answer: TypeAlias = "Callable[[Asked, Callable[[], bool]], bytes | None]"
-"""``answer(message, cancelled)`` returns the frame of the results, or None if it was cancelled."""
+Request: TypeAlias = TaskMessage | InvokeMessage
+Answer: TypeAlias = "Callable[[Request, Callable[[], bool]], bytes | None]"
+"""``answer(message, cancelled)`` returns a frame of results, or None if the task was cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StayReport:
-    """A summary of a function's stay, for logs; ``reason`` says in one line why it ended."""
+    """A summary of a resident function's stay, for logs. ``reason`` says why the stay ended."""
 
-    reply: dict[str, object]  # the invocation's JSON object
+    reply: dict[str, object]  # the JSON object to return
     run_id: str
     worker: int
     reason: str
@@ -60,24 +60,25 @@ class Connection(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True if the master has gone, so that no frame will come or be accepted."""
+        """True if the connection to the master has ended."""
 
     def receive(self, timeout_s: float) -> Sequence[bytes | bytearray]:
-        """Return the frames that have come; wait for the first one for at most ``timeout_s``.
+        """Return the frames that have arrived.
 
-        Return no frames if another thread passes them to `TaskServer.take_in`.
+        If no frame has arrived, wait for one for at most ``timeout_s`` seconds. If another thread
+        passes the frames to `TaskServer.take_in`, return no frames.
         """
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; return when the master has taken it or has gone."""
+        """Send a frame; wait until it is sent or the connection has ended."""
 
 
 class TaskServer:
-    """A server that computes tasks one after the other and sends each answer at its time.
+    """A server that computes tasks one after the other, and sends each answer after its delay.
 
-    ``answer`` makes the frame of a task's results; if it raises, the task has failed. All frames
-    are of run ``run_id``, ``sealed`` or not. ``tasks`` and ``failures`` count the tasks that were
-    computed and the tasks that failed.
+    ``answer`` computes the frame of a task's results; if it raises an error, the task has failed.
+    All frames belong to the run ``run_id`` and have a digest if ``sealed``. ``tasks`` is the number
+    of all tasks that were begun, and ``failures`` the number of tasks that failed.
     """
 
     def __init__(
@@ -86,9 +87,9 @@ class TaskServer:
         self.tasks = self.failures = 0
         self._connection, self._answer = connection, answer
         self._run_id, self._sealed = run_id, sealed
-        self._todo: deque[tuple[float, Asked]] = deque()
+        self._todo: deque[tuple[float, Request]] = deque()
         self._due: list[tuple[float, int, tuple[int, int], bytes]] = []  # a heap, by time and order
-        self._free_at = -math.inf  # when the last delayed answer leaves or left
+        self._free_at = -math.inf  # when the delay of the last delayed answer ends
         self._order = itertools.count()
         self._cancelled: set[int] = set()  # rounds
         self._at_work: tuple[int, int] | None = None  # round, attempt
@@ -96,7 +97,7 @@ class TaskServer:
         self._lock = threading.Lock()  # guards everything but the counts
 
     def serve(self) -> None:
-        """Compute and answer tasks until the master has gone."""
+        """Compute and answer tasks until the connection has ended."""
         while not self._connection.ended:
             with self._lock:
                 idle_s = self._due[0][0] - time.monotonic() if self._due else math.inf
@@ -110,9 +111,9 @@ class TaskServer:
                     self._leaving = None
 
     def take_in(self, frame: bytes | bytearray) -> bytes | None:
-        """Process a message of the master and return the reply, if there is one; thread-safe.
+        """Process a message of the master; return the frame of a reply, or None.
 
-        Raise `WireError` if the frame is not valid.
+        Any thread may call this. Raise `WireError` if the frame is not valid.
         """
         message = decode(frame, run_id=self._run_id, sealed=self._sealed)
         with self._lock:
@@ -131,7 +132,7 @@ class TaskServer:
         return None
 
     def _hand_back(self, worker: int) -> bytes:
-        """Forget the tasks that have not begun; return a message that lists the other tasks."""
+        """Drop the tasks that have not begun; return a message that lists the remaining tasks."""
         self._todo.clear()
         keeps = [task for *_, task, _ in self._due]
         keeps += [task for task in (self._at_work, self._leaving) if task is not None]
@@ -142,13 +143,13 @@ class TaskServer:
             if (reply := self.take_in(frame)) is not None:
                 self._connection.send(reply)
 
-    def _next(self) -> tuple[float, Asked] | None:
+    def _next(self) -> tuple[float, Request] | None:
         with self._lock:
             if not self._todo:
                 return None
             received, message = self._todo.popleft()
             self._at_work = _task(message).round, _task(message).attempt
-            self._cancelled.clear()  # earlier cancellations were of other tasks
+            self._cancelled.clear()  # earlier cancellations concerned other tasks
             return received, message
 
     def _next_due(self) -> bytes | None:
@@ -158,8 +159,8 @@ class TaskServer:
                 return frame
         return None
 
-    def _work(self, received: float, message: Asked) -> None:
-        """Compute a task and queue its answer for its time; a failure is sent at once."""
+    def _work(self, received: float, message: Request) -> None:
+        """Compute a task and queue its answer until its delay ends. A failure has no delay."""
         task, request = _task(message), _request(message)
         self.tasks += 1
         try:
@@ -193,9 +194,9 @@ class TaskServer:
         return encode(message, run_id=self._run_id, sealed=self._sealed)
 
 
-def _request(message: Asked) -> TaskMessage:
+def _request(message: Request) -> TaskMessage:
     return message.request if isinstance(message, InvokeMessage) else message
 
 
-def _task(message: Asked) -> Task:
+def _task(message: Request) -> Task:
     return _request(message).task

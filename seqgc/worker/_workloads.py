@@ -1,11 +1,11 @@
-"""The ways from a name to the code that computes gradients.
+"""The code that computes gradients, which a message names in one of two ways.
 
-A payload names code in two ways: by a name in the image's `Registry`, or by the path of a function
-(``package.module:function``) in a module that the image lists.
+A message gives a name in the `Registry` of the worker's image, or the path of a function
+(``package.module:function``).
 
-On a user's own machine such a path may lead into any module. In a payload that a function on Lambda
-receives, it is a stranger's word. So there it leads only into modules that the image lists
-(``SEQGC_FACTORIES``), and only to what these modules define themselves, not to what they import.
+On a user's own machine, the path may lead to any module. A message to a function on Lambda may come
+from a stranger. There a path may lead only to modules that the image lists (``SEQGC_FACTORIES``),
+and only to functions that these modules define, not to functions that they import.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ _DEPLOY: Final = "seqgc deploy --include PATH --factories {}"
 
 
 class Compute(Protocol):
-    """A function that computes one mini-task: the concatenated gradients of its parts.
+    """A function that computes one mini-task and returns the concatenated gradients of its parts.
 
-    Each part contributes ``sum_p coefficients[p] * grad loss(points[p])``, of shape (size,), where
-    size is its model's number of parameters. The result is float32 or float64. If some models fail
-    and others do not, the function raises a `seqgc.ports.FlawedResult` with the good parts.
+    The gradient of a part is ``sum_p coefficients[p] * grad loss(points[p])``, of shape (size,),
+    where size is the number of parameters of the part's model. The result is float32 or float64. If
+    only some models fail, the function raises a `seqgc.ports.FlawedResult` with the parts of the
+    other models.
     """
 
     def __call__(self, parts: tuple[WeightedPoints, ...], /) -> FloatArray: ...
 
 
-# Called once in each worker. Pickle must accept it: it is a module-level function, a
-# functools.partial of one, or a dataclass instance with __call__.
+# A compute factory is called once in each worker. Pickle must accept the factory, so it is a
+# module-level function, a functools.partial of one, or a dataclass instance with __call__.
 ComputeFactory: TypeAlias = Callable[[], Compute]
 FetchWeights: TypeAlias = Callable[[WeightRef], FloatArray]
 WorkloadFactory: TypeAlias = Callable[[Mapping[str, Json], FetchWeights], Compute]
@@ -58,10 +59,10 @@ WorkloadFactory: TypeAlias = Callable[[Mapping[str, Json], FetchWeights], Comput
 def run_task(
     task: Task, compute: Compute, *, cancelled: Callable[[], bool] = lambda: False
 ) -> tuple[dict[int, FloatArray], dict[str, Flaw]] | None:
-    """Return the task's results by slot and their flaws by model, or None if it was cancelled.
+    """Compute a task; return its results by slot and flaws by model, or None if it was cancelled.
 
-    ``cancelled`` is called before each mini-task, so a mini-task that has begun is finished. Raise
-    `WorkerError` if ``compute`` does not return a vector of floats.
+    ``cancelled`` is called before each mini-task; a mini-task that has begun is always finished.
+    Raise `WorkerError` if ``compute`` does not return a vector of floats.
     """
     results: dict[int, FloatArray] = {}
     flaws: dict[str, Flaw] = {}
@@ -82,10 +83,10 @@ def run_task(
 
 
 def failure_of(error: BaseException) -> tuple[str, bool]:
-    """Return the line about an error that the master gets, and True if the error is final.
+    """Return one line that describes an error to the master, and True if the error is final.
 
-    It is final if the worker has other code, data or versions than the master: another attempt or
-    another worker would not help.
+    An error is final if the worker's code, data or package versions differ from the master's. In
+    this case another attempt or another worker would not help.
     """
     final = isinstance(error, SkewError)
     return one_line(error) if final else fault_of(error), final
@@ -94,8 +95,8 @@ def failure_of(error: BaseException) -> tuple[str, bool]:
 class Registry:
     """The workload factories of an image, by name.
 
-    If a name is missing, the image's ``modules`` are imported one after the other until one of them
-    registers it. Paths in a payload may lead only into ``listed`` modules.
+    If a name is not registered, the image's ``modules`` are imported one after the other until one
+    of them registers the name. Paths in a message may lead only to ``listed`` modules.
 
     Examples
     --------
@@ -119,9 +120,10 @@ class Registry:
         self.listed: Final[list[str]] = []
 
     def register(self, name: str) -> Callable[[WorkloadFactory], WorkloadFactory]:
-        """Return a decorator that registers a factory, and refuses a second one of that name.
+        """Return a decorator that registers a factory under ``name``.
 
-        A module that registers factories may be imported again.
+        The decorator raises `ParameterError` if a different factory has this name. A module that
+        registers factories may be imported again.
         """
 
         def register_factory(factory: WorkloadFactory) -> WorkloadFactory:
@@ -133,19 +135,19 @@ class Registry:
         return register_factory
 
     def add_modules(self, modules: Sequence[str]) -> None:
-        """Add modules to import, after the present ones, if a name is missing."""
+        """Append modules to the list of modules that `find` imports if a name is not registered."""
         self._modules.extend(module for module in modules if module not in self._modules)
 
     def list_modules(self, modules: Sequence[str]) -> None:
-        """Import these modules now, and let payloads name their functions (`own_function`)."""
+        """Import these modules now, and allow paths to their functions (`own_function`)."""
         for module in modules:
             _import(module)
         self.listed.extend(module for module in modules if module not in self.listed)
 
     def find(self, name: str) -> WorkloadFactory:
-        """Return the factory of a name.
+        """Return the factory with this name.
 
-        Raise `ParameterError` if no module registers it, or a module cannot be imported.
+        Raise `ParameterError` if no module registers the name, or a module cannot be imported.
         """
         while name not in self._factories and self._modules:
             _import(self._modules[0])
@@ -153,7 +155,7 @@ class Registry:
         if name not in self._factories:
             names = sorted(self._factories)
             rule = f"must be registered in this image, as are {', '.join(names) or 'none'}"
-            remedy = "list the module that registers it in the image's SEQGC_FACTORIES"
+            remedy = "add the module that registers it to the image's SEQGC_FACTORIES"
             raise ParameterError("workload", rule, name, did_you_mean(name, names) or remedy)
         return self._factories[name]
 
@@ -191,19 +193,22 @@ def own_module(path: str) -> str | None:
 
 
 def require_known(argument: str, name: str, known: Collection[str]) -> None:
-    """Raise `ParameterError` if a plain name is not ``known``."""
+    """Raise `ParameterError` if a plain name is not in ``known``."""
     if name not in known:
         rule = f"must be one of {', '.join(known)}, or your own package.module:function"
         raise ParameterError(argument, rule, name, did_you_mean(name, known))
 
 
 def own_function(path: str, *, argument: str, listed: Collection[str] | None = None) -> OwnFunction:
-    """Import ``package.module:function``; if ``listed`` is given, only from these modules.
+    """Import the function at ``path``, ``package.module:function``, and return it.
+
+    If ``listed`` is given, the function must be defined in one of these modules. ``argument`` is
+    the name of the argument in errors.
 
     Raises
     ------
     ParameterError
-        If the function does not exist or must not be named.
+        If the function does not exist or is not allowed.
 
     Examples
     --------
@@ -236,7 +241,7 @@ mine.nets); got 'json:dumps' (seqgc deploy --include PATH --factories json)
 def _require_own(
     function: OwnFunction, name: str, path: str, *, argument: str, listed: Collection[str]
 ) -> None:
-    """Refuse a function that is private, or defined in a module that is not listed."""
+    """Raise `ParameterError` if a function is private, or another module defines it."""
     if name.startswith("_"):
         rule = "must be public if workers are functions; its name begins with '_'"
         raise ParameterError(argument, rule, path)
@@ -258,20 +263,20 @@ def call_own(
 ) -> object:
     """Call a user's function and return its result.
 
-    The function gets ``seed`` if it has a parameter of this name. ``args`` are further arguments by
-    name; error messages call them ``{argument}_args``.
+    The function gets ``seed`` if it has a parameter of this name. ``args`` maps the names of more
+    arguments to their values; error messages call them ``{argument}_args``.
 
     Raises
     ------
     ParameterError
-        If the function has no such arguments, or raises an error.
+        If the function does not have one of the arguments, or raises an error.
     """
     require_arguments(f"{argument}_args", args, of=function, name=path)
     if seed is not None and "seed" in (_parameters(function) or {}):
         args = {"seed": seed, **args}
     try:
         return function(**args)
-    except ParameterError:  # names the argument already
+    except ParameterError:  # this error already names the argument
         raise
     except BaseException:
         with refusing(argument, "must not raise {}", path):

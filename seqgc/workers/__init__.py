@@ -1,4 +1,4 @@
-"""Workers of a run: processes of this machine, functions on AWS Lambda or here, a dask cluster."""
+"""Workers of a run: processes of this machine, cloud functions, or a dask cluster."""
 
 from seqgc.workers._base import WorkerSet as WorkerSet
 from seqgc.workers._forecast import Forecast as Forecast

@@ -1,4 +1,4 @@
-"""`WorkerSet`, the base of all kinds of workers."""
+"""`WorkerSet`, the base class of all kinds of workers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class WorkerSet(ABC):
-    """``n`` workers, a context manager; a `seqgc.training.Workers`.
+    """A set of ``n`` workers, as a context manager. It is a `seqgc.training.Workers`.
 
-    Several runs may use them, one after the other; what they need between runs (a service, a fork
-    server) is started when it is first needed, and ended with the block.
+    Several runs may use the workers, one after the other. A service or fork server that the runs
+    share is started when it is first needed, and ended at the end of the ``with`` block.
     """
 
     provider: str
-    deployed: bool = True  # False: they are not there, and it can be said what they would cost
+    deployed: bool = True  # False: only forecasts are possible
 
     def __init__(self, n: int, *, delays: LoadDelays | None = None) -> None:
         self.n: Final = require_int("workers", n, least=1)
@@ -36,33 +36,37 @@ class WorkerSet(ABC):
 
     @property
     def can(self) -> frozenset[Capability]:
-        """The optional capabilities of these workers. A run queries a custom backend directly."""
+        """The optional capabilities of these workers. Custom backends declare their own."""
         return frozenset({"restart"})
 
     @abstractmethod
     def check(self, work: Work) -> None:
-        """Refuse, with `ParameterError`, what they cannot do; starts and writes nothing."""
+        """Raise `ParameterError` if these workers cannot do the work. Nothing is started."""
 
     @abstractmethod
     def open(self, work: Work) -> AbstractContextManager[Crew]:
-        """Prepare for one piece of work; nothing of it is left at the end of the block."""
+        """Prepare the workers for one run or recording; clean up at the end of the block."""
 
     @abstractmethod
     def forecast(self, plan: TrainingPlan) -> Forecast | None:
-        """Return what functions are going to be sent and cost, or None; starts and asks nobody."""
+        """Return the expected messages and use of cloud functions; None for other workers.
+
+        Nothing is started, and no service is contacted.
+        """
 
     def budget(self, plan: TrainingPlan, max_usd: float) -> Budget | StayBudget:
-        """Return an observer that stops a run before it costs more than ``max_usd`` US dollars.
+        """Return an observer that stops a run before it can cost more than ``max_usd`` US dollars.
 
         The user's own machines cost nothing.
 
         Raises
         ------
         ParameterError
-            If the price of the plan is not known beforehand, or one round could exceed it.
+            If the plan has no price because its schemes are chosen during the run, or if its first
+            round could cost more than ``max_usd``.
         """
         if plan.adaptation is not None:
-            rule = "must be left out with `probe` or `retune`: schemes not known yet have no price"
+            rule = "must be left out with `probe` or `retune`: the cost of later schemes is unknown"
             raise ParameterError("max_usd", rule, max_usd)
         predicted = self.forecast(plan)
         return Budget(max_usd, model=None) if predicted is None else predicted.budget(max_usd)
@@ -70,9 +74,9 @@ class WorkerSet(ABC):
     def _messaging(
         self, work: Work, *, run_id: str | None = None, delays: LoadDelays | None = None
     ) -> Messaging:
-        """Return what the work's messages say beside its tasks.
+        """Return the settings of the messages of this work: its run id, payload and delays.
 
-        It names the run, and injects these workers' delays, unless others are given.
+        By default the run id is that of ``work``, and the delays are those of these workers.
         """
         delays = delays or self._delays
         return Messaging(
@@ -100,15 +104,16 @@ def _task_delays(delays: LoadDelays | None, work: Work) -> TaskDelays | None:
 
 
 def _injected(delays: LoadDelays, work: Work, task: Task) -> float:
-    """Return the delay of a worker's task of a round, whichever attempt it is."""
+    """Return the delay of a task, in seconds. All attempts of a task have the same delay."""
     occasion = work.occasion(task)
     return 0.0 if occasion is None else delays(occasion[0], task.worker, occasion[1])
 
 
 def _injected_piece(delays: LoadDelays, loads: Sequence[float], task: Task) -> float:
-    """Return the delay of pieces, which are tasks of their load, or of a worker's first greeting.
+    """Return the delay, in seconds, of a task of pieces (`deal`).
 
-    The round of a piece is the number of its job.
+    A piece has the delay of its load in the round ``task.round``, which is the number of its job.
+    An empty task has the delay of load 0 if it is the worker's first task; otherwise it has none.
     """
     if not task.items:
         return delays(0, task.worker, 0.0) if task.round == task.attempt == 0 else 0.0
@@ -116,6 +121,6 @@ def _injected_piece(delays: LoadDelays, loads: Sequence[float], task: Task) -> f
 
 
 def missing(backend: str, extra: str, error: ImportError) -> ParameterError:
-    """Return the error of workers whose extra is not installed."""
-    rule = f"needs what is not installed ({error})"
+    """Return the error for a backend that needs an extra of seqgc that is not installed."""
+    rule = f"needs a package that is not installed ({error})"
     return ParameterError("backend", rule, backend, f"pip install 'seqgc[{extra}]'")

@@ -1,4 +1,4 @@
-"""The forecast of a run on functions: the bytes that it sends and the cost, before it starts."""
+"""The forecast of a run on cloud functions: its messages, its store and its cost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from seqgc.workers._settings import FunctionSettings
 if TYPE_CHECKING:
     from seqgc.training import TaskSizes, TrainingPlan
 
-_WAYS = "mount the functions' file system and give --mount, or `seqgc deploy` once more"
+_WAYS = "mount the functions' file system and give --mount, or run `seqgc deploy` again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The stores that functions can reach: on AWS a bucket, unless they have no route to S3."""
+    """The stores that functions can reach.
+
+    ``deployed`` is True for functions on AWS, and ``s3`` is True if they have a route to S3.
+    """
 
     deployed: bool
     s3: bool = True
@@ -39,7 +42,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The messages, the store and the use of a run on functions with these ``settings``."""
+    """The expected use of cloud functions by a run, its message sizes and its store."""
 
     use: PlannedUse
     sizes: TaskSizes
@@ -48,30 +51,35 @@ class Forecast:
 
     @property
     def where(self) -> StoreKind:
-        """The place of weights, and of results too large for a reply."""
+        """The place where weights are stored, and results that are too large for a reply."""
         return self.store.kind
 
     @property
     def request_bytes(self) -> int:
-        """The length of the largest task as JSON."""
+        """The size of the largest task in a message, as JSON."""
         return self.sizes.request_bytes(self.where)
 
     @property
     def request_fits(self) -> bool:
-        """True if the largest task fits into a message of Lambda."""
+        """True if the largest task fits into a request to Lambda."""
         return self.request_bytes <= self.sizes.limit_bytes
 
     def check(self) -> None:
-        """Refuse, with `ParameterError`, a run whose messages would not be carried."""
+        """Raise `ParameterError` if a message of the run is too large for Lambda."""
         if not self.use.resident:
             require_fit(self.sizes, self.where)
 
     def budget(self, max_usd: float) -> Budget | StayBudget:
-        """Return the run's budget in US dollars.
+        """Return an observer that stops the run before it can cost more than ``max_usd``.
 
-        It has to cover the warm-up and a round, or one stay of each function. Its prices are AWS's
-        own where these can be had (`seqgc.costs.find_prices`). With an infinite amount it only
-        counts, and AWS is not asked.
+        ``max_usd`` is in US dollars. If it is infinite, the observer only counts the cost, and
+        AWS's price list is not requested (`seqgc.costs.find_prices`).
+
+        Raises
+        ------
+        ParameterError
+            If ``max_usd`` is too small for the warm-up and one round, or for resident functions
+            that run to their time-out.
         """
         use = self.use
         model = PriceModel(
@@ -84,25 +92,25 @@ class Forecast:
             least = use.workers * model.stays_usd(use.function.longest_s, count=1)
             least += model.job_usd + use.workers * model.moved_usd
             if max_usd < least:
-                bound = f"${least:.6f}, for functions that stay as long as they may"
+                bound = f"${least:.6f}, for resident functions that run to the time-out"
                 raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
             return StayBudget(max_usd, model=model)
         least = use.warm_ups * model.warm_up_usd + model.job_usd
         least += use.workers * model.worst_task_usd
         if max_usd < least:
-            sent = "the warm-up and a round" if use.warm_ups else "a round"
-            bound = f"${least:.6f}, for {sent} of cold starts that run to the time-out"
+            tasks = "the warm-up and a round" if use.warm_ups else "a round"
+            bound = f"${least:.6f}, for {tasks} of cold starts that run to the time-out"
             raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
         return Budget(max_usd, model=model, warm_ups=use.warm_ups)
 
 
 def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: Reach) -> Forecast:
-    """Return what a run of ``n`` functions sends.
+    """Return the forecast of a planned run on ``n`` functions.
 
     Raises
     ------
     ParameterError
-        If the plan is not for that many workers, or the store is out of the functions' reach.
+        If the plan is for another number of workers, or the functions cannot reach the store.
     """
     run = plan.on(n)
     setting, jobs = run.setting, run.num_jobs
@@ -123,12 +131,15 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
 def hindsight(
     header: RunHeader, settings: FunctionSettings, *, reach: Reach, adapts: bool
 ) -> Forecast:
-    """Return what a run was going to send, by what its log says: nothing that it names is imported.
+    """Return the forecast of a recorded run, from the first line of its log.
+
+    No module that the run names is imported. ``adapts`` says whether the run chose its schemes
+    itself, so that the log has only the sizes of the first scheme.
 
     Raises
     ------
     ParameterError
-        If the log does not say it, or the store is out of the functions' reach.
+        If the log lacks the sizes of tasks, or the functions cannot reach the store.
     """
     from seqgc.training import TaskSizes
 
@@ -136,7 +147,7 @@ def hindsight(
         sizes = TaskSizes(**header.sizes)
     except TypeError as error:
         rule = f"must have a log whose first line has the sizes of tasks ({error})"
-        raise ParameterError("run", rule, sorted(header.sizes), "run it once more") from None
+        raise ParameterError("run", rule, sorted(header.sizes), "train again") from None
     n = header.workers
     store = choose(settings, None if adapts else sizes, workers=n, reach=reach)
     use = PlannedUse(
@@ -156,31 +167,38 @@ def hindsight(
 def choose(
     settings: FunctionSettings, sizes: TaskSizes | None, *, workers: int, reach: Reach
 ) -> StoreChoice:
-    """Return the store of a run of functions, and why it is that.
+    """Return the store of a run on functions, with the reason for the choice.
 
-    What is not asked for is chosen by `seqgc.stores.choose_store`: of ``inline``, the bucket if the
-    functions have a way there, and the file system if the master has it mounted. Functions of this
-    machine share a folder of it, which is no slower than messages (measured: as quick for weights
-    of 28 KB, twice as quick for 1 MB). Where sizes are not known (None), in a run that finds its
-    schemes by itself, it is what takes any: the file system if it is mounted, else the bucket. One
-    out of the functions' reach is refused.
+    If the settings name a store, it is used. Otherwise `seqgc.stores.choose_store` chooses between
+    messages (``inline``), the bucket if functions can reach S3, and the file system if the master
+    has mounted it. Functions of this machine use a folder, which is at least as fast as messages
+    (measured: equally fast for weights of 28 KB, twice as fast for 1 MB). ``sizes`` is None if the
+    run chooses its schemes itself. Such a run needs a store for any size, so it uses the file
+    system if it is mounted, else the bucket.
+
+    Raises
+    ------
+    ParameterError
+        If the functions cannot reach the store, or there is no store for any size.
     """
     if settings.store == "s3" and not reach.s3:
         rule, remedy = "must be auto, directory or inline with backend lambda-local", ""
         if reach.deployed:
-            rule, remedy = "must be in the functions' reach, and these have no way to S3", _WAYS
+            rule, remedy = "must be a store that the functions can reach; they have no S3", _WAYS
         raise ParameterError("function.store", rule, "s3", remedy)
     if settings.store != "auto":
-        return StoreChoice(kind=settings.store, reason="as asked for")
+        return StoreChoice(kind=settings.store, reason="as configured")
     if not reach.deployed:
         return StoreChoice(kind="directory", reason="a folder of this machine, in place of EFS")
-    offered: dict[StoreKind, bool] = {"directory": settings.mount is not None, "s3": reach.s3}
-    stores = [kind for kind, there in offered.items() if there]
+    available: dict[StoreKind, bool] = {"directory": settings.mount is not None, "s3": reach.s3}
+    stores = [kind for kind, is_available in available.items() if is_available]
     if sizes is None:
         if not stores:
-            rule = "must be there where sizes are not known beforehand (--probe, --retune)"
+            rule = "must be directory or s3 with --probe or --retune, because sizes are unknown"
             raise ParameterError("function.store", rule, "auto", _WAYS)
-        reason = "takes any size: the schemes to come, and so sizes, are not known"
+        reason = (
+            "takes results of any size; the schemes, and therefore the sizes, are not known yet"
+        )
         return StoreChoice(kind=stores[0], reason=reason)
     return choose_store(
         request_bytes=sizes.request_bytes("inline"),
@@ -193,7 +211,8 @@ def choose(
 
 
 def traffic_of(sizes: TaskSizes, where: StoreKind, *, settings: FunctionSettings) -> Traffic:
-    """Return what a task moves by way of a store; resident functions answer by their connection."""
+    """Return the bytes that a task moves in addition to its message, with this store."""
+    # Resident functions send results of any size over their connection.
     in_reply = sizes.reply_fits or where == "inline" or settings.resident
     return Traffic(
         where=where,
@@ -208,15 +227,18 @@ def traffic_of(sizes: TaskSizes, where: StoreKind, *, settings: FunctionSettings
 
 
 def require_fit(sizes: TaskSizes, where: StoreKind) -> None:
-    """Refuse, with `ParameterError`, a run whose messages Lambda would not carry."""
+    """Raise `ParameterError` if the largest request or reply exceeds Lambda's limit.
+
+    ``where`` is the store of the run.
+    """
     limit, request_bytes = sizes.limit_bytes, sizes.request_bytes(where)
-    carried = f"{limit} bytes that Lambda carries"
+    bound = f"{limit} bytes that Lambda accepts"
     if request_bytes > limit:
-        remedy = "weights in a store, smaller batches, or more workers"
-        raise ParameterError("request", f"must not exceed the {carried}", request_bytes, remedy)
+        remedy = "keep weights in a store, or use smaller batches or more workers"
+        raise ParameterError("request", f"must not exceed the {bound}", request_bytes, remedy)
     if where == "inline" and not sizes.reply_fits:
-        rule = f"must be a store where a reply exceeds the {carried}"
-        remedy = "store = 'directory' (EFS) or 's3', or a narrower payload"
+        rule = f"must be directory or s3 if a reply exceeds the {bound}"
+        remedy = "set store = 'directory' (EFS) or 's3', or use a narrower payload"
         size = f"inline, for replies of {sizes.reply_bytes} bytes"
         raise ParameterError("function.store", rule, size, remedy)
 
@@ -224,7 +246,7 @@ def require_fit(sizes: TaskSizes, where: StoreKind) -> None:
 def _round_usd(
     kind: StoreKind, settings: FunctionSettings, workers: int, sizes: TaskSizes
 ) -> float | None:
-    """Return what a round costs beside the functions' time; None if the region has no prices."""
+    """Return the price of the bytes that a round moves; None if the region has no prices."""
     try:
         prices = find_prices(settings.region, ask=False).prices
     except ParameterError:

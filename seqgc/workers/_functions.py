@@ -1,4 +1,4 @@
-"""Workers that are functions, wherever these run: how they are called, and what they share."""
+"""Workers that are cloud functions, on AWS Lambda or in a local service."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ _MOST_CONNECTIONS: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Functions:
-    """Functions as their master reaches them.
+    """The access of a master to its functions.
 
-    ``session``, of their region, signs for it. ``version`` is the published one that is invoked, if
-    there are any, and ``pin`` what a run records of it. ``endpoint_url`` is that of the Invoke API,
-    unless it is AWS's own. ``mount`` is where the master has their file system, and ``bucket``
-    their ``s3://bucket/prefix``; empty if they have none.
+    ``session`` signs the requests and has the functions' region. ``version`` is the published
+    version to invoke, or None, and ``pin`` is the data about this version that a run records.
+    ``endpoint_url`` is the URL of the Invoke API, or None for AWS's API. ``mount`` is the folder
+    where the master has mounted the functions' file system, or None. ``bucket`` is the functions'
+    ``s3://bucket/prefix``, or empty.
     """
 
     name: str
@@ -57,13 +58,13 @@ class Functions:
     bucket: str = ""
 
     def store_ref(self, kind: StoreKind, run_id: str) -> StoreRef:
-        """Return where they find a run's weights, and put large answers."""
+        """Return the place from which functions read a run's weights, and to which they write."""
         locations = {"directory": run_id, "s3": f"{self.bucket}/{run_id}", "inline": ""}
         return StoreRef(kind=kind, location=locations[kind])
 
 
 class FunctionWorkers(WorkerSet):
-    """Workers that are functions: they rebuild the models by the names of their recipes."""
+    """Workers that are functions. They build the models from the names in the models' recipes."""
 
     def __init__(
         self, n: int, settings: FunctionSettings | None, *, delays: LoadDelays | None
@@ -74,11 +75,11 @@ class FunctionWorkers(WorkerSet):
     @property
     @abstractmethod
     def settings(self) -> FunctionSettings:
-        """The settings, as deployed where there is a deployment."""
+        """The settings of the functions. A deployment replaces the configured values."""
 
     @property
     def listed(self) -> Sequence[str] | None:
-        """The modules into which models' paths may lead; None: into any, which is then listed."""
+        """The modules of the user that models may use, or None if all modules are allowed."""
         return None
 
     @property
@@ -88,13 +89,16 @@ class FunctionWorkers(WorkerSet):
 
     @property
     def address(self) -> Address:
-        """The address at which functions that stay call this machine; `ParameterError` if none."""
-        rule = f"must be left out: functions of backend {self.provider!r} cannot stay"
+        """The address at which resident functions connect to this machine.
+
+        Raises `ParameterError` if functions cannot be resident.
+        """
+        rule = f"must be left out: functions of backend {self.provider!r} cannot be resident"
         raise ParameterError("function.resident", rule, True)
 
     @abstractmethod
     def _connect(self, work: Work) -> Functions:
-        """Make sure that they can be called, and return how; starts what must be started."""
+        """Start the service of the functions if necessary, and return the access to it."""
 
     @property
     def can(self) -> frozenset[Capability]:
@@ -104,18 +108,18 @@ class FunctionWorkers(WorkerSet):
         require_capabilities(work.needs, can=self.can, of=self.provider)
         if work.piece_loads:
             self._refuse_dealing(work.code)
-        work.workload()  # made for its checks
+        work.workload()  # called for its checks only
         self._check_modules(work.models)
         self._check_memory(work.models, work.sizes)
         choice = self._choice(work)
         if self.settings.resident:
-            _ = self._staying  # as well
+            _ = self._staying  # called for its checks only
         else:
             require_fit(work.sizes, choice.kind)
 
     @contextmanager
     def open(self, work: Work) -> Iterator[Crew]:
-        """Yield the functions as the workers of a run; its folder is removed at the end."""
+        """Yield the functions as the workers of a run; empty its shared folder at the end."""
         from seqgc.training import Crew
 
         functions, choice = self._connect(work), self._choice(work)
@@ -150,7 +154,7 @@ class FunctionWorkers(WorkerSet):
             )
 
         leases = self._leases() if self.settings.resident else None
-        # A function that stays hears when a task is cancelled, an invocation of its own does not.
+        # Only a resident function can be told that a task is cancelled.
         grace_s = None if self.settings.resident else self.settings.timeout_s
         crew = Crew(
             start=start,
@@ -163,14 +167,14 @@ class FunctionWorkers(WorkerSet):
         with ExitStack() as stack:
             stack.callback(transport.close)
             if isinstance(shared, DirectoryStore):
-                stack.callback(shared.sweep)  # unless a late answer lies there
+                stack.callback(shared.sweep)  # the folder stays if a late answer is in it
             yield crew
 
     def _check_modules(self, models: Sequence[Model]) -> None:
-        """Refuse models whose code the functions do not have."""
+        """Raise `ParameterError` if the functions do not have the code of a model."""
         for module in own_modules(models):
             if self.listed is not None and module not in self.listed:
-                rule = "must be of modules that are deployed with the functions"
+                rule = "must use only modules that are deployed with the functions"
                 remedy = f"seqgc deploy --include PATH --factories {module}"
                 raise ParameterError("models", rule, module, remedy)
 
@@ -180,14 +184,14 @@ class FunctionWorkers(WorkerSet):
 
     @abstractmethod
     def _maps(self, name: str) -> bool:
-        """Return True if the functions' file system seems to have a stored data set."""
+        """Return True if functions probably have a stored data set on their file system."""
 
     def _refuse_dealing(self, spec: str) -> None:
-        """Refuse to deal work to functions that do not stay."""
+        """Raise `ParameterError` if a dealt job (`deal`) would go to functions that do not stay."""
         if self.settings.resident:
             return
-        rule = "must be a scheme of rounds where each task is an invocation of its own"
-        remedy = "work is dealt to workers that stay: add --resident, or take --backend local"
+        rule = "must be a scheme with rounds if each task is a separate invocation"
+        remedy = "this scheme needs resident workers: add --resident, or use --backend local"
         raise ParameterError("scheme", rule, spec, remedy)
 
     def forecast(self, plan: TrainingPlan) -> Forecast:
@@ -199,17 +203,17 @@ class FunctionWorkers(WorkerSet):
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
         self._check_memory(plan.models, predicted.sizes)
         if self.settings.resident:
-            _ = self._staying  # refuses what nobody could reach, or who could not stay
+            _ = self._staying  # called for its checks only
         return predicted
 
-    # ---- of functions that stay -----------------------------------------------------------------
+    # ---- resident functions ---------------------------------------------------------------------
 
     @property
     def _staying(self) -> Staying:
         from seqgc.backends.lambda_ import Staying
 
         start_s = None
-        if (delays := self._delays) is not None:  # by row of the profile, worker, load
+        if (delays := self._delays) is not None:  # the n-th start has the delay of round n
             start_s = lambda worker, number: delays(number, worker, 0.0)  # noqa: E731
         return Staying(address=self.address, limit_s=self.settings.timeout_s, start_s=start_s)
 
@@ -221,7 +225,10 @@ class FunctionWorkers(WorkerSet):
 
     @property
     def _work_delays(self) -> LoadDelays | None:
-        """The injected delays of the load alone; the delay of a start is injected once."""
+        """The part of the injected delays that depends on the load, for resident functions.
+
+        The part without load is the delay of a function's start, which is injected only once.
+        """
         if (delays := self._delays) is None:
             return None
         return lambda round, worker, load: delays(round, worker, load) - delays(round, worker, 0.0)
@@ -258,7 +265,8 @@ class FunctionWorkers(WorkerSet):
 
 
 def own_modules(models: Sequence[Model]) -> list[str]:
-    """Return the user's modules that functions need for these models, each once."""
+    """Return the user's modules that functions need for these models, without duplicates."""
     recipes = [model.recipe for model in models if model.recipe is not None]
-    found = (own_module(path) for each in recipes for path in (each.module, each.data, each.loss))
-    return list(dict.fromkeys(module for module in found if module is not None))
+    paths = (path for recipe in recipes for path in (recipe.module, recipe.data, recipe.loss))
+    modules = map(own_module, paths)
+    return list(dict.fromkeys(module for module in modules if module is not None))

@@ -1,4 +1,4 @@
-"""Functions on AWS Lambda, as `seqgc deploy` has made them, and of a service on this machine."""
+"""Workers that are functions on AWS Lambda, or functions of a Lambda service on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HANDLER: Final = "lambda_handlers.gradient_worker.handler.handler"
 _DEPLOY: Final = "run `seqgc deploy`"
-_REGION: Final = "us-east-1"  # the service has none; signatures must name one
+_REGION: Final = "us-east-1"  # a signature must name a region; the local service accepts any
 
 
 class _Deployed(FunctionWorkers):
@@ -67,20 +67,20 @@ class _Deployed(FunctionWorkers):
 
         wanted = self._wanted
         if wanted.master_address is None and wanted.mount is None:
-            rule = "needs a master that the functions reach, in their VPC and security group"
+            rule = "needs a master in the VPC and security group of the functions"
             remedy = (
-                "run it there, with --mount or --master-address; `seqgc doctor --resident` looks"
+                "run it there, with --mount or --master-address; check `seqgc doctor --resident`"
             )
             raise ParameterError("function.resident", rule, True, remedy)
         return Address.in_vpc(wanted.master_address)
 
     def _connect(self, work: Work) -> Functions:
         mount = self._wanted.mount
-        offered = mount is not None and self._wanted.store == "auto"
-        mounted = mount is not None and Path(mount).is_dir()
-        if not mounted and (offered or self._choice(work).kind == "directory"):
+        is_candidate = mount is not None and self._wanted.store == "auto"
+        is_mounted = mount is not None and Path(mount).is_dir()
+        if not is_mounted and (is_candidate or self._choice(work).kind == "directory"):
             rule = "must be the folder where the functions' file system is mounted"
-            remedy = "mount it, or leave it out and take --store s3"
+            remedy = "mount it, or leave it out and use --store s3"
             raise ParameterError("function.mount", rule, mount, remedy)
         deployment, session = self._deployment, _session_of_caller(self._deployment.region)
         pin = pin_version(deployment, session=session, before=work.pin)
@@ -95,7 +95,7 @@ class _Deployed(FunctionWorkers):
 
 
 class _NotDeployed(FunctionWorkers):
-    """Of which it can be said what they would be sent and cost, and no more."""
+    """Functions that are not deployed. They only have a forecast of messages and costs."""
 
     provider = "lambda"
     deployed = False
@@ -112,17 +112,17 @@ class _NotDeployed(FunctionWorkers):
     def address(self) -> Address:
         from seqgc.backends.lambda_ import Address
 
-        return Address()  # that anybody could call this machine is not looked at
+        return Address()  # a forecast does not check that functions can reach this machine
 
-    def _maps(self, name: str) -> bool:  # noqa: ARG002 (who knows?)
+    def _maps(self, name: str) -> bool:  # noqa: ARG002 (unknown before the deployment)
         return True
 
-    def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (for no work)
+    def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (always an error)
         raise ParameterError("backend", "needs functions that are deployed", "lambda", _DEPLOY)
 
 
 class _OnThisMachine(FunctionWorkers):
-    """A folder stands for the file system that they share."""
+    """Functions of a service on this machine. A local folder replaces the shared file system."""
 
     provider = "lambda-local"
 
@@ -131,7 +131,7 @@ class _OnThisMachine(FunctionWorkers):
     ) -> None:
         super().__init__(n, settings, delays=delays)
         if (address := self._wanted.master_address) is not None:
-            rule = "must be left out: functions of backend 'lambda-local' call this machine itself"
+            rule = "must be left out with backend 'lambda-local': the functions are on this machine"
             raise ParameterError("function.master_address", rule, address)
 
     @property
@@ -148,20 +148,20 @@ class _OnThisMachine(FunctionWorkers):
 
         return Address()
 
-    def _maps(self, name: str) -> bool:  # noqa: ARG002 (all of them)
+    def _maps(self, name: str) -> bool:  # noqa: ARG002 (every data set is on this machine)
         return True
 
     def _connect(self, work: Work) -> Functions:
         modules = tuple(own_modules(work.models))
-        if modules not in self._services:  # of an earlier run's modules, it may not know these
-            self._services[modules] = self._started(modules)
+        if modules not in self._services:  # a service imports only the modules of its run
+            self._services[modules] = self._start_service(modules)
         return self._services[modules]
 
     @cached_property
     def _services(self) -> dict[tuple[str, ...], Functions]:
         return {}
 
-    def _started(self, modules: Sequence[str]) -> Functions:
+    def _start_service(self, modules: Sequence[str]) -> Functions:
         try:
             import boto3  # noqa: F401
 
@@ -172,14 +172,16 @@ class _OnThisMachine(FunctionWorkers):
         mount = None if wanted.mount is None else Path(wanted.mount)
         code = None if wanted.code is None else Path(wanted.code)
         if code is not None and not (code / "lambda_handlers").is_dir():
-            rule = "must be a folder that functions can run: `seqgc deploy --context` makes one"
+            rule = (
+                "must be a folder with the code of functions, as `seqgc deploy --context` makes it"
+            )
             raise ParameterError("function.code", rule, wanted.code)
         if mount is None:
             mount = self._stack.enter_context(temporary_folder("seqgc-shared-"))
         service = self._stack.enter_context(
             LocalLambda(
                 _HANDLER,
-                concurrency=wanted.environments or 2 * self.n,  # stragglers hold theirs
+                concurrency=wanted.environments or 2 * self.n,  # stragglers occupy environments
                 timeout_s=wanted.timeout_s,
                 mount=mount,
                 environment=_environment(modules),
@@ -202,24 +204,24 @@ class _OnThisMachine(FunctionWorkers):
 def functions(
     n: int, settings: FunctionSettings | None = None, *, delays: LoadDelays | None = None
 ) -> FunctionWorkers:
-    """Return ``n`` workers that are functions on AWS Lambda, as `seqgc deploy` has made them.
+    """Return ``n`` workers that are functions on AWS Lambda, which `seqgc deploy` has deployed.
 
-    ``settings`` say where the deployment's file is, and how functions are reached. For ``delays``
-    see `seqgc.workers.local`; the functions are paid for them.
+    ``settings`` name the file of the deployment, the transport and the store. For ``delays`` see
+    `seqgc.workers.local`; AWS also bills the time of injected delays.
 
     Raises
     ------
     ParameterError
-        When a run begins: if the deployment cannot be read, the file system is not mounted where
-        it is said to be, or there are no credentials.
+        When a run begins: if the deployment cannot be read, the file system is not mounted at
+        ``settings.mount``, or there are no credentials.
     """
     return _Deployed(n, settings, delays=delays)
 
 
 def undeployed(n: int, settings: FunctionSettings | None = None) -> FunctionWorkers:
-    """Return ``n`` functions that `seqgc deploy` would make as the ``settings`` say.
+    """Return ``n`` functions with these settings that are not deployed, for forecasts.
 
-    They are for forecasts: a run that is begun with them is refused with `ParameterError`.
+    Beginning a run with them raises `ParameterError`.
     """
     return _NotDeployed(n, settings, delays=None)
 
@@ -229,40 +231,40 @@ def lambda_local(
 ) -> FunctionWorkers:
     """Return ``n`` workers that are functions of a Lambda service on this machine.
 
-    The service, which runs the very handler that is deployed, starts with the first run and ends
-    with the block. The functions are priced as the ones of AWS which they stand for. For
-    ``delays`` see `seqgc.workers.local`.
+    The service runs the same handler as AWS Lambda. It starts with the first run and ends with the
+    ``with`` block. Estimates and budgets use the prices of AWS. For ``delays`` see
+    `seqgc.workers.local`.
 
     Raises
     ------
     ParameterError
-        If ``settings`` give a ``master_address``; when a run begins, if something that it needs is
-        not installed.
+        If ``settings`` have a ``master_address``, or, when a run begins, if a package is not
+        installed.
     """
     return _OnThisMachine(n, settings, delays=delays)
 
 
 def _environment(modules: Sequence[str]) -> dict[str, str]:
-    """Return what functions on this machine must have of this process's environment."""
-    # What is named is imported by the environments' parent, once, and not by each.
-    named = ["seqgc.models.factories", os.environ.get("SEQGC_FACTORIES", ""), *modules]
-    variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, named))}
+    """Return the environment variables of functions on this machine."""
+    # The parent process of all environments imports the listed modules once.
+    factories = ["seqgc.models.factories", os.environ.get("SEQGC_FACTORIES", ""), *modules]
+    variables = {"OMP_NUM_THREADS": "1", "SEQGC_FACTORIES": ",".join(filter(None, factories))}
     variables["SEQGC_DATA"] = ",".join(data_places())
     return variables
 
 
 def _path_of(code: Path) -> tuple[str, ...]:
-    """Return the places of modules after the folder ``code``, as in an image.
+    """Return the entries of ``sys.path`` after ``code`` for functions that run a build context.
 
-    In a build context, the user's modules have a folder of their own. The packages that an image
-    installs are the packages installed here.
+    The folder ``own`` of a build context has the user's modules. The packages that an image would
+    install are taken from this Python's installation.
     """
     installed = tuple({sys.prefix, sys.base_prefix, site.getusersitepackages()})
     return (str(code / "own"), *(each for each in sys.path if each.startswith(installed)))
 
 
 def _session_of_caller(region: str) -> Session:
-    """Return a session with the caller's credentials; missing ones are reported now, not later."""
+    """Return a session with the caller's credentials; raise `ParameterError` if there are none."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:
@@ -272,9 +274,9 @@ def _session_of_caller(region: str) -> Session:
         session = open_session(region=region)
         credentials = session.get_credentials()
         if credentials is not None:
-            credentials.get_frozen_credentials()  # renews what has expired, if it can
+            credentials.get_frozen_credentials()  # renews expired credentials if possible
     except (BotoCoreError, ClientError) as error:
-        raise ParameterError("credentials", f"must be of use ({error})", None, remedy) from None
+        raise ParameterError("credentials", f"must be valid ({error})", None, remedy) from None
     if credentials is None:
-        raise ParameterError("credentials", "must be given or found", None, remedy)
+        raise ParameterError("credentials", "must be configured", None, remedy)
     return session

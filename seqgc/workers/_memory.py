@@ -1,8 +1,8 @@
-"""A lower bound on the memory of a function, compared with its limit before a run begins.
+"""A lower bound on the memory that a function needs, to compare with its limit before a run begins.
 
-Only certain needs are counted, so that no run is refused that could work: PyTorch itself, data not
-mapped from files, and for one model its weights, their gradient, the fetched weights, the results,
-and the inputs of its share of a batch. Activations come in addition.
+A run that could work must not be rejected, so only certain needs are counted: PyTorch, the data
+that are not mapped from files, and for one model its weights, their gradient, the fetched weights,
+the results, and the inputs of its share of a batch. Activations need additional memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["require_memory"]
 
 _RUNTIME_BYTES: Final = 200 << 20
-"""Less than a function takes that has imported PyTorch and computed nothing (measured: 226 MB)."""
+"""A lower bound for a function that has imported PyTorch and computed nothing (226 MB measured)."""
 
 
 def require_memory(
@@ -30,9 +30,10 @@ def require_memory(
     memory_mb: int,
     mapped: Callable[[str], bool],
 ) -> None:
-    """Refuse, with `ParameterError`, models or data that a function of ``memory_mb`` cannot hold.
+    """Raise `ParameterError` if models and data need more memory than a function has.
 
-    ``mapped`` says of a stored data set whether functions map it from their file system.
+    ``memory_mb`` is the function's memory in MB. ``mapped`` returns True for the name of a stored
+    data set that functions map from their file system.
     """
     from seqgc.models.datasets import StoredPoints
 
@@ -64,7 +65,10 @@ def require_memory(
 
 
 def _read(model: Model) -> tuple[PointDataset, ...]:
-    """Return the datasets that a function makes of a recipe: of stored ones, what it trains on."""
+    """Return the datasets of a model that a function loads.
+
+    Of a stored data set, a function loads only the training data.
+    """
     from seqgc.models.datasets import StoredPoints
 
     if isinstance(model.dataset, StoredPoints) or model.test_dataset is None:
@@ -73,9 +77,9 @@ def _read(model: Model) -> tuple[PointDataset, ...]:
 
 
 def _bytes(dataset: PointDataset) -> int:
-    """Return how long a dataset's numbers are, as far as that is known."""
-    if (stored := getattr(dataset, "data_bytes", None)) is not None:
-        return int(stored)
+    """Return the number of bytes of a dataset's arrays, or 0 if it is unknown."""
+    if (data_bytes := getattr(dataset, "data_bytes", None)) is not None:
+        return int(data_bytes)
     return sum(tensor.nbytes for tensor in getattr(dataset, "tensors", ()))
 
 

@@ -1,4 +1,4 @@
-"""Workers that are sent the models: processes of this machine, a dask cluster, custom backends."""
+"""Workers that receive the models from the master: local processes, dask and custom backends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PRELOADED = ("seqgc.training",)
 
 
 class ProcessWorkers(WorkerSet):
-    """Workers that are sent the models, and read weights in a folder of this machine."""
+    """Workers that receive the models from the master, and read weights from the run's folder."""
 
     def check(self, work: Work) -> None:
         require_capabilities(work.needs, can=self.can, of=self.provider)
@@ -40,16 +40,16 @@ class ProcessWorkers(WorkerSet):
     def open(self, work: Work) -> Iterator[Crew]:
         from seqgc.training import Crew
 
-        start = self._reach(work)
-        store = DirectoryStore(work.weights)  # also for workers elsewhere that have it mounted
+        start = self._starter(work)
+        store = DirectoryStore(work.weights)  # workers on other machines must mount this folder
         yield Crew(start=partial(start, work.compute_factory(store)), store=store)
 
-    def forecast(self, plan: TrainingPlan) -> None:  # whatever it is, it costs nothing
+    def forecast(self, plan: TrainingPlan) -> None:  # these workers cost nothing
         require_capabilities(plan.on(self.n).needs, can=self.can, of=self.provider)
 
     @abstractmethod
-    def _reach(self, work: Work) -> _Start:
-        """Reach what is to start them, or refuse; return what starts them."""
+    def _starter(self, work: Work) -> _Start:
+        """Return a function that starts the workers, or raise `ParameterError`."""
 
 
 class _Local(ProcessWorkers):
@@ -57,11 +57,11 @@ class _Local(ProcessWorkers):
 
     def __enter__(self) -> Self:
         require_local_files(self.n)
-        # It imports PyTorch while the master does, not after it.
+        # Start it now: it imports PyTorch while the master imports PyTorch.
         start_fork_server(_PRELOADED)
         return self
 
-    def _reach(self, work: Work) -> _Start:
+    def _starter(self, work: Work) -> _Start:
         messaging = self._messaging(work)
         return partial(LocalBackend, self.n, messaging=messaging, preload=_PRELOADED)
 
@@ -73,7 +73,7 @@ class _Custom(ProcessWorkers):
         super().__init__(n)
         self._make = make
 
-    def _reach(self, work: Work) -> _Start:  # noqa: ARG002 (it is the factory's)
+    def _starter(self, work: Work) -> _Start:  # noqa: ARG002 (the factory determines everything)
         return partial(self._make, self.n)
 
 
@@ -86,10 +86,10 @@ class _Dask(ProcessWorkers):
         self._client: Client | None = None
 
     @property
-    def can(self) -> frozenset[Capability]:  # on a cluster that others may use, too, nothing
+    def can(self) -> frozenset[Capability]:  # other programs may use a running cluster, too
         return frozenset() if self._scheduler is not None else super().can
 
-    def _reach(self, work: Work) -> _Start:
+    def _starter(self, work: Work) -> _Start:
         try:
             from seqgc.backends.dask_ import DaskBackend
         except ImportError as error:
@@ -104,8 +104,8 @@ class _Dask(ProcessWorkers):
 def local(n: int, *, delays: LoadDelays | None = None) -> ProcessWorkers:
     """Return ``n`` worker processes of this machine.
 
-    ``delays``, ``(round, worker, load) -> seconds``, are stragglers to inject, for example
-    `InjectedDelays`.
+    To inject stragglers, pass a function ``delays(round, worker, load)`` that returns seconds, for
+    example an `InjectedDelays`.
 
     Examples
     --------
@@ -119,30 +119,30 @@ def local(n: int, *, delays: LoadDelays | None = None) -> ProcessWorkers:
 def dask(
     n: int, *, scheduler: str | None = None, delays: LoadDelays | None = None
 ) -> ProcessWorkers:
-    """Return ``n`` workers of a dask cluster; the run's folder must be the same folder for all.
+    """Return ``n`` workers of a dask cluster. All machines must share the folder of the run.
 
-    ``scheduler`` is the address of a running scheduler; without one dask starts on this machine.
-    For ``delays`` see `local`.
+    ``scheduler`` is the address of a running scheduler. By default, dask is started on this
+    machine. For ``delays`` see `local`.
 
     Raises
     ------
     ParameterError
-        When a run begins, if nobody answers at the address, or dask is not installed.
+        When a run begins, if no scheduler answers at the address, or dask is not installed.
     """
     return _Dask(n, scheduler=scheduler, delays=delays)
 
 
 def custom(n: int, make: BackendFactory) -> ProcessWorkers:
-    """Return the ``n`` workers of a backend of your own, ``make(n, compute_factory)``.
+    """Return ``n`` workers that use your own backend, which ``make(n, compute_factory)`` returns.
 
-    It rounds results to the run's payload itself.
+    The backend must round results to the number format of the run's payload.
     """
     return _Custom(n, make)
 
 
 @contextmanager
 def _silent_logs() -> Iterator[None]:
-    """Keep dask's tracebacks off the terminal: the rounds of a run report failures."""
+    """Do not show dask's tracebacks in this block, because the run itself reports failures."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     try:
@@ -155,9 +155,10 @@ def _silent_logs() -> Iterator[None]:
 
 
 def _client(address: str) -> Client:
-    """Return a client of the scheduler there; a `Client` that finds none leaves its thread."""
+    """Return a client of the scheduler at this address, or raise `ParameterError`."""
     from distributed import Client
 
+    # Test the address first: a `Client` that finds no scheduler would leave a thread behind.
     async def reach() -> None:
         client = Client(address, timeout="10s", asynchronous=True)
         try:
@@ -166,10 +167,10 @@ def _client(address: str) -> Client:
             await client.close()
 
     try:
-        with ThreadPoolExecutor(1) as elsewhere:  # a notebook has a loop in its thread
-            elsewhere.submit(asyncio.run, reach()).result()
+        with ThreadPoolExecutor(1) as executor:  # the main thread of a notebook has a running loop
+            executor.submit(asyncio.run, reach()).result()
     except (OSError, ValueError) as error:
         rule = f"must be the address of a running scheduler ({error})"
         raise ParameterError("dask_scheduler", rule, address) from None
-    # So long it looks for a scheduler that it has lost; usually rounds' time limit ends a run.
+    # A client that loses its scheduler tries to reconnect for this time.
     return Client(address, timeout=_RECONNECT_S)

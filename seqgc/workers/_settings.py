@@ -1,4 +1,7 @@
-"""Settings of functions and of injected delays: the tables ``[function]`` and ``[delays]``."""
+"""Settings of functions and of injected delays: the tables ``[function]`` and ``[delays]``.
+
+A configuration file has these tables.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,23 @@ from seqgc.ports import FloatArray
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
 
 LoadDelays: TypeAlias = Callable[[int, int, float], float]
-"""``delays(round, worker, load)``: the least response time of a task, seconds.
+"""``delays(round, worker, load)`` returns the smallest response time of a task, in seconds.
 
-It holds for every attempt, and for every piece of a batch that is dealt. A worker that stays begins
-the delay of a task when it has answered the task before.
+All attempts of a task have the same delay. With `deal`, every piece of a batch has a delay. A
+worker that stays begins the delay of a task after it has answered the previous task.
 """
 
 _GENERATED = "lambda-cnn"
-_MOST_GENERATED = 1000  # rounds; then they repeat
-_REGION = "us-east-1"  # where neither a flag, a file nor AWS_REGION names one
-_REPLACED = {("transport", "asyncio"): "curl has taken its place"}
+_MOST_GENERATED = 1000  # rounds; later rounds repeat them
+_REGION = "us-east-1"  # if neither an option, a file nor AWS_REGION names a region
+_REPLACED = {("transport", "asyncio"): "use curl instead"}
 
 if TYPE_CHECKING:
     _Base = BaseModel
 else:
 
     class _OneLine(type(BaseModel)):
-        """Lets a settings class, when called, refuse with the error that all of seqgc raises."""
+        """Metaclass that converts pydantic's error on construction to a `ParameterError`."""
 
         def __call__(cls, *args, **values):
             try:
@@ -54,12 +57,12 @@ else:
 
 
 class Settings(_Base):
-    """A table of a configuration: frozen, and checked when it is made.
+    """A table of a configuration. It is frozen, and construction checks its values.
 
     Raises
     ------
     ParameterError
-        For the first thing that is wrong; an unknown key comes with the nearest known one.
+        For the first wrong value or unknown key. For a key, the message suggests a similar one.
 
     Examples
     --------
@@ -70,12 +73,12 @@ class Settings(_Base):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    tables: ClassVar[dict[str, type[BaseModel]]] = {}  # inside this one, by their keys
-    beside: ClassVar[tuple[str, ...]] = ()  # keys of a file that are no fields
+    tables: ClassVar[dict[str, type[BaseModel]]] = {}  # the inner tables, by key
+    beside: ClassVar[tuple[str, ...]] = ()  # allowed keys that are not fields
 
     @field_validator("*", mode="before")
     @classmethod
-    def _refuse_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+    def _refuse_bool_for_number(cls, value: object, info: ValidationInfo) -> object:
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)}:
             raise PydanticCustomError("truth", "Input should be a number, not true or false")
@@ -83,14 +86,14 @@ class Settings(_Base):
 
     @classmethod
     def refusal(cls, error: ValidationError) -> ParameterError:
-        """Return the error in one line."""
+        """Convert pydantic's error to a `ParameterError`, whose message is one line."""
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             key, *outer = reversed([str(part) for part in first["loc"]])
             table = cls.tables.get(outer[-1], cls) if outer else cls
             known = [*table.model_fields, *getattr(table, "beside", ())]
-            rule = f"is not a key of the configuration: those are {', '.join(known)}"
+            rule = f"is not a key of the configuration; the keys are {', '.join(known)}"
             return ParameterError(where, rule, first["input"], did_you_mean(key, known))
         message, value = first["msg"].removeprefix("Input "), first["input"]
         remedy = _REPLACED.get((where.rpartition(".")[2], str(value)), "")
@@ -98,12 +101,17 @@ class Settings(_Base):
 
 
 class DelaySettings(Settings):
-    """Stragglers to inject into workers: a profile's seconds, adjusted to the scheme's load."""
+    """Settings of the delays that are injected into workers.
+
+    The seconds come from a profile and are adjusted to the load of each task.
+    """
 
     source: Annotated[
-        str, "--delays", "Delays to inject: a profile, or lambda-cnn (generated)."
+        str, "--delays", "Delays to inject: the file of a profile, or lambda-cnn (generated)."
     ] = "lambda-cnn"
-    scale: Annotated[float, Field(gt=0), "--delay-scale", "Factor of the injected delays."] = 0.1
+    scale: Annotated[
+        float, Field(gt=0), "--delay-scale", "Factor by which injected delays are multiplied."
+    ] = 0.1
     seed: Annotated[int, Field(ge=0), "--delay-seed", "Seed of the generated delays."] = 0
     alpha: Annotated[
         float | None,
@@ -115,28 +123,33 @@ class DelaySettings(Settings):
         float | None,
         Field(ge=0),
         "--delay-base-load",
-        "Load at which the delays were recorded. By default the profile says it.",
+        "Load at which the delays were recorded. By default read from the profile.",
     ] = None
 
 
 class FunctionSettings(Settings):
-    """The settings of functions, and of the way in which a master reaches them.
+    """Settings of functions, and of the communication between the master and its functions.
 
-    ``store`` is the place of weights and large answers. ``auto`` means ``inline`` if they fit into
-    messages, otherwise the cheapest of ``s3`` and, with a ``mount``, ``directory``; on this machine
-    it means the directory (see `seqgc.stores.choose_store`). Without ``master``, a master with a
-    ``mount`` counts as inside the functions' region, because a mount requires the VPC. Any other
-    master counts as outside: the bytes that it receives are priced as transfer to the internet.
+    ``store`` is the place of weights and large answers. The value ``auto`` means ``inline`` if
+    weights and answers fit into messages. Otherwise it means the cheaper of ``s3`` and, with a
+    ``mount``, ``directory`` (see `seqgc.stores.choose_store`). With backend lambda-local it means
+    ``directory``.
 
-    ``resident`` functions stay. They open connections to this machine at its ``master_address``,
-    which must be in the functions' VPC; with a ``mount`` it is found automatically. Functions stay
-    for ``timeout_s``, and are replaced before that time ends.
+    ``master`` says whether the master is inside the functions' region. The default is "inside" with
+    a ``mount``, because a mount requires the VPC, and "outside" without. The bytes that an outside
+    master receives are priced as transfer to the internet.
 
-    Functions of this machine run the code of their master, or only the ``code`` in a folder, as
-    `seqgc deploy --context` or an unpacked zip has it.
+    ``resident`` functions keep running from round to round. They open connections to this machine
+    at ``master_address``, which must be in the functions' VPC. With a ``mount``, the default is
+    this machine's address in the VPC. A function runs for at most ``timeout_s``, and is replaced
+    before this time ends.
 
-    The file ``deployment`` determines deployed functions; the memory, time-out, processor and
-    region given here do not change them. Functions of this machine are priced by these values.
+    With backend lambda-local, functions run the same code as the master, or the code in the folder
+    ``code``, which is a build context of `seqgc deploy --context` or an unpacked zip.
+
+    With backend lambda, the file ``deployment`` determines the memory, time-out, processor and
+    region of the functions. The values in this table are then ignored. With backend lambda-local,
+    costs are computed from these values.
     """
 
     transport: Annotated[
@@ -145,7 +158,7 @@ class FunctionSettings(Settings):
     ] = None
     store: Annotated[
         Literal["auto", "directory", "s3", "inline"],
-        "Place of weights and large results: auto, directory, s3 or inline (in messages).",
+        "Where weights and large results are stored: auto, directory, s3 or inline (in messages).",
     ] = "auto"
     resident: Annotated[bool, "Keep functions running from round to round."] = False
     master_address: Annotated[
@@ -154,14 +167,14 @@ class FunctionSettings(Settings):
     mount: Annotated[str | None, "Folder where the file system of the functions is mounted."] = None
     master: Annotated[
         Literal["inside", "outside"] | None,
-        "Place of the master: inside or outside the region of the functions.",
+        "Where the master runs: inside or outside the region of the functions.",
     ] = None
     deployment: Annotated[str, "File that `seqgc deploy` wrote (backend lambda)."] = (
         "seqgc-lambda.toml"
     )
     code: Annotated[
         str | None,
-        "Folder with the code of functions: build context or unpacked zip (lambda-local).",
+        "Folder with the code of functions: a build context or unpacked zip (lambda-local).",
     ] = None
     environments: Annotated[
         int | None,
@@ -182,7 +195,7 @@ class FunctionSettings(Settings):
         default_factory=lambda: environment_region() or _REGION
     )
     expected_s: Annotated[
-        float | None, Field(ge=0), "Expected seconds of a task, for the forecast of the price."
+        float | None, Field(ge=0), "Expected time of a task, in seconds, to forecast the price."
     ] = None
     warm_up: Annotated[int, Field(ge=0), "Invocations of each function before round 0."] = 1
 
@@ -193,14 +206,15 @@ class FunctionSettings(Settings):
 
 
 class InjectedDelays:
-    """Delays in seconds by (round, worker, load), from a profile.
+    """A function that returns the delay in seconds for a round, a worker and a load.
 
-    After the last round of the profile, its first round follows again.
+    The delays come from a profile. After the last round of the profile they begin again with its
+    first round.
 
     Raises
     ------
     ParameterError
-        If the profile does not know its alpha, seconds per unit of load.
+        If the profile has no alpha, the number of seconds per unit of load.
 
     Examples
     --------
@@ -213,17 +227,17 @@ class InjectedDelays:
 
     def __init__(self, profile: DelayProfile) -> None:
         if profile.meta.alpha is None:
-            rule = "must be given: the profile does not know what load costs"
-            remedy = "0 injects its seconds at every load; `seqgc profile fit` fits it"
+            rule = "must be given: the profile does not contain it"
+            remedy = "0 injects the same seconds at every load; `seqgc profile fit` estimates it"
             raise ParameterError("delays.alpha", rule, None, remedy)
         self.profile: Final = profile
         self.alpha: Final = profile.meta.alpha
         self._at_load = lru_cache(maxsize=1)(profile.at_load)
-        self._seconds = lru_cache(maxsize=None)(self._column)  # few loads, each a worker's own
+        self._seconds = lru_cache(maxsize=None)(self._column)  # a worker has few distinct loads
 
     @classmethod
     def of(cls, settings: DelaySettings, *, workers: int, num_rounds: int) -> InjectedDelays:
-        """Return the delays of a configuration for ``workers``, or raise `ParameterError`."""
+        """Return the configured delays for ``workers`` workers, or raise `ParameterError`."""
         source = settings.source
         if source == _GENERATED:
             rng, rounds = np.random.default_rng(settings.seed), min(num_rounds, _MOST_GENERATED)
@@ -236,8 +250,8 @@ class InjectedDelays:
         if profile.num_workers < workers:
             rule = f"must have a column for each of the {workers} workers"
             raise ParameterError("delays.source", rule, f"{source}: {profile.num_workers}")
-        known = settings.model_dump(include={"alpha", "base_load"}, exclude_none=True)
-        meta = replace(profile.meta, **known)
+        changes = settings.model_dump(include={"alpha", "base_load"}, exclude_none=True)
+        meta = replace(profile.meta, **changes)
         return cls(replace(profile, meta=meta).scaled(settings.scale))
 
     def __call__(self, round: int, worker: int, load: float) -> float:

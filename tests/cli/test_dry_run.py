@@ -114,8 +114,8 @@ def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
     assert "4 invocations before the first round" in shown
     assert "fits" in shown
     assert "directory (a folder of this machine, in place of EFS)" in shown
-    assert "billed (INIT): 2.5 s each expected, at most 10 s" in shown
-    assert "AWS's price list cannot be reached" in " ".join(shown.split())
+    assert "billed (INIT): 2.5 s each are expected, at most 10 s" in shown
+    assert "AWS's price list was not read" in " ".join(shown.split())
 
 
 def test_what_lambda_would_cost_is_known_before_there_is_a_stack_or_anybody_to_pay(
@@ -164,7 +164,7 @@ def test_functions_that_are_deployed_are_taken_as_they_are(capsys: Out) -> None:
     dry_run = ["train", *sizes, "--backend", "lambda", "--dry-run", "--json"]
     assert main([*dry_run, "--store", "s3"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["where"], facts["why"]) == ("s3", "as asked for")
+    assert (facts["where"], facts["why"]) == ("s3", "as configured")
     # 2 tasks and 2 before, half a GB, each of 10 s for a start and of 30 s to the time-out
     assert facts["at_most"]["gb_seconds"] == 80.0
     assert (facts["at_most"]["s3_puts"], facts["at_most"]["s3_gets"]) == (1, 2)
@@ -309,7 +309,7 @@ def test_results_too_large_for_a_reply_need_a_store(capsys: Out) -> None:
         (["run.toml", "--function-timeout-s", "901"], "`function.timeout_s` should be less than"),
         (["run.toml", "--expected-s", "-1"], "`function.expected_s` should be greater than"),
         (["run.toml", "--profile", "no.npz"], "no.npz"),
-        (["large.toml"], "`request` must not exceed the 6291456 bytes that Lambda carries"),
+        (["large.toml"], "`request` must not exceed the 6291456 bytes that Lambda accepts"),
         (["large.toml", "--colour"], "No such option: --colour"),
     ],
 )

@@ -185,7 +185,7 @@ def test_what_is_missing_is_said_before_anything_is_written(
     assert "missing: AWS_SECRET_ACCESS_KEY" in refused(capsys, *verb, *LAMBDA)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     line = refused(capsys, *verb, *LAMBDA)
-    assert line.startswith("seqgc: `credentials` must be given or found")
+    assert line.startswith("seqgc: `credentials` must be configured")
 
 
 def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:

@@ -255,7 +255,7 @@ def test_functions_of_this_machine_share_a_folder(settings: dict[str, object]) -
 @pytest.mark.parametrize("kind", ["directory", "inline"])
 def test_what_is_asked_for_is_taken(kind: str) -> None:
     asked = store_of(scheme="uncoded", function={"store": kind})
-    assert asked == StoreChoice(kind=kind, reason="as asked for")  # type: ignore[arg-type]
+    assert asked == StoreChoice(kind=kind, reason="as configured")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("known", [{"probe": 2}, {"retune": 2}])
@@ -298,11 +298,11 @@ def test_functions_without_a_way_to_s3_are_not_sent_there(
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"scheme": "uncoded", "function": {"store": "s3"}}, "have no way to S3"),
+        ({"scheme": "uncoded", "function": {"store": "s3"}}, "they have no S3"),
         (LARGE, "`store` must exist for a request or reply of more than"),
         (
             {"scheme": "uncoded", "alpha": 1.0, "retune": 2},
-            "must be there where sizes are not known",
+            "must be directory or s3 with --probe or --retune",
         ),
     ],
 )

@@ -178,7 +178,9 @@ def test_what_load_costs_is_said_with_its_interval_where_no_generator_fits(capsy
     assert run("fit", *files, "--base-loads", "0,0.5,1") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "no generator fits" in shown
-    assert f"95% interval {low:.4f} … {high:.4f}: what load costs is not told apart" in shown
+    assert (
+        f"95% interval {low:.4f} … {high:.4f}: the cost of load cannot be told from noise" in shown
+    )
     assert run("fit", files[0]) == 2  # there is nothing else to say
     assert "raise mu" in capsys.readouterr().err
 
@@ -222,7 +224,7 @@ def test_what_is_wrong_with_one_of_several_recordings_is_said_with_its_file(caps
 BAD = {
     "": "`output` must name a new .npz file; got None (-o FILE.npz)",
     "-o good.csv": "`output` must end in .npz",
-    "-o taken.npz": "`output` must not exist: a recording never overwrites a file",
+    "-o taken.npz": "`output` must not exist: seqgc profile never overwrites a file",
     "-o p.npz --loads 0,1 --every-load": "got 'p-load1.0.npz'",
     "-o nowhere/p.npz": "`output` must be in an existing folder",
     "-o /proc/p.npz": "`output` must be a file that can be written (",

@@ -17,7 +17,7 @@ ARN = "arn:aws:lambda:us-east-1:123456789012:function:f:live"
 BAD = {
     "train --resident": "`function.resident` must be left out with backend local",
     "train --resident --backend dask": "must be left out with backend dask",
-    "train --resident --backend lambda": "needs a master that the functions reach, in their VPC",
+    "train --resident --backend lambda": "needs a master in the VPC and security group of",
     "train --resident --backend lambda --master outside": "(run it there, with --mount or --mas",
     "train --resident --backend lambda-local --function-timeout-s 5": "`limit_s` must be longer",
     "train --resident --backend lambda-local --master-address 0.0.0.0": "must be left out",

@@ -211,7 +211,7 @@ def test_tune_fits_80_columns_and_ends_with_a_line_that_trains(
     assert main(["tune", "p.npz", "--seed", "1", *search]) == 0
     *shown, last = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 80
-    assert "closing rule, for answers without which a job is lost" in " ".join(shown)
+    assert "closing rule, to wait for answers that a job needs" in " ".join(shown)
     program, *words = shlex.split(last)
     assert program == "seqgc"
     assert main([*words, "--dry-run"]) == 0

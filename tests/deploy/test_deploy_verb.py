@@ -63,7 +63,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
         (["--template", "none.yaml"], "`template` must be a SAM template"),
         (["--vpc-id", "vpc-1", "--subnets", "subnet-1"], "`subnets` must be two subnets of"),
         (["--output", "no/such/folder.toml"], "`output` must be in an existing folder"),
-        (["--output", "."], "`output` must be a file, and is a folder"),
+        (["--output", "."], "`output` must be a file, not a folder"),
         (
             ["--output", "x" * 300],
             "`output` must be a file that can be written (File name too long)",

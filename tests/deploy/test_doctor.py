@@ -101,7 +101,7 @@ def test_all_is_well_with_what_was_just_deployed(
 ) -> None:
     checks = examined(account, made, probes=True, address=Address())
     assert {name: check.status for name, check in checks.items()} == dict.fromkeys(checks, "ok")
-    assert "ms there and back; replaced every 60 s" in checks["resident"].detail
+    assert " ms; replaced every 60 s" in checks["resident"].detail
     # The probes' answers went through both stores.
     (folder,) = (tmp_path / "efs").iterdir()
     assert [each for each in folder.rglob("*") if each.is_file()]

@@ -120,4 +120,4 @@ def test_what_was_compared_is_printed_also_where_the_page_cannot_be_written_in_t
     assert "reaches 0.25 in" in " ".join(printed.split())
     assert said == "seqgc: c.html: No space left on device\n"
     Path("d.html").mkdir()
-    assert "`output` must be a file, and is a folder" in refused(capsys, *words, "-o", "d.html")
+    assert "`output` must be a file, not a folder" in refused(capsys, *words, "-o", "d.html")

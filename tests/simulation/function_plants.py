@@ -64,7 +64,7 @@ def _uncompared() -> AbstractContextManager[object]:
 def _whose_ever(fetch: Any) -> Callable[..., Any]:
     def fetch_any(self: Any, ref: Any) -> Any:
         for _, weights in self._make_room.__self__._warm.values():
-            for known, params in weights.kept.items():
+            for known, params in weights.cache.items():
                 if (known.model, known.version) == (ref.model, ref.version):
                     return params
         return fetch(self, ref)

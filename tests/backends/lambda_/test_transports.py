@@ -415,7 +415,5 @@ def test_targets_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(
-        ParameterError, match=r"`credentials` must be given or found.*aws configure"
-    ):
+    with pytest.raises(ParameterError, match=r"`credentials` must be configured.*aws configure"):
         HttpTransport(Target.invoke_api("f", region=REGION))
