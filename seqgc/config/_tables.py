@@ -117,7 +117,7 @@ class RunConfig(Settings):
     timeout_s: Annotated[
         float,
         Field(gt=0, le=1e6),
-        "Time limit of a round, in seconds. Workers without an answer are then asked again, twice.",
+        "Time limit of a round, in seconds. Silent workers are then asked again, twice.",
     ] = 60.0
     max_attempts: Annotated[
         int,

@@ -1,4 +1,4 @@
-"""Stores of weights and results: immutable versions, each with its digest."""
+"""Stores of weights, results and data sets. Stored versions are immutable and have a digest."""
 
 from seqgc.stores._open import INLINE_OUTSIDE_BYTES as INLINE_OUTSIDE_BYTES
 from seqgc.stores._open import INLINE_ROUND_BYTES as INLINE_ROUND_BYTES

@@ -1,10 +1,11 @@
-"""Stores of named objects in a folder or a bucket, and checks that all stores share.
+"""The base class of stores in a folder or a bucket, and checks that all stores share.
 
 A network file system, or the cache of another machine, may show an incomplete object for a moment.
-NFS (and therefore EFS) guarantees that a file opened after its writer closed it is complete, but a
-client's cached attributes and pages may be older, and a file replaced under an open handle is stale
-(ESTALE). All of this passes within a second; damage does not. Therefore an object that is not as
-expected is read a few times more, for about half a second, before it is an error.
+NFS (and therefore EFS) guarantees that a file is complete if it is opened after its writer has
+closed it. However, a client may have cached older attributes and pages, and reading a file that was
+replaced raises ESTALE. These effects disappear within a second; damage does not. If an object is
+not as expected, it is therefore read again a few times within about half a second before an error
+is raised.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from seqgc.ports import FloatArray, WeightRef
 Pause: TypeAlias = Callable[[float], None]
 _Content = TypeVar("_Content")
 
-_PAUSES_S: Final = (0.02, 0.1, 0.5)  # before each further reading
+_PAUSES_S: Final = (0.02, 0.1, 0.5)  # before the second, third and fourth reading
 _DTYPES = ("float16", "float32", "float64")
 
 
 class ObjectStore(ABC):
-    """Immutable versions of weights, and blobs, as objects that appear complete or not at all.
+    """A store of weights (immutable versions) and blobs. An object is either complete or absent.
 
-    There is one writer of weights, the master, and any number of readers in other processes or on
-    other machines. If two writers race for a version, readers notice by the digest in their
+    Weights have one writer, the master, and any number of readers in other processes or on other
+    machines. If two writers write the same version, readers detect this by the digest in their
     reference.
 
-    A subclass defines how objects are written, read, deleted and named. ``_suffix`` ends the names
-    of weights; ``_reach`` is the advice for a reader that cannot see an object.
+    A subclass defines how objects are written, read, deleted and named. ``_suffix`` is the end of
+    the names of weights, and ``_reach`` is advice for a reader that cannot see an object.
     """
 
     _suffix: ClassVar[str]
@@ -45,17 +46,18 @@ class ObjectStore(ABC):
         self._pause = pause
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Write ``params`` (size,) for all to read; publishing the same again changes nothing.
+        """Store ``params`` (size,) as a new version, and return the reference.
 
-        After this returns, every process and machine that has the store sees them complete. They
-        need not survive a power cut, since a run does not depend on it.
+        When this method returns, every process and machine with access to the store can read the
+        weights. They may be lost in a power failure; a resumed run does not need them. Publishing
+        the same weights again changes nothing.
 
         Raises
         ------
         ParameterError
             If this version exists with other content, or an argument cannot be stored.
         StoreError
-            If it cannot be written.
+            If the weights cannot be written.
         """
         ref, copy = refer(model, version, params)
         name = self._name(ref)
@@ -67,12 +69,12 @@ class ObjectStore(ABC):
         return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,) of a reference, read-only.
+        """Return the read-only weights (size,) that a reference names.
 
         Raises
         ------
         StoreError
-            If the object is missing, damaged, or differs from the reference.
+            If the weights are missing or damaged, or differ from the reference.
         """
         name = self._name(ref)
         params = self._reread(
@@ -86,15 +88,18 @@ class ObjectStore(ABC):
         return native
 
     def discard(self, ref: WeightRef) -> None:
-        """Remove a version, if it exists."""
+        """Remove a version if it exists."""
         self._delete(self._name(ref))
 
     def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` for all to read; raise `StoreError` if it cannot be written."""
+        """Store ``data`` under ``key``; raise `StoreError` if this is not possible."""
         self._replace(_blob(key), data)
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return a blob; raise `StoreError` if it is missing, incomplete or a different one."""
+        """Return the bytes stored under ``key``.
+
+        Raises `StoreError` if they are missing, or differ in length or SHA-256.
+        """
         name = _blob(key)
 
         def read() -> bytes:
@@ -102,11 +107,11 @@ class ObjectStore(ABC):
             check_blob(data, digest=digest, size_bytes=size_bytes)
             return data
 
-        missing = "it was removed or never put, or this side may not read it"
+        missing = "it was removed or never stored, or this machine has no permission to read it"
         return self._reread(name, read, missing=missing, remedy="ask the worker again")
 
     def remove(self, key: str) -> None:
-        """Remove a blob, if it exists."""
+        """Remove the bytes stored under ``key`` if there are any."""
         self._delete(_blob(key))
 
     def _name(self, ref: WeightRef) -> str:
@@ -116,14 +121,14 @@ class ObjectStore(ABC):
     def _reread(
         self, name: str, read: Callable[[], _Content], *, missing: str, remedy: str
     ) -> _Content:
-        """Return the result of ``read``; if it raises, call it again after a pause, three times."""
+        """Call ``read``, up to four times while it raises, with pauses; return its result."""
         pauses = iter(_PAUSES_S)
         while True:
             try:
                 return read()
-            except FileNotFoundError:  # no pause: an object exists before its name is given away
+            except FileNotFoundError:  # no pause: readers learn the name only after the writing
                 raise StoreError(f"{self._shown(name)} is missing: {missing}") from None
-            except Exception as error:  # on damaged data NumPy's parser may raise anything
+            except Exception as error:  # NumPy's parser raises many types for damaged data
                 if (seconds := next(pauses, None)) is None:
                     reason = f"{one_line(error)} ({remedy})"
                     raise StoreError(f"{self._shown(name)} cannot be used: {reason}") from error
@@ -131,11 +136,11 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _create(self, name: str, params: FloatArray) -> bool:
-        """Write weights, little-endian; if the name is taken, change nothing and return False."""
+        """Write weights, little-endian. If the object exists, change nothing and return False."""
 
     @abstractmethod
     def _replace(self, name: str, data: bytes) -> None:
-        """Write an object, which replaces any object of that name."""
+        """Write an object; an existing object of this name is replaced."""
 
     @abstractmethod
     def _read(self, name: str, size_bytes: int) -> bytes:
@@ -143,15 +148,15 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
-        """Return the weights of an object, little-endian; check them against the reference."""
+        """Return the weights of an object, little-endian, after checking them."""
 
     @abstractmethod
     def _delete(self, name: str) -> None:
-        """Remove an object, if it exists."""
+        """Remove an object if it exists."""
 
     @abstractmethod
     def _shown(self, name: str) -> str:
-        """Return the name of the object in messages."""
+        """Return the full name of an object, for messages."""
 
 
 def _blob(key: str) -> str:
@@ -160,18 +165,18 @@ def _blob(key: str) -> str:
 
 
 def check_address(model: str, version: int) -> None:
-    """Raise `ParameterError` if a name could leave the store's folder, or a version is no count."""
+    """Raise `ParameterError` unless ``model`` is a safe name and ``version`` an integer >= 0."""
     require_name("model", model, most=100)
     require_int("version", version, least=0)
 
 
 def check_key(key: str) -> None:
-    """Raise `ParameterError` if a blob's key could leave the store's folder."""
+    """Raise `ParameterError` unless a key is a safe file name, which cannot leave its folder."""
     require_name("key", key, most=200)
 
 
 def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> None:
-    """Raise `ValueError` if bytes have another length or SHA-256."""
+    """Raise `ValueError` unless bytes have this length and SHA-256."""
     if len(data) != size_bytes:
         raise ValueError(f"has {len(data)} bytes instead of {size_bytes}")
     if (actual := hashlib.sha256(data).hexdigest()) != digest:
@@ -179,7 +184,7 @@ def check_blob(data: bytes | memoryview, *, digest: str, size_bytes: int) -> Non
 
 
 def refer(model: str, version: int, params: FloatArray) -> tuple[WeightRef, FloatArray]:
-    """Return the reference to ``params`` (size,), and a read-only little-endian copy of them.
+    """Return a reference to ``params`` (size,), and a read-only little-endian copy of the array.
 
     Raises
     ------
@@ -204,7 +209,10 @@ def refer(model: str, version: int, params: FloatArray) -> tuple[WeightRef, Floa
 
 
 def refuse_other_content(ref: WeightRef, *, stays: str = "") -> ParameterError:
-    """Return the error for a version that is published again with other content."""
+    """Return the error for a version that is published again with other content.
+
+    ``stays`` is the name of the existing object, for the message.
+    """
     rule = f"must be new, or published with the same content (model {ref.model!r})"
     remedy = "versions are immutable: publish under the next number"
     remedy += stays and f"; {stays} is unchanged"

@@ -1,6 +1,7 @@
-"""The choice of a run's store by bytes and cost, and the opening of a store on each side.
+"""The choice of a run's store by size and cost, and the opening of a store.
 
-Each side has its own mount of the shared file system, and its own rules for allowed locations.
+The master and the workers both open the store. Each side may mount the shared file system in
+another folder, and has its own rules for allowed locations.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from seqgc.stores.s3 import S3Client, S3Store, split_s3
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, StoreRef
 
 INLINE_ROUND_BYTES: Final = 64 * 2**20
-"""The most bytes of weights that a master should send in all requests of a round together.
+"""The largest number of bytes of weights that a master should send in a round, in all requests.
 
-To encode, sign and send a megabyte of weights takes 3 to 5 ms (measured), so that this much takes
-about 0.2 s, one request after the other. All workers read a store at the same time.
+Encoding, signing and sending takes 3 to 5 ms for each megabyte (measured), so the limit takes about
+0.2 s. With a store, in contrast, all workers read at the same time.
 """
 
 INLINE_OUTSIDE_BYTES: Final = 8 * 2**20
-"""The same limit for a master outside the functions' region: 3.4 s at an uplink of 20 Mbit/s."""
+"""The same limit for a master outside the functions' region: 3.4 s with an uplink of 20 Mbit/s."""
 
 
 def unique_name(name: str) -> str:
-    """Return a unique name for a run, made of characters that every store accepts.
+    """Return a unique name that contains ``name`` and that every store accepts.
 
     Examples
     --------
@@ -55,12 +56,12 @@ def open_store(
     Parameters
     ----------
     mount
-        The folder where the shared file system is mounted here, which contains the locations of
-        directory stores; None if it is not mounted.
+        The folder where the shared file system is mounted on this machine, or None. The location
+        of a directory store is a path below this folder.
     s3_allowed
-        Each location in S3 must be below one of these ``s3://bucket/prefix``. None allows any
-        location; it is for a master that opens its own reference, not for a worker that opens a
-        reference it was sent.
+        The locations ``s3://bucket/prefix`` that are allowed: a store in S3 must be below one of
+        them. None allows all locations. A worker must not pass None, because its reference comes
+        in a message.
     s3_client
         A function that returns the client (see `S3Store`).
 
@@ -111,7 +112,7 @@ def _check_allowed(location: str, allowed: Sequence[str] | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreChoice:
-    """The kind of store chosen, and the reason in a few words."""
+    """The kind of store for a run, and the reason for the choice."""
 
     kind: StoreKind
     reason: str
@@ -131,20 +132,20 @@ def choose_store(
 ) -> StoreChoice:
     """Return the kind of store that a run should use.
 
-    If a task with its weights fits into a request and its results into a reply, ``inline`` is
-    chosen, because it costs nothing and needs nothing. The exception is that a store exists and all
-    requests of a round together would exceed `INLINE_ROUND_BYTES` (`INLINE_OUTSIDE_BYTES` for a
-    master outside the region). Otherwise the cheapest store is chosen; if prices are equal or
-    unknown, it is ``directory``, which has the shorter latency.
+    The choice is ``inline`` if a task with its weights fits into a request and its results into a
+    reply, because this costs nothing and needs no store. There is one exception: if a store exists,
+    and all requests of a round together would exceed `INLINE_ROUND_BYTES` (`INLINE_OUTSIDE_BYTES`
+    for a master outside the region), the store is better. Otherwise the choice is the cheapest
+    store. If prices are equal or unknown, it is ``directory``, which has the shorter latency.
 
     Parameters
     ----------
     request_bytes, reply_bytes
-        Size of the largest task as JSON, including its weights, and of its results.
+        Sizes, as JSON, of the largest task with its weights and of its results.
     workers
         Number of requests in a round.
     round_usd
-        Cost of a round in US dollars for each store that exists; None if it is unknown.
+        Cost of a round in US dollars for each store that exists; None if the cost is unknown.
     limit_bytes
         Size limit of a request and of a reply.
     master_outside
@@ -153,7 +154,7 @@ def choose_store(
     Raises
     ------
     ParameterError
-        If the bytes need a store, and no store exists.
+        If the messages are too large to be sent without a store, and no store exists.
 
     Examples
     --------
@@ -186,7 +187,7 @@ def choose_store(
 
 
 def _cheapest(round_usd: Mapping[StoreKind, float | None]) -> tuple[StoreKind, str]:
-    """Return the cheapest store, and the reason."""
+    """Return the cheapest store and the reason for the choice."""
     if len(round_usd) == 1:
         (only,) = round_usd
         return only, "the only store available"

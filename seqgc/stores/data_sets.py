@@ -1,20 +1,20 @@
-"""Data sets: arrays that are stored once under a name, and read on workers as needed.
+"""Data sets: arrays that are stored once under a name, and that workers read as needed.
 
-A place is a folder or an ``s3://bucket/prefix``. It has a folder for each data set, with a file
-``data.json``, which describes the arrays, and a file ``x-<digest>.npy`` for each array. Nothing is
-ever unpickled. The file of a digest never changes: a new version of a data set has other files, and
-``data.json``, which is written last, names them.
+Data sets are stored in places. A place is a folder or an ``s3://bucket/prefix``, and has an inner
+folder for each data set. This folder has a file ``x-<digest>.npy`` for each array, and a file
+``data.json``, which describes the arrays. Nothing is ever unpickled. An array file never changes. A
+new version of a data set has new array files, and ``data.json``, which is written last, lists them.
 
-A copy of ``data.json`` is kept permanently as ``data-<digest>.json``. A version that was replaced
-remains, with its arrays, until the next replacement. A run continues with the contents that it
-began with, which it requests by their digest.
+Each version also has a permanent copy of ``data.json``, ``data-<digest>.json``. When a version is
+replaced, its files remain until the next replacement. A run records the digest of its data, so that
+it continues with the same data after a resume.
 
-Arrays in a folder are mapped into memory, so that parts that are not read take none. An array in a
+Arrays in a folder are mapped into memory; parts that are not read take no memory. An array in a
 bucket is fetched completely, and compared with its digest.
 
-Array files may come from other people. A header may promise more data than the file has, or
-objects, which are addresses in the memory of this process. Therefore the whole header is compared
-with the file before memory is allocated.
+Array files may come from strangers. A header may claim more data than the file has. It may also
+claim objects instead of numbers, which numpy would read as memory addresses. The header is
+therefore compared with the file before memory is allocated.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ DATA_FILE: Final = "data.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _HEAD_BYTES: Final = 4096  # an .npy header of few dimensions is 128 bytes long
-_MOST_BYTES: Final = 1 << 20  # of a data.json
+_MOST_BYTES: Final = 1 << 20  # of a file data.json
 _CHUNK: Final = 1 << 20
 NUMBERS: Final = frozenset(("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<f2", "<f4", "<f8"))
-"""The types of numbers in data sets, which PyTorch has too; little-endian."""
+"""The types of numbers that data sets may have, little-endian. PyTorch has the same types."""
 
 _HEADS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
-}  # 3.0 is for names of fields
+}  # version 3.0 is only for arrays with named fields
 
 
 class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,11 +64,11 @@ class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.dtype not in NUMBERS or not self.shape or min(self.shape) < 0:
             what = f"{self.dtype!r:.40} {list(self.shape)!r:.40}"
-            raise ValueError(f"must describe arrays of numbers, one data point a row; got {what}")
+            raise ValueError(f"must describe arrays with a row for each point; got {what}")
 
     @property
     def data_bytes(self) -> int:
-        """The length of its numbers."""
+        """The number of bytes of the array's numbers."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -79,10 +79,10 @@ class _DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredData:
-    """A data set in a place: ``x`` and ``y``, and possibly ``x_test`` and ``y_test``.
+    """A data set in a place. Its arrays are ``x``, ``y`` and possibly ``x_test`` and ``y_test``.
 
-    Data sets with the same ``digest`` have equal contents. ``before`` is the digest of the version
-    that this one replaced in this place, empty for the first version.
+    Data sets with the same ``digest`` have equal contents. ``before`` is the digest of the previous
+    version in this place; it is empty for the first version.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StoredData:
 
     @property
     def mapped(self) -> bool:
-        """True if arrays are mapped from files, and take no memory themselves."""
+        """True if arrays are mapped from files and take no memory before they are read."""
         return not self.place.startswith("s3:")
 
     @property
@@ -113,28 +113,28 @@ class StoredData:
         return _permanent_file(self.digest)
 
     def data_file(self, *, before: str = "") -> bytes:
-        """Return the bytes of ``data.json``; ``before`` is the digest of the replaced version."""
+        """Return the content of ``data.json``. ``before`` is the digest of the previous version."""
         return msgspec.json.encode(_DataFile(schema=1, arrays=self.arrays, before=before))
 
     def read(self, key: str) -> np.ndarray[Any, Any]:
-        """Return an array; changes to it stay in this process.
+        """Return the array named ``key``. Changing the array does not change its file.
 
         Raises
         ------
         StoreError
-            If its file is missing or has changed.
+            If the file is missing or has changed.
         """
         array = self.arrays[key]
         with self._errors_named(array):
             return self._mapped(array) if self.mapped else self._fetched(array)
 
     def opened(self, key: str) -> IO[bytes]:
-        """Open the file of an array for reading, if arrays are `mapped`.
+        """Open the file of the array named ``key`` for reading. Arrays must be `mapped`.
 
         Raises
         ------
         StoreError
-            If it is missing, or longer than expected.
+            If the file is missing, or longer than expected.
         """
         array = self.arrays[key]
         with self._errors_named(array):
@@ -175,7 +175,7 @@ class StoredData:
 
 
 def _head(file: IO[bytes], array: StoredArray, file_bytes: int) -> NpyHead:
-    """Return the header of an array's file, which must agree with ``data.json``."""
+    """Read the header of an array's file; raise `ValueError` if it differs from ``data.json``."""
     head = read_head(file, file_bytes=file_bytes)
     if (head.dtype.str, head.shape) != (array.dtype, array.shape):
         expected = f"{array.dtype} {array.shape}"
@@ -190,7 +190,8 @@ def _permanent_file(digest: str) -> str:
 def data_places(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the places that are searched for data sets.
 
-    These are the comma-separated places in ``SEQGC_DATA``, or else a folder in the user's home.
+    The environment variable ``SEQGC_DATA`` lists them, separated by commas. Without it, the only
+    place is a folder in the user's home.
 
     Examples
     --------
@@ -207,7 +208,7 @@ def data_places(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def require_data_name(name: str) -> str:
-    """Return the name of a data set; raise `ParameterError` if it is no valid folder name."""
+    """Return the name of a data set; raise `ParameterError` if it is not valid."""
     if not _NAME.fullmatch(name):
         raise ParameterError("name", "must be 1 to 64 letters, digits, '_' and '-'", name)
     return name
@@ -222,13 +223,13 @@ def find_data(
 ) -> StoredData | None:
     """Return a data set from the first of ``places`` that has it, or None.
 
-    It is the latest version there, or the one with this ``digest``. A place that does not exist or
-    may not be read is skipped.
+    If ``digest`` is given, return the version with this digest, else the latest version. A place
+    that does not exist or cannot be read is skipped.
 
     Raises
     ------
     StoreError
-        If its ``data.json`` cannot be read or is malformed.
+        If the ``data.json`` of the data set cannot be read or is malformed.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -268,7 +269,7 @@ def _text_in(place: str, name: str, file: str, client: Callable[[], S3Client]) -
 
 
 def _text_of_file(place: Path, name: str, file: str) -> bytes | None:
-    """Return the bytes of a file; None if it or its place is missing or may not be read."""
+    """Return the content of a file, or None if it is missing or its place cannot be read."""
     try:
         return read_bounded(place / name / file, most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
@@ -280,7 +281,7 @@ def _text_of_file(place: Path, name: str, file: str) -> bytes | None:
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Return whether a type is one of `NUMBERS`, in either byte order."""
+    """Return True if a type is one of `NUMBERS`, in either byte order."""
     return dtype.newbyteorder("<").str in NUMBERS
 
 
@@ -295,25 +296,26 @@ class NpyHead:
 
     @property
     def data_bytes(self) -> int:
-        """The length of the numbers."""
+        """The number of bytes of the array, without the header."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def within(self, data: bytearray) -> np.ndarray[Any, Any]:
-        """Return the array in the bytes of a file, without a copy."""
+        """Return the array in ``data``, the content of a file, without copying the numbers."""
         return np.ndarray(self.shape, self.dtype, data, self.begin, order=self.order)
 
     def mapped(self, file: IO[bytes], mode: Literal["r", "c"]) -> np.ndarray[Any, Any]:
-        """Return the array of an open file as a `numpy.memmap`, which may outlive the file."""
+        """Return the array of an open file as a `numpy.memmap`. The file may be closed later."""
         return np.memmap(file, self.dtype, mode, self.begin, self.shape, self.order)
 
 
 def read_head(file: IO[bytes], *, file_bytes: int) -> NpyHead:
-    """Read the header of a file that is ``file_bytes`` long.
+    """Read the header of an .npy file that has ``file_bytes`` bytes.
 
     Raises
     ------
     ValueError
-        If it is malformed, describes an array of anything but numbers, or exceeds the file.
+        If the header is malformed, describes an array that has not only numbers, or claims more
+        data than the file has.
 
     Examples
     --------

@@ -1,15 +1,16 @@
-"""A store in a folder that master and workers share: a local disk, or an EFS mount.
+"""A store in a folder that master and workers share, on a local disk or an EFS mount.
 
-Each version is a file ``<root>/<model>@<version>.npy``, and each blob ``<root>/blobs/<key>``; files
-appear complete or not at all. ``.npy`` carries its own format version; nothing is ever unpickled.
+Each version of weights is a file ``<root>/<model>@<version>.npy``, and each blob is a file
+``<root>/blobs/<key>``. A file is either complete or absent. ``.npy`` files contain their format
+version; nothing is ever unpickled.
 
-Files are not synchronised to the disk. They are only needed while tasks are in flight: a run that
-is resumed after a power cut has its checkpoints, and publishes into a new folder. Two
-synchronisations for each of a hundred files would hold up every round for nothing. Other processes
-see a file without them. Other machines, on NFS and therefore EFS, rely on close-to-open
-consistency: closing a file sends it to the server. A file is therefore closed before it gets its
-name, and has its name before any worker is told of it. Damage is still noticed by the digest in
-each reference.
+Files are not synchronised to the disk, because synchronising hundreds of files would delay every
+round. The files are needed only while tasks are in flight: a run that is resumed after a power
+failure has its checkpoints, and publishes weights in a new folder. Other processes of the same
+machine see a file without synchronising. Other machines rely on the close-to-open consistency of
+NFS (and therefore EFS): when a file is closed, it is sent to the server. A file is therefore closed
+before it gets its name, and it gets its name before any worker hears of it. The digest in each
+reference detects damage.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from seqgc.errors import StoreError, one_line
 from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._objects import ObjectStore, Pause, check_blob
 
-_MOST_BYTES: Final = 1 << 62  # no limit: reads are limited by their size
+_MOST_BYTES: Final = 1 << 62  # no limit here, because each read has its own limit
 
 
 class DirectoryStore(ObjectStore):
-    """Immutable versions of weights, and blobs, as files under ``root``, which is created.
+    """A store of weights and blobs as files in the folder ``root``, which is created if necessary.
 
     ``pause(seconds)`` waits before an object is read again.
 
@@ -62,7 +63,7 @@ class DirectoryStore(ObjectStore):
         self.root: Final = Path(root)
 
     def sweep(self) -> None:
-        """Remove the folder if it is empty; it is created again when something is stored."""
+        """Remove the store's folder if it is empty. It is created again when necessary."""
         for folder in (self.root / "blobs", self.root):
             with suppress(OSError):  # it is not empty, or does not exist
                 folder.rmdir()
@@ -73,7 +74,8 @@ class DirectoryStore(ObjectStore):
                 return False
         with self._written(name) as file:
             file.write(_header(params.dtype.name, params.size))
-            file.write(np.ascontiguousarray(params).data)  # ndarray.tofile hides the disk's errors
+            # Not `ndarray.tofile`, which hides errors of the disk.
+            file.write(np.ascontiguousarray(params).data)
         return True
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -105,10 +107,10 @@ class DirectoryStore(ObjectStore):
             return file.read(size_bytes + 1)
 
     def _read_params(self, name: str, ref: WeightRef) -> FloatArray:
-        """Read an array; check its shape and dtype before its numbers are read."""
+        """Read an array. Its shape and dtype are checked before its numbers are read."""
         header, size_bytes = _header(ref.dtype, ref.size), np.dtype(ref.dtype).itemsize * ref.size
         with self._opened(name) as file:
-            if file.read(len(header)) != header:  # parsed only then, as that takes long
+            if file.read(len(header)) != header:  # parse only an unusual header, which is slow
                 file.seek(0)
                 _require_header(file, ref)
             data = file.read(size_bytes + 1)

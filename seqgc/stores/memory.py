@@ -1,7 +1,7 @@
 """Stores in the master's memory.
 
 `MemoryStore` is for tests, and for backends that compute in the master. With an `InlineStore`,
-weights travel in each request and answers in the reply, so that nothing else is stored.
+each request contains the weights and each reply the answer, so no other storage is needed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from seqgc.ports import FloatArray, WeightRef
 from seqgc.stores._objects import check_blob, check_key, refer, refuse_other_content
 from seqgc.wire import MESSAGE_LIMIT_BYTES
 
-_ENVELOPE_BYTES = 4096  # of a request besides its frame: the task, addresses and JSON
+_ENVELOPE_BYTES = 4096  # of a request in addition to the weights
 _REMEDY = "use a directory (EFS) or an S3 store, or a narrower `payload`"
 
 
 class MemoryStore:
-    """Weights in a dictionary, which other processes cannot see.
+    """A store in a dictionary of this process, which other processes cannot read.
 
     Examples
     --------
@@ -34,7 +34,10 @@ class MemoryStore:
         self._blobs: dict[str, bytes] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Keep a copy of ``params`` (size,); raise `ParameterError` if the version differs."""
+        """Store a copy of ``params`` (size,) as a new version, and return the reference.
+
+        Raises `ParameterError` if this version exists with other content.
+        """
         ref, copy = refer(model, version, params)
         stored, _ = self._stored.setdefault((model, ref.version), (ref, copy))
         if stored != ref:
@@ -42,7 +45,10 @@ class MemoryStore:
         return ref
 
     def fetch(self, ref: WeightRef) -> FloatArray:
-        """Return the weights (size,), read-only; raise `StoreError` if the version differs."""
+        """Return the read-only weights (size,) that a reference names.
+
+        Raises `StoreError` if they are missing or differ from the reference.
+        """
         stored, params = self._stored.get((ref.model, ref.version), (None, None))
         name = f"weights of {ref.model!r}, version {ref.version},"
         if stored is None or params is None:
@@ -64,7 +70,7 @@ class MemoryStore:
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
         check_key(key)
         if (data := self._blobs.get(key)) is None:
-            raise StoreError(f"nothing is stored under {key!r}: it was removed, or never put")
+            raise StoreError(f"nothing is stored under {key!r}: it was removed, or never stored")
         try:
             check_blob(data, digest=digest, size_bytes=size_bytes)
         except ValueError as error:
@@ -77,10 +83,10 @@ class MemoryStore:
 
 
 class InlineStore:
-    """Weights in the master's memory, which are sent along with each task.
+    """A store of weights in the master's memory. Each task that is sent contains its weights.
 
-    ``limit_bytes`` is the size limit of a request or reply as JSON, in which base64 takes four
-    bytes for three.
+    ``limit_bytes`` is the size limit of a request as JSON. In JSON, three bytes of weights become
+    four characters of base64.
 
     Examples
     --------
@@ -102,11 +108,15 @@ class InlineStore:
 
     @property
     def most_bytes(self) -> int:
-        """The most bytes of weights that fit into a request."""
+        """The largest number of bytes of weights that fit into a request."""
         return (self._limit_bytes - _ENVELOPE_BYTES) // 4 * 3
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
-        """Keep a copy of ``params`` (size,); raise `ParameterError` if it is too large to send."""
+        """Store a copy of ``params`` (size,) as a new version, and return the reference.
+
+        Raises `ParameterError` if the weights are too large for a request, or if this version
+        exists with other content.
+        """
         ref = self._memory.publish(model, version, params)
         if (size := self._memory.fetch(ref).nbytes) > self.most_bytes:
             self._memory.discard(ref)
@@ -121,18 +131,18 @@ class InlineStore:
         self._memory.discard(ref)
 
     def put(self, key: str, data: bytes) -> NoReturn:
-        """Raise `StoreError`, since an inline store keeps no answers."""
+        """Raise `StoreError`, because an inline store does not keep answers."""
         raise StoreError(
             f"the answer {key!r} of {len(data)} bytes is too large for a reply, and an inline "
             f"store keeps no answers: {_REMEDY}"
         )
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> NoReturn:
-        """Raise `StoreError`, since an inline store keeps no answers."""
+        """Raise `StoreError`, because an inline store does not keep answers."""
         raise StoreError(
             f"the answer {key!r} of {size_bytes} bytes, digest {digest[:12]}…, cannot be read: an "
             "inline store keeps no answers"
         )
 
     def remove(self, key: str) -> None:
-        """Do nothing, since an inline store keeps no answers."""
+        """Do nothing, because an inline store does not keep answers."""

@@ -1,7 +1,8 @@
-"""Delayed deletion from a store, because a late invocation may still read discarded weights.
+"""Delayed deletion from a store.
 
-An invocation in a cloud cannot be cancelled. A straggler may fetch its weights minutes after its
-round has ended; if the store had deleted them, this would be reported as a failure.
+An invocation of a cloud function cannot be cancelled. A straggler may fetch its weights minutes
+after its round has ended. If the weights had been deleted by then, the straggler would report a
+failure.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from seqgc.ports import BlobStore, FloatArray, WeightRef
 
 
 class RetiringStore:
-    """A store that deletes late: discarded weights and removed blobs stay readable for a while.
+    """A store that deletes discarded weights and removed blobs only after some time.
 
-    A failed deletion does not end a run: it is tried again, and given up at the end. An item that
-    is stored again stays until it is discarded or removed again. Call `advance` when a round
-    begins, and `close` at the end of the run.
+    If a deletion fails, the run continues, and the deletion is tried again until the end of the
+    run. An item that is stored again stays until it is discarded or removed again. Call `advance`
+    when a round begins, and `close` at the end of the run.
 
     Parameters
     ----------
     store
         The store that keeps the items.
     rounds, grace_s
-        An item stays for at least this number of rounds and of seconds.
+        An item stays for at least ``rounds`` rounds and ``grace_s`` seconds after its removal.
     now
         A clock in seconds that never goes back.
 
@@ -59,7 +60,7 @@ class RetiringStore:
         self._grace_s: Final = grace_s
         self._now: Final = now
         self._round = 0
-        # The round and the time from which on each item may be deleted, in order of discarding.
+        # For each item the earliest round and time at which it may be deleted, in order of removal.
         self._retired: Final[dict[WeightRef | str, tuple[int, float]]] = {}
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
@@ -86,7 +87,7 @@ class RetiringStore:
         self._retire(key)
 
     def advance(self, round: int) -> int:
-        """Delete the items whose time has passed when ``round`` begins; return their number."""
+        """Begin ``round``: delete the items that have stayed long enough; return their number."""
         self._round = round = max(self._round, round)
         now = self._now()
         items = [

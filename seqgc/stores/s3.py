@@ -1,4 +1,4 @@
-"""A store in a bucket, for any number of workers without a mount, at a price per request."""
+"""A store in a bucket of S3. Workers need no mount, but AWS charges for each request."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 _LOCATION = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/[A-Za-z0-9_][A-Za-z0-9._=-]*)*)/?"
 )
-# Workers may not list the bucket; S3 then answers 403 for an object that does not exist.
+# Workers have no permission to list the bucket, so S3 answers 403 for an object that is absent.
 _ABSENT = ("404", "NoSuchKey", "NotFound", "403", "AccessDenied")
 _PRESENT = ("409", "412", "PreconditionFailed", "ConditionalRequestConflict")
-_MAKING = (
-    threading.Lock()
-)  # stores share a boto3 session, which must not create clients in parallel
+# Stores share a boto3 session, which must not create clients in parallel.
+_MAKING = threading.Lock()
 
 
 class S3Client(Protocol):
-    """The part of ``boto3.client("s3")`` that is used."""
+    """The methods of ``boto3.client("s3")`` that stores call."""
 
     def put_object(self, **arguments: Any) -> Any: ...
     def get_object(self, **arguments: Any) -> Any: ...
@@ -39,7 +38,7 @@ class S3Client(Protocol):
 
 
 def split_s3(location: str) -> tuple[str, str]:
-    """Return the bucket and the prefix (no slash at either end) of ``s3://bucket/prefix``."""
+    """Split ``s3://bucket/prefix`` into the bucket and the prefix, without slashes at its ends."""
     if (match := _LOCATION.fullmatch(location)) is None:
         rule = "must be s3://bucket/prefix, of letters, digits, '_', '-', '=' and '.'"
         raise ParameterError("location", rule, location)
@@ -47,11 +46,11 @@ def split_s3(location: str) -> tuple[str, str]:
 
 
 class S3Store(ObjectStore):
-    """Immutable versions of weights, and blobs, as objects under ``s3://bucket/prefix``.
+    """A store of weights and blobs as objects under ``s3://bucket/prefix``.
 
-    Objects are ``<prefix>/<model>@<version>.bin``, raw little-endian numbers, and
-    ``<prefix>/blobs/<key>``. S3 shows an object completely as soon as it is written. Several
-    threads may use a store. A store that was unpickled creates a new client.
+    Weights are objects ``<prefix>/<model>@<version>.bin`` of raw little-endian numbers, and blobs
+    are objects ``<prefix>/blobs/<key>``. S3 shows a complete object as soon as it is written.
+    Several threads may use a store. An unpickled store creates a new client.
 
     Parameters
     ----------
@@ -65,7 +64,7 @@ class S3Store(ObjectStore):
     Raises
     ------
     ParameterError
-        If the location has another form.
+        If ``location`` does not have the form ``s3://bucket/prefix``.
 
     Examples
     --------
@@ -94,11 +93,11 @@ class S3Store(ObjectStore):
 
     @property
     def location(self) -> str:
-        """The location of the store."""
+        """The location ``s3://bucket/prefix`` of the store."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def _create(self, name: str, params: FloatArray) -> bool:
-        # The condition is that the object is new: of two writers one wins, and the other compares.
+        # S3 writes the object only if it is new. If two masters write it, the later one compares.
         return self._put(name, params.tobytes(), IfNoneMatch="*")
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -153,16 +152,16 @@ class S3Store(ObjectStore):
 
 
 def is_absent(error: Exception) -> bool:
-    """Return whether S3 reports that an object does not exist, or may not be read."""
+    """Return True if an error of S3 says that an object does not exist or may not be read."""
     return _code(error) in _ABSENT
 
 
 def _code(error: Exception) -> str:
-    """Return the code of an error from S3, or "" for any other exception."""
+    """Return the code of an error of S3, or an empty string for any other exception."""
     response = getattr(error, "response", None)
     return str(response["Error"].get("Code", "")) if response and "Error" in response else ""
 
 
 def open_s3(session: Session | None = None) -> S3Client:
-    """Return an S3 client of ``session``, or of a new session."""
+    """Return a client of S3, by default in a new session."""
     return cast("S3Client", open_client(session or open_session(), "s3"))

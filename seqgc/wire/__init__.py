@@ -1,6 +1,6 @@
 """The wire format of all messages between a master and its workers.
 
-A message is a frame: one string of bytes, whatever carries it. All integers are little-endian::
+A message is sent as a frame, which is one string of bytes. All integers are little-endian::
 
     offset  bytes
     0       4      magic "SGCF"
@@ -12,25 +12,28 @@ A message is a frame: one string of bytes, whatever carries it. All integers are
     36      h      header: JSON, padded with spaces so that the body starts at a multiple of 16
     36+h    b      body: the numbers of arrays, one array after the other, without gaps
 
-The header names the run and holds the message: ``{"run": "r1", "message": {"type": "cancel",
-"round": 3, "worker": 1}}``. It holds everything but the numbers, and describes the body: the number
-of points, the results that it contains, and the format of each. The body does not describe itself,
-so an array cannot contradict its description. Nothing is pickled.
+The header is JSON that names the run and contains the message, for example ``{"run": "r1",
+"message": {"type": "cancel", "round": 3, "worker": 1}}``. Only the numbers of arrays are in the
+body. The header describes the body: the number of data points, and the length and format of each
+result. The body does not describe itself, so an array cannot contradict its description. Nothing is
+pickled.
 
 A receiver trusts nothing in a frame. It compares lengths with the limits and with the data before
-it allocates memory, and counts the values of a header before it makes objects of them. The digest
-finds bytes that changed on the way; it is not a signature. msgspec checks the header against
-structs while it parses: unknown fields, types and ranges. The header must use up the body exactly,
+it allocates memory, and counts the values of a header before it creates objects. The digest detects
+bytes that changed on the way; it is not a signature. While msgspec parses the header, it checks
+types and ranges and rejects unknown fields. The arrays in the header must describe the whole body,
 and all numbers must be finite. If a check fails, the frame is dropped with a `WireError` of one
-line; the master decides whether to ask again. Between the master and its own child processes a
-digest would find nothing, so frames on that pipe have none (``sealed=False``). Each side insists on
-the kind of frame that it expects.
+line, and the master decides whether to send the task again.
 
-Weights and stored answers are different: they lie where others can write. The reference to such an
-object holds its SHA-256.
+Frames between the master and its own child processes have no digest (``sealed=False``), because a
+pipe does not change bytes. A receiver rejects a frame with a digest where it expects none, and a
+frame without a digest where it expects one.
 
-`encode` and `decode` convert messages to frames and back. If a service carries only JSON, a frame
-travels as base64 in an envelope: `to_json`, `from_json`.
+Weights and stored answers are not protected by a frame, and other users may be able to write where
+they are stored. The reference to such an object therefore contains its SHA-256.
+
+`encode` and `decode` convert messages to frames and back. If a service carries only JSON, `to_json`
+and `from_json` convert a frame to a JSON envelope with base64, and back.
 """
 
 from seqgc.wire._codec import MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES

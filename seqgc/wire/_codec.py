@@ -1,10 +1,10 @@
 """Conversion of messages to frames and back, and of frames to JSON envelopes.
 
-Some services carry only JSON. There a frame travels in an envelope, ``{"seqgc": 1, "frame":
-"<base64>"}``. Parsing its 2 million characters takes four times as long as decoding them. So an
-envelope as `to_json` or Python's `json` writes it is sliced here, and only an unusual one is left
-to the parser. This is safe: base64 has no quotes and no backslashes, so text between the quotes
-that is strict base64 is exactly the JSON string.
+Some services carry only JSON. For these, a frame is put into an envelope, ``{"seqgc": 1, "frame":
+"<base64>"}``. A JSON parser takes four times as long for the characters of a large frame as base64
+decoding. An envelope in the form that `to_json` or Python's `json` writes is therefore sliced
+without a parser, and only other envelopes are parsed. Slicing is safe: base64 has no quotes and no
+backslashes, so if the text between the quotes is strict base64, it is exactly the JSON string.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _DECODER = msgspec.json.Decoder(_Header)
 
 
 def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
-    """Return a message's frame. To decode it, the receiver must name the same run.
+    """Return the frame of a message. The receiver must pass the same run id to decode the frame.
 
-    ``sealed`` frames have a digest. A pipe to a child process needs none.
+    If ``sealed``, the frame has a digest. A pipe to a child process needs no digest.
 
     Raises
     ------
     WireError
-        If the message cannot be sent, such as a result that is not finite or not a vector.
+        If the message cannot be sent, for example a result that is not finite or not a vector.
 
     Examples
     --------
@@ -88,14 +88,16 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
 def decode(
     data: bytes | bytearray, *, run_id: str, sealed: bool = True, max_bytes: int = MAX_FRAME_BYTES
 ) -> Message:
-    """Return the message in a frame; its arrays are read-only, and views of ``data`` if possible.
+    """Return the message in a frame.
+
+    The arrays of the message are read-only, and views of ``data`` if possible.
 
     Raises
     ------
     WireError
         If the frame is damaged, cut short, longer than ``max_bytes`` or of another version or run;
-        if it has a digest although it should not be ``sealed``, or lacks one; or if its message is
-        not valid.
+        if it has a digest and ``sealed`` is false, or lacks a digest and ``sealed`` is true; or if
+        the message is not valid.
     """
     run, message = _opened(data, sealed=sealed, max_bytes=max_bytes)
     if run != run_id:
@@ -106,7 +108,10 @@ def decode(
 def decode_invocation(
     data: bytes | bytearray, *, max_bytes: int = MAX_FRAME_BYTES
 ) -> tuple[str, InvokeMessage | StayMessage]:
-    """Return the run id and the invocation in a frame of any run; raise like `decode`."""
+    """Return the run id and the message in the frame of an invocation of any run.
+
+    Raises `WireError` like `decode`.
+    """
     run, message = _opened(data, sealed=True, max_bytes=max_bytes)
     if not isinstance(message, InvokeMessage | StayMessage):
         kind = type(message).__name__
@@ -124,7 +129,7 @@ def _opened(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[s
         message = content.message(body) if isinstance(content, WithArrays) else content
     except SeqgcError:
         raise
-    except Exception as error:  # the content of a frame must never cause anything but a WireError
+    except Exception as error:  # the content of a frame must never cause another kind of error
         why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise WireError(f"frame cannot be read; drop it: {one_line(why)}") from error
     body.finish()
@@ -147,7 +152,7 @@ def _check_values(header: bytes) -> None:
 # ---- envelopes ----------------------------------------------------------------------------------
 
 MESSAGE_LIMIT_BYTES: Final = 6 * 2**20
-"""AWS Lambda's limit for a synchronous request and for its reply, as JSON."""
+"""The largest request and the largest reply of a synchronous invocation on AWS Lambda, as JSON."""
 
 _VERSION = 1
 _BEGINNINGS = (b'{"seqgc":1,"frame":"', b'{"seqgc": 1, "frame": "')
@@ -164,7 +169,7 @@ _ENVELOPE_DECODER = msgspec.json.Decoder(_Envelope)
 
 
 def envelope_bytes(frame_bytes: int) -> int:
-    """Return the length, in bytes, of the JSON of a frame of ``frame_bytes`` bytes.
+    """Return the length, in bytes, of the JSON envelope of a frame of ``frame_bytes`` bytes.
 
     Examples
     --------
@@ -175,12 +180,12 @@ def envelope_bytes(frame_bytes: int) -> int:
 
 
 def to_json(frame: bytes | bytearray) -> bytes:
-    """Return the JSON text of a frame."""
+    """Return the envelope of a frame as JSON text."""
     return b"".join((_BEGINNINGS[0], b64encode(frame), _END))
 
 
 def to_mapping(frame: bytes | bytearray) -> dict[str, object]:
-    """Return the JSON object of a frame, for a caller that writes the JSON text itself."""
+    """Return the envelope of a frame as a dictionary, which the caller converts to JSON text."""
     return {"seqgc": _VERSION, "frame": b64encode(frame).decode("ascii")}
 
 
@@ -189,9 +194,9 @@ def from_json(
     *,
     max_bytes: int = MAX_FRAME_BYTES,
 ) -> bytes:
-    """Return the frame in an envelope, which is a JSON text or the object parsed from it.
+    """Return the frame in an envelope, which is given as JSON text or as a parsed object.
 
-    A frame that would be longer than ``max_bytes`` is refused before it is decoded.
+    If the frame would be longer than ``max_bytes``, the error is raised before it is decoded.
 
     Raises
     ------
@@ -217,7 +222,7 @@ def from_json(
         end = len(body) - len(_END)
         for begin in _BEGINNINGS:
             if body[: len(begin)] == begin and body[max(len(begin), end) :] == _END:
-                with suppress(WireError):  # characters may be escaped: leave it to the parser
+                with suppress(WireError):  # characters may be escaped; the parser below decides
                     return _decoded(memoryview(body)[len(begin) : end], max_bytes)
     try:
         if isinstance(body, bytes | bytearray | memoryview):
@@ -246,8 +251,8 @@ def _decoded(text: str | memoryview, max_bytes: int) -> bytes:
 def _check_length(encoded: int, max_bytes: int) -> None:
     if encoded > _encoded_bytes(max_bytes):
         raise WireError(
-            f"envelope of {encoded} characters holds more than the {max_bytes} bytes a frame may "
-            "have here: send fewer models per job, a narrower `payload`, or use a store"
+            f"envelope of {encoded} characters holds more than {max_bytes} bytes, the limit of a "
+            "frame: send fewer models per job, use a narrower `payload`, or use a store"
         )
 
 

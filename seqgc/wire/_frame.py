@@ -1,4 +1,4 @@
-"""Packing and unpacking of a frame's bytes, whose layout `seqgc.wire` explains."""
+"""Packing and unpacking of the bytes of a frame. `seqgc.wire` explains the layout."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def unpack(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[me
 
 
 class Body:
-    """The bytes after a header, from which the arrays that it describes are taken in order."""
+    """The body of a frame, from which the arrays are taken in order."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._used = data, 0
 
     def take(self, dtype: np.dtype[Any], count: int) -> Array:
-        """Return the next ``count`` numbers, read-only; a view of the frame if possible."""
+        """Return the next ``count`` numbers, read-only and if possible as a view of the frame."""
         end = self._used + count * dtype.itemsize
         if end > (size := len(self._data)):
             raise WireError(f"frame has {size} body bytes, its header describes {end} or more")
@@ -90,7 +90,7 @@ class Body:
         return array
 
     def finish(self) -> None:
-        """Check that every byte has been taken."""
+        """Raise `WireError` unless all bytes have been taken."""
         if (size := len(self._data)) != self._used:
             raise WireError(f"frame has {size} body bytes, its header describes {self._used}")
 

@@ -1,8 +1,8 @@
 """The JSON headers of messages with arrays.
 
-Each header class converts in two directions. ``of`` makes the header and the arrays of its body
-from a message; ``message`` makes the message from both. Both raise `WireError` if the message is
-not valid.
+Each header class converts in two directions. ``of`` converts a message to its header and the arrays
+of its body. ``message`` converts a header and a body to the message. Both methods raise `WireError`
+if the message is not valid.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from seqgc.wire._message_types import (
 
 
 class _Weights(Record, frozen=True, kw_only=True):
-    """A `seqgc.ports.WeightRef`."""
+    """The JSON of a `seqgc.ports.WeightRef`."""
 
     model: Name
     version: Count
@@ -68,7 +68,7 @@ class _Weights(Record, frozen=True, kw_only=True):
         return WeightRef(**asdict(self))
 
     def params(self, body: Body) -> FloatArray:
-        """Return the weights, which are next in the body, after checking their digest."""
+        """Take these weights from the body, check their digest, and return them."""
         params = body.take(np.dtype(self.dtype), self.size)
         little = params.astype(params.dtype.newbyteorder("<"), copy=False)
         if (digest := hashlib.sha256(little.data).hexdigest()) != self.digest:
@@ -80,7 +80,10 @@ class _Weights(Record, frozen=True, kw_only=True):
 
 
 class _Part(Record, frozen=True, kw_only=True):
-    """A `seqgc.ports.WeightedPoints` without its ``count`` points and coefficients."""
+    """The JSON of a `seqgc.ports.WeightedPoints`.
+
+    The ``count`` points and coefficients are in the body.
+    """
 
     model: Name
     count: Count
@@ -106,17 +109,20 @@ class _Part(Record, frozen=True, kw_only=True):
 
 
 class _Item(Record, frozen=True, kw_only=True):
-    """A `seqgc.ports.WorkItem`."""
+    """The JSON of a `seqgc.ports.WorkItem`."""
 
     slot: Count
     parts: list[_Part]
 
 
 class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
-    """A `TaskMessage`; the body is its points (int64), then its coefficients (float64)."""
+    """The header of a `TaskMessage`.
+
+    The body has all points (int64), then all coefficients (float64).
+    """
 
     subject: Subject
-    delay_s: Annotated[float, Meta(ge=0)]  # finite: JSON has no other numbers
+    delay_s: Annotated[float, Meta(ge=0)]  # always finite, because JSON has no infinity
     payload: Payload | None
     rounding_seed: Count | None
     items: list[_Item]
@@ -140,7 +146,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         return header, [points.astype(np.int64, copy=False), coefficients]
 
     def message(self, body: Body) -> TaskMessage:
-        """Return the message; its parts are views of the body's arrays."""
+        """Return the message. The arrays of its parts are views of the body."""
         count = sum(part.count for item in self.items for part in item.parts)
         points = body.take(np.dtype(np.int64), count)
         coefficients = body.take(np.dtype(np.float64), count)
@@ -181,7 +187,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
 
 
 class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
-    """An `InvokeMessage`; the body is its task's arrays, then the arrays of ``weights``."""
+    """The header of an `InvokeMessage`. The body has the task's arrays, then the weights."""
 
     request: TaskHeader
     workload: WorkloadRef
@@ -191,7 +197,7 @@ class InvokeHeader(Record, frozen=True, kw_only=True, tag="invoke"):
 
     @classmethod
     def of(cls, message: InvokeMessage) -> tuple[InvokeHeader, list[Array]]:
-        _ = message.workload.canonical  # raises if the receiver could not use it as a key
+        _ = message.workload.canonical  # raises an error if a setting cannot be written as JSON
         request, arrays = TaskHeader.of(message.request)
         for ref, params in message.weights:
             if np.shape(params) != (ref.size,) or params.dtype.name != ref.dtype:
@@ -238,14 +244,17 @@ _Piece: TypeAlias = tuple[Count, int]  # length, exponent
 
 
 class _Slot(Record, frozen=True, kw_only=True):
-    """One result, the concatenation of its pieces."""
+    """The JSON of one result, which is the concatenation of its pieces."""
 
     slot: Count
     pieces: Annotated[list[_Piece], Meta(min_length=1, max_length=MAX_PIECES)]
 
 
 class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
-    """A `ResultMessage`; the body is its values. ``dtype`` is that of the results in memory."""
+    """The header of a `ResultMessage`. The body has the values of all results.
+
+    ``dtype`` is the type of the results in memory, which may differ from their format in the body.
+    """
 
     subject: Subject
     payload: Payload | None
@@ -281,7 +290,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
         return header, arrays
 
     def message(self, body: Body) -> ResultMessage:
-        """Return the message; its results are read-only."""
+        """Return the message. The arrays of its results are read-only."""
         _check_slots([each.slot for each in self.results], "result")
         try:
             return ResultMessage(
@@ -316,7 +325,10 @@ HEADERS: Final[Mapping[type, Any]] = {
 
 
 def _quantized(message: ResultMessage, slot: int, vector: FloatArray) -> list[Quantized]:
-    """Return a result's pieces in the message's format; one piece if nothing has to be scaled."""
+    """Convert a result to the message's number format, each piece at its own scale.
+
+    If the format needs no scaling, the result is one piece.
+    """
     lengths = (message.pieces or {}).get(slot, (vector.size,))
     if not 1 <= len(lengths) <= MAX_PIECES or min(lengths) < 0 or sum(lengths) != vector.size:
         raise WireError(

@@ -3,17 +3,17 @@
 =================  ===================  ============================================================
 from master        `TaskMessage`        compute this task
                    `CancelMessage`      drop the tasks of a round
-                   `InvokeMessage`      compute this task, for a function that does not know the run
-                   `StayMessage`        call the master and serve it, for a function that stays
-from worker        `ReadyMessage`       tasks are welcome
+                   `InvokeMessage`      to a function that does not know the run: compute this task
+                   `StayMessage`        to a function: connect to the master and become resident
+from worker        `ReadyMessage`       the worker accepts tasks
                    `ResultMessage`      the results of a task
                    `FailureMessage`     the task cannot be computed
                    `ReceiptMessage`     the results are in the store
-from either        `LeaveMessage`       the function is going to leave, or is asked to leave
+from either        `LeaveMessage`       the function is going to leave, or is told to leave
 =================  ===================  ============================================================
 
-A message without arrays is a msgspec struct, which is its own header on the wire. msgspec checks
-its fields while it reads them from a frame.
+A message without arrays is a msgspec struct, and also the header of its frame. While msgspec parses
+a frame, it checks the fields.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 StoreKind: TypeAlias = Literal["directory", "s3", "inline"]
 STORE_KINDS: Final[tuple[StoreKind, ...]] = get_args(StoreKind)
 
-MAX_PIECES = 4096  # of one result; each costs the receiver a call
+MAX_PIECES = 4096  # of one result; the receiver calls a function for each piece
 _MAX_CODE_CHARACTERS = 100
 
-# Beyond 2**53 a JSON number is not exact everywhere.
+# Some JSON parsers cannot represent integers above 2**53 exactly.
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256, hexadecimal
@@ -48,7 +48,7 @@ Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # `one_line` cuts a tex
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A JSON object in a header, with no fields but the declared ones."""
+    """A JSON object in a header. Undeclared fields cause an error."""
 
 
 # ---- parts of messages --------------------------------------------------------------------------
@@ -57,8 +57,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
     """The name of a factory in the worker's image, and the factory's settings.
 
-    It contains no code and no path to code. A worker refuses a name that its image does not
-    register.
+    The factory makes the function that computes gradients. A reference contains no code and no path
+    to code. A worker rejects a name that its image does not register.
 
     Examples
     --------
@@ -71,9 +71,9 @@ class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
 
     @property
     def canonical(self) -> str:
-        """The workload as JSON text; equal workloads have equal texts.
+        """The reference as JSON text. Equal references have equal texts.
 
-        Raise `WireError` if a setting has no JSON form, such as NaN.
+        Raises `WireError` if a setting cannot be written as JSON, for example NaN.
         """
         try:
             return json.dumps(
@@ -86,30 +86,31 @@ class WorkloadRef(Record, frozen=True, kw_only=True, eq=False):
 
 
 class StoreRef(Record, frozen=True, kw_only=True):
-    """A reference to the store of weights, and of answers that are too large for a reply.
+    """A reference to the store of weights and of answers that are too large for a reply.
 
-    ``location`` is the directory's path below the mount (each side chooses its mount point),
-    ``s3://bucket/prefix``, or empty for ``inline``.
+    ``location`` depends on ``kind``. For ``directory`` it is a path below the mount point of the
+    shared file system, which may differ between master and workers. For ``s3`` it is
+    ``s3://bucket/prefix``, and for ``inline`` it is empty.
     """
 
     kind: StoreKind
     location: Annotated[str, Meta(max_length=1000)] = ""
 
     def is_of(self, run_id: str) -> bool:
-        """Check that the location belongs to the run: its last path component is the run's id.
+        """Return True if the location belongs to the run: its last component is the run's id.
 
-        An empty component or a dot does not count, since such a path is that of its parent.
+        An id that is empty or a dot does not count, because the path would be the parent's path.
         """
         last = self.location.rpartition("/")[2]
         return self.kind == "inline" or (last == run_id and last not in ("", "."))
 
 
 class Subject(Record, frozen=True, kw_only=True):
-    """The identity of a task, which the task and all its answers carry.
+    """The identity of a task. The task and all its answers contain it.
 
-    ``code`` names the round's gradient code. ``weights_digest`` covers all weights that the task
-    uses. It is empty if the task uses no weights, the digest of the weights if there is one
-    version, and otherwise the SHA-256 of the sorted digests.
+    ``code`` names the round's gradient code. ``weights_digest`` identifies all weights that the
+    task uses. If the task uses no weights, it is empty. If it uses one version of weights, it is
+    their digest. Otherwise it is the SHA-256 of the sorted digests.
     """
 
     round: Count
@@ -120,7 +121,7 @@ class Subject(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> tuple[int, int, int]:
-        """Round, worker and attempt, which are unique in a run."""
+        """The tuple (round, worker, attempt), which is unique in a run."""
         return self.round, self.worker, self.attempt
 
 
@@ -131,9 +132,9 @@ class Subject(Record, frozen=True, kw_only=True):
 class TaskMessage:
     """A task for a worker.
 
-    The worker answers no earlier than ``delay_s`` seconds after it received the task. ``payload``
-    and ``rounding_seed`` are passed on to the `ResultMessage`. ``code`` (at most 100 characters)
-    names the round's gradient code.
+    The worker answers no earlier than ``delay_s`` seconds after it has received the task. The
+    `ResultMessage` gets the same ``payload`` and ``rounding_seed``. ``code`` (at most 100
+    characters) names the round's gradient code.
     """
 
     task: Task
@@ -144,7 +145,7 @@ class TaskMessage:
 
     @property
     def subject(self) -> Subject:
-        """The task's identity; raise `WireError` if the code's name is too long."""
+        """The identity of the task. Raises `WireError` if the name of the code is too long."""
         if len(self.code) > _MAX_CODE_CHARACTERS:
             rule = f"at most {_MAX_CODE_CHARACTERS} characters"
             raise WireError(f"a code's name must have {rule}; got {len(self.code)}: shorten it")
@@ -164,14 +165,14 @@ class TaskMessage:
     def result(
         self, results: Mapping[int, FloatArray], flaws: Mapping[str, Flaw] = MappingProxyType({})
     ) -> ResultMessage:
-        """Return the answer with these results, by slot, and their known ``flaws``, by model.
+        """Return the answer with these results (by slot) and known ``flaws`` (by model).
 
         Each piece of a result (`WeightedPoints.pieces`) is rounded at its own scale. With a common
-        scale, a large loss would cost a small gradient its bits, within a model and between models.
+        scale, a small gradient would lose precision next to a large loss.
 
-        If a model's part is not finite, the model has diverged, or one of its losses is undefined.
-        The message then holds zeros for the part and names the model among the flaws. The parts of
-        the other models are not affected.
+        If the part of a model is not finite, the model has diverged, or its loss is undefined. The
+        message then has zeros for this part, and a flaw for the model. The parts of other models
+        are unchanged.
         """
         finite, flaws = dict(results), dict(flaws)
         pieces = {}
@@ -191,19 +192,19 @@ class TaskMessage:
         )
 
     def failure(self, reason: str, *, final: bool = False) -> FailureMessage:
-        """Return the message that the task will not be computed."""
+        """Return the message that reports that this task will not be computed."""
         return FailureMessage(subject=self.subject, reason=reason, final=final)
 
     def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
-        """Return the message that the results' frame is in the store."""
+        """Return the message that reports that the frame of the results is in the store."""
         key = self._key(digest)
         return ReceiptMessage(subject=self.subject, key=key, digest=digest, size_bytes=size_bytes)
 
     def check(self, answer: AnswerMessage) -> None:
         """Raise `WireError` unless ``answer`` belongs to this task.
 
-        It must have the task's subject, slots and payload; a receipt must have the key that
-        follows from its digest.
+        The answer must have the subject, slots and payload of the task. The key of a receipt must
+        follow from the receipt's digest.
         """
         subject = self.subject
         for name in Subject.__struct_fields__:
@@ -219,7 +220,7 @@ class TaskMessage:
             _require_equal("key", answer.key, self._key(answer.digest))
 
     def _key(self, digest: str) -> str:
-        # The digest in it keeps another answer from taking this one's place.
+        # The key contains the digest, so that another answer cannot replace the stored one.
         return f"result-{self.task.round}-{self.task.worker}-{self.task.attempt}-{digest[:32]}"
 
 
@@ -230,11 +231,11 @@ def _require_equal(name: str, got: object, expected: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InvokeMessage:
-    """A task for a function that knows nothing of the run, with everything that it needs.
+    """A task for a function, with everything that a function without any state needs.
 
-    If the reply would have more than ``inline_limit_bytes`` as JSON, it goes into the store, and
-    the function answers with a receipt. ``weights`` travel with the message; the task's other
-    weights are in the store.
+    If the reply would have more than ``inline_limit_bytes`` as JSON, the function puts the results
+    into the store and answers with a receipt. ``weights`` are sent in the message; all other
+    weights of the task are in the store.
     """
 
     request: TaskMessage
@@ -245,16 +246,18 @@ class InvokeMessage:
 
 
 class StayMessage(Record, frozen=True, kw_only=True, tag="stay"):
-    """An invocation that asks a function to call the master at ``host``:``port`` and to serve it.
+    """An invocation that makes a function resident.
 
-    The function serves as ``worker``. ``call`` identifies the call and ``token`` proves it; both
-    are random and hexadecimal. ``certificate`` (PEM) is the master's, and empty if the connection
-    is not encrypted. ``workload`` and ``store`` are as in an `InvokeMessage`.
+    The function connects to the master at ``host``:``port`` and computes the tasks of worker
+    ``worker``. ``call`` identifies the connection, and ``token`` is a secret with which both sides
+    prove themselves; both are random and hexadecimal. ``certificate`` (PEM) is the master's
+    certificate; it is empty if the connection is not encrypted. ``workload`` and ``store`` are as
+    in an `InvokeMessage`.
 
-    A heartbeat is sent every ``beat_s`` seconds. The other times are seconds since the invocation
-    was received: at ``leave_s`` the function says that it is going to leave, at ``end_s`` it ends
-    even if it is busy, and before ``start_s`` it does not report that it is ready (this injects a
-    slow start).
+    A heartbeat is sent every ``beat_s`` seconds. The other times are in seconds since the function
+    received the invocation. At ``leave_s`` the function announces that it is going to leave. At
+    ``end_s`` it ends even if it is busy. Before ``start_s`` it does not report that it is ready,
+    which imitates a slow start.
     """
 
     worker: Count
@@ -270,12 +273,12 @@ class StayMessage(Record, frozen=True, kw_only=True, tag="stay"):
     end_s: Annotated[float, Meta(gt=0, le=900)]
     start_s: Annotated[float, Meta(ge=0, le=900)] = 0.0
 
-    def __repr__(self) -> str:  # without the token
+    def __repr__(self) -> str:  # the token must not appear in logs
         return f"StayMessage(worker={self.worker}, host={self.host!r}, port={self.port})"
 
 
 class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
-    """A request to drop all remaining work of ``worker`` for ``round``, in every attempt."""
+    """A request to ``worker`` to drop all its tasks of ``round``."""
 
     round: Count
     worker: Count
@@ -286,14 +289,14 @@ class CancelMessage(Record, frozen=True, kw_only=True, tag="cancel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResultMessage:
-    """A task's results by slot: finite vectors of one dtype, float32 or float64.
+    """The results of a task: for each slot a finite vector; all have dtype float32 or float64.
 
-    They travel in the format ``payload`` (None: their own dtype) and arrive rounded to it. With a
-    ``rounding_seed``, 0 to 2**53, rounding is stochastic: each piece has its own generator, seeded
-    with this seed, the subject's address, the slot and the piece. ``pieces`` are lengths, by slot,
-    whose sum is the result's length: each piece is scaled separately before it is rounded.
-    ``pieces`` are not kept on arrival. ``flaws`` describe failed parts by model; the results hold
-    zeros in their place.
+    The results are rounded to the number format ``payload``; None means that they are sent
+    unchanged. If ``rounding_seed`` (0 to 2**53) is given, rounding is stochastic. Each piece of a
+    result has its own generator, which is seeded with ``rounding_seed``, the subject's address, the
+    slot and the number of the piece. ``pieces`` gives the lengths of the pieces of each result.
+    Each piece is scaled separately before it is rounded. A message that was received has no
+    ``pieces``. ``flaws`` describes, by model, the parts that failed; the results have zeros there.
     """
 
     subject: Subject
@@ -305,9 +308,10 @@ class ResultMessage:
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
-    """The message that a task will not be computed; ``reason`` is cut to one printable line.
+    """The message that reports that a task will not be computed.
 
-    If it is ``final``, the worker has other code or data than the master, and the run must end.
+    ``reason`` is shortened to one printable line. If ``final``, the worker's code or data differ
+    from the master's, and the run must end.
     """
 
     subject: Subject
@@ -319,10 +323,9 @@ class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
 
 
 class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
-    """The message that the frame of a `ResultMessage` is in the store, under ``key``.
+    """The message that reports that the frame of a `ResultMessage` is in the store, under ``key``.
 
-    `TaskMessage.receipt` makes it. ``digest`` is the SHA-256 of the frame, hexadecimal, and
-    ``size_bytes`` the frame's size.
+    ``digest`` is the SHA-256 of the frame, in hexadecimal, and ``size_bytes`` is the frame's size.
     """
 
     subject: Subject
@@ -332,8 +335,9 @@ class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
 
 
 class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
-    """The message that a worker accepts tasks or, if ``problem`` is not empty, never will.
+    """The message that reports that a worker accepts tasks.
 
+    If ``problem`` is not empty, the worker cannot accept any task, and ``problem`` is the reason.
     ``final`` is as in a `FailureMessage`.
     """
 
@@ -346,11 +350,11 @@ class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):
 
 
 class LeaveMessage(Record, frozen=True, kw_only=True, tag="leave"):
-    """The message that the function serving as ``worker`` is going to leave, or is to leave.
+    """The message with which a resident function leaves, or the master tells it to leave.
 
-    A function that is asked to leave hands back the tasks it has not begun, and lists in ``keeps``
-    the tasks (round, attempt) that it will still answer. If ``keeps`` is None, nothing is handed
-    back yet.
+    The function serves as ``worker``. When the master tells it to leave, the function hands back
+    the tasks that it has not begun. Its answer lists in ``keeps`` the tasks (round, attempt) that
+    it will still compute. In other messages ``keeps`` is None.
     """
 
     worker: Count

@@ -127,7 +127,7 @@ def test_a_profile_of_functions_that_stay_has_the_time_of_a_message_to_them(caps
         (["--transport", "fax"], "`function.transport` "),
         (
             ["--transport", "asyncio"],
-            "`function.transport` should be 'boto3', 'http' or 'curl'; got 'asyncio' (curl has ta",
+            "`function.transport` should be 'boto3', 'http' or 'curl'; got 'asyncio' (use curl",
         ),
         (["--dask-scheduler", "tcp://127.0.0.1:1"], "`dask_scheduler` must be left out"),
         (["--backend", "dask", "--dask-scheduler", "here"], "`dask_scheduler` must be the address"),

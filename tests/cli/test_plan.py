@@ -370,7 +370,7 @@ def test_what_fits_exactly_fits() -> None:
 @pytest.mark.parametrize(
     ("where", "sizes", "rule"),
     [
-        ("inline", {"task_bytes": 103}, r"`request` must not exceed the 5886 .*\(weights in a st"),
+        ("inline", {"task_bytes": 103}, r"`request` must not exceed the 5886 .*\(keep weights in"),
         ("directory", {"task_bytes": 303}, r"`request` must not exceed the 5886 bytes .*got 5890"),
         ("inline", {"result_bytes": 175}, r"`function.store` must be .*replies of 5890 .*EFS"),
     ],

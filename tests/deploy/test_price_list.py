@@ -204,4 +204,4 @@ def test_what_costs_says_whose_prices_and_of_which_day(
     assert usd["eu-central-1"] > usd["us-east-2"] > 0
     assert main(["cost", "run.toml", "--region", "us-east-2"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "so check them: HTTPError: HTTP Error 404" in said
+    assert "was not read: HTTPError: HTTP Error 404" in said

@@ -193,7 +193,7 @@ def test_the_verb_lists_asks_and_leaves_data_that_can_be_deleted_later(
     assert main(["destroy", "--delete-data"]) == 1
     asked = capsys.readouterr().err
     assert deployed.bucket in asked
-    assert asked.endswith("nothing is deleted\n")
+    assert asked.endswith("nothing was deleted\n")
     assert main(["destroy", "--delete-data", "--dry-run", "--json"]) == 0
     would = json.loads(capsys.readouterr().out)
     assert (would["deleted"], would["stays"]) == (False, [])
