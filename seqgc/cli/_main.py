@@ -222,9 +222,9 @@ def _call(arguments: list[str]) -> object:
 
 
 def _stop_behind(error: BaseException | None) -> Stopped | None:
-    """Return the `Stopped` that an error interrupted or is; None if there is none.
+    """Return the error if it is a `Stopped`, or the `Stopped` that preceded it, or None.
 
-    While `Stopped` unwinds the stack, clean-up code may raise another error in its place.
+    While a `Stopped` unwinds the stack, clean-up code may raise another error.
     """
     while error is not None and not isinstance(error, Stopped):
         error = error.__context__

@@ -242,7 +242,7 @@ def apply(flags: Values, values: Values) -> None:
 
 
 def _described(model: type[BaseModel], table: str = "") -> dict[str, FieldInfo]:
-    """Return the fields with an option's description, by path; include those of inner tables."""
+    """Return the fields that describe an option, by path, including fields of inner tables."""
     own = {f"{table}{key}": field for key, field in model.model_fields.items() if _words(field)}
     inside = model.tables if issubclass(model, RunConfig) else {}
     for key, other in inside.items():

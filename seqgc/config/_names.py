@@ -141,7 +141,7 @@ def _check_options(model: ModelConfig) -> None:
 
 
 def require_unregistered(name: str) -> None:
-    """Raise `ParameterError` if registered data already have this name: models would use those."""
+    """Raise `ParameterError` if registered data have this name, because models would use them."""
     taken: Collection[str] = DATA
     if "seqgc.models.factories" in sys.modules:
         from seqgc.models.factories import data_names

@@ -64,7 +64,7 @@ class StoredArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.dtype not in NUMBERS or not self.shape or min(self.shape) < 0:
             what = f"{self.dtype!r:.40} {list(self.shape)!r:.40}"
-            raise ValueError(f"must describe arrays with a row for each point; got {what}")
+            raise ValueError(f"must describe arrays of numbers, a row for each point; got {what}")
 
     @property
     def data_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """Conversion of messages to frames and back, and of frames to JSON envelopes.
 
-Some services carry only JSON. For these, a frame is put into an envelope, ``{"seqgc": 1, "frame":
+Some services carry only JSON. There a frame is put into an envelope, ``{"seqgc": 1, "frame":
 "<base64>"}``. A JSON parser takes four times as long for the characters of a large frame as base64
 decoding. An envelope in the form that `to_json` or Python's `json` writes is therefore sliced
 without a parser, and only other envelopes are parsed. Slicing is safe: base64 has no quotes and no

@@ -76,7 +76,7 @@ class WorkerSet(ABC):
     ) -> Messaging:
         """Return the settings of the messages of this work: its run id, payload and delays.
 
-        By default the run id is that of ``work``, and the delays are those of these workers.
+        By default the run id is that of ``work``, and the delays are the delays of this set.
         """
         delays = delays or self._delays
         return Messaging(

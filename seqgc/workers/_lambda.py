@@ -264,7 +264,7 @@ def _path_of(code: Path) -> tuple[str, ...]:
 
 
 def _session_of_caller(region: str) -> Session:
-    """Return a session with the caller's credentials; raise `ParameterError` if there are none."""
+    """Return a session with the caller's credentials, or raise `ParameterError` without any."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError as error:

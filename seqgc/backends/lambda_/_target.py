@@ -152,7 +152,7 @@ class Signer:
             credentials = open_session().get_credentials()
         if credentials is None:
             remedy = "run `aws configure`, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            raise ParameterError("credentials", "must be given or found", None, remedy)
+            raise ParameterError("credentials", "must be configured", None, remedy)
         self._target, self._credentials, self._now = target, credentials, now or time.time
         parts = urlsplit(target.url)
         # For every service but S3, the quoted path is quoted again.
