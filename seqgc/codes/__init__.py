@@ -1,4 +1,4 @@
-"""Gradient codes: encode partial gradients, lose workers, decode the gradient."""
+"""Gradient codes, which recover the sum of all partial gradients although workers are missing."""
 
 from seqgc.codes._decoders import Decoder as Decoder
 from seqgc.codes._decoders import Solved as Solved

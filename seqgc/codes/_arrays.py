@@ -21,7 +21,7 @@ _BLOCK = 1 << 22  # numbers in one batch of matrices
 
 
 def check_tolerance(n: int, s: int) -> tuple[int, int]:
-    """Check that ``0 <= s < n``; return the numbers of workers and stragglers as ints."""
+    """Check that ``0 <= s < n``; return ``n`` workers and ``s`` stragglers as ints."""
     n, s = require_int("n", n, least=1), require_int("s", s)
     if not 0 <= s < n:
         raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", s)
@@ -39,7 +39,10 @@ def check_mask(responded: BoolArray, n: int) -> BoolArray:
 
 
 def check_rows(argument: str, array: FloatArray, rows: int, shape: str) -> None:
-    """Check that the array is a float matrix with ``rows`` rows; ``shape`` is for the message."""
+    """Raise `ParameterError` unless the array is a float matrix with ``rows`` rows.
+
+    The message names the ``argument`` and its expected ``shape``.
+    """
     if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.floating):
         dtype = getattr(array, "dtype", type(array).__name__)
         raise ParameterError(argument, "must be a numpy array of floats", str(dtype))
@@ -54,16 +57,20 @@ def read_only(array: _Array) -> _Array:
 
 
 def batches(count: int, numbers: int) -> list[slice]:
-    """Return slices of ``count`` matrices of ``numbers`` each that fit into memory."""
+    """Split ``count`` matrices into batches that fit into memory; return a slice for each batch.
+
+    Each matrix contains ``numbers`` numbers.
+    """
     step = max(1, _BLOCK // max(1, numbers))
     return [slice(low, low + step) for low in range(0, count, step)]
 
 
 def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
-    """Return ``weights`` (m,) ``@ vectors`` (m, p); rows of weight 0 may hold anything, even NaN.
+    """Return the weighted sum ``weights @ vectors``, for ``weights`` (m,) and ``vectors`` (m, p).
 
-    The result has the vectors' dtype; float16 is summed in float32. Consecutive rows are read in
-    one pass, without a copy. Raises `ParameterError` if the sum of finite vectors overflows.
+    Vectors of weight 0 are not read; they may contain NaN. The result has the dtype of the
+    vectors; float16 is summed in float32. Consecutive rows are read in one pass, without a copy.
+    Raises `ParameterError` if the sum of finite vectors overflows.
     """
     dtype = np.promote_types(vectors.dtype, np.float32)
     total = np.zeros(vectors.shape[1], dtype=dtype)
@@ -82,10 +89,10 @@ def combine(weights: FloatArray, vectors: FloatArray) -> FloatArray:
 
 
 class Span:
-    """The distance of ``target`` (k,) from the span of a set of the ``rows`` (n, k).
+    """The distance of the vector ``target`` (k,) from the span of some of the ``rows`` (n, k).
 
-    It keeps an orthonormal basis of the span of the latest set (Gram-Schmidt, applied twice), so
-    that one more row costs ``O(k n)``. A set without one of these rows starts again.
+    The object stores an orthonormal basis of the most recent span (Gram-Schmidt, applied twice).
+    To add a row to the span costs ``O(k n)``. If a row is removed, the basis is computed again.
     """
 
     def __init__(self, rows: FloatArray, target: FloatArray) -> None:
@@ -98,7 +105,7 @@ class Span:
         self._included = np.zeros(len(self._rows), dtype=np.bool_)
 
     def distance(self, included: BoolArray) -> float:
-        """Return the distance from the span of the ``included`` (n,) rows."""
+        """Return the distance from the span of the rows in the mask ``included`` (n,)."""
         if (self._included & ~included).any():
             self._clear()
         for row in self._rows[included & ~self._included]:

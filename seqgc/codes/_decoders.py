@@ -1,32 +1,34 @@
-"""Three ways to find a decoding vector: whole covers, ``s`` equations, or least squares.
+"""Three ways to find a decoding vector: complete covers, ``s`` equations, or least squares.
 
 Theory of operation
 -------------------
 Each code uses one of three ways to find ``a`` with ``a @ E == 1``.
 
-*Covers* (`CoverDecoder`), if the coefficients are ones, and the gradient is the sum of some
-workers' results. A *cover* is an array (candidates, places) of workers: the workers of a column
-return equal results, and one result of each column adds up to the gradient. To find ``a`` is to
-find a cover with an answer in every column. This solves no equations, has only the rounding errors
-of a sum, and reads the fewest results.
+*Covers* (`CoverDecoder`) are used if the coefficients are ones, and the gradient is the sum of some
+workers' results. A *cover* is an array (candidates, places) of workers. The workers of a column
+return equal results, and the sum of one result from each column is the gradient. To find ``a`` is
+to find a cover with an answer in every column. No equations are solved, the only rounding errors
+are those of a sum, and as few results as possible are read.
 
 *Equations* (`Solutions`). If no worker is missing, the vectors ``a`` (n,) with ``a @ E == 1`` are
 ``shortest - z @ N``. The rows of ``N`` (d, n) are an orthonormal basis of the vectors that ``E``,
 of rank ``n - d``, maps to 0; ``shortest`` is orthogonal to them. The coefficients of missing
-workers must be 0: ``z @ N[:, missing] == shortest[missing]``. There are as many equations as
-missing workers, and 15 are few compared with 241 answers. Because ``||a||^2 = ||shortest||^2 +
-||z||^2``, the shortest ``z`` gives the shortest ``a``, which amplifies rounding errors least. It is
-long if the missing columns ``C`` of ``N`` are nearly dependent. (Codes that tolerate any ``s``
-stragglers have ``d >= s``.)
+workers must be 0: ``z @ N[:, missing] == shortest[missing]``. There is one equation for each
+missing worker. The system is small: 15 workers may be missing while 241 answer. Because ``||a||^2 =
+||shortest||^2 + ||z||^2``, the shortest ``z`` gives the shortest ``a``, which amplifies rounding
+errors least. This ``z`` is long if the missing columns ``C`` of ``N`` are nearly dependent. (Codes
+that tolerate any ``s`` stragglers have ``d >= s``.)
 
 For a code of rank ``n - s`` (`NullSpaceDecoder`), ``s`` missing workers give as many equations as
 unknowns. If fewer are missing, the shortest ``z`` is a combination of their columns: ``z = C y``,
-``C^T C y = b``. This is fastest, but inexact if the square of C's condition number exceeds the
-precision of float64. If the residual shows this, ``z`` is computed by a QR factorisation of ``C``.
+``C^T C y = b``. This method is the fastest, but it is inexact if the square of the condition number
+of ``C`` exceeds the precision of float64. If the residual shows this, ``z`` is computed again by a
+QR factorisation of ``C``.
 
-*Least squares* (`SpanDecoder`), for any other matrix.
+*Least squares* (`SpanDecoder`) is used for any other matrix.
 
-Every vector comes with a bound on the norm of ``a @ E - 1``, by which `ExactCode` judges it.
+Every way also returns a bound on the norm of ``a @ E - 1``. `ExactCode` rejects a vector whose
+bound is too large.
 """
 
 from __future__ import annotations
@@ -45,17 +47,20 @@ from seqgc.ports import BoolArray, FloatArray, IntArray
 # A vector with a larger residual is computed again, by the slower method.
 _CLEAN_RESIDUAL = 1e-12
 
-# The ones count as spanned by some rows if their distance from the span, per chunk, is at most
-# this.
+# The vector of ones counts as spanned by some rows if its distance from their span, divided by the
+# square root of the number of chunks, is at most this.
 _SPANNED = 1e-9
 
 
 class Decoder(Protocol):
-    """A way to decide which answers (n,) suffice, and to find a decoding vector for them."""
+    """A way to decide whether the answers (n,) suffice, and to find their decoding vector."""
 
     def suffices(self, responded: BoolArray) -> bool: ...
     def solve(self, responded: BoolArray) -> Solved | None:
-        """Return ``a``, or None if the answers do not suffice; LinAlgError if it is singular."""
+        """Return the decoding vector ``a``, or None if the answers do not suffice.
+
+        Raises `numpy.linalg.LinAlgError` if the equations for ``a`` are singular.
+        """
 
 
 class Solved(NamedTuple):
@@ -66,10 +71,10 @@ class Solved(NamedTuple):
 
 
 class CoverDecoder:
-    """The decoder of codes whose gradient is a plain sum of some of the results.
+    """The decoder of codes for which the gradient is a plain sum of some of the results.
 
-    ``covers`` is `GradientCode.covers`. The first complete cover is used, and of each
-    column the topmost worker that answered.
+    ``covers`` is `GradientCode.covers`. The decoder uses the first complete cover. From each
+    column it takes the result of the topmost worker that answered.
     """
 
     def __init__(self, n: int, covers: tuple[IntArray, ...]) -> None:
@@ -95,7 +100,10 @@ class CoverDecoder:
 
 
 def _complete(answered: BoolArray) -> BoolArray:
-    """Return the covers (m,) that have an answer in every place: ``answered`` is (m, …, places)."""
+    """Return a mask (m,) of the covers with an answer in every place.
+
+    ``answered`` (m, candidates, places) is a mask of the workers that answered.
+    """
     complete: BoolArray = np.logical_and.reduce(np.logical_or.reduce(answered, axis=1), axis=1)
     return complete
 
@@ -112,7 +120,7 @@ class Solutions:
 
     @classmethod
     def of(cls, matrix: FloatArray, most: int) -> Solutions:
-        """Return the solutions for an encoding matrix (n, k), whose rank is at most ``most``."""
+        """Return the solutions for an encoding matrix (n, k) whose rank is at most ``most``."""
         left, singular, right = np.linalg.svd(matrix)
         negligible = singular[0] * max(matrix.shape) * np.finfo(np.float64).eps
         rank = min(most, int(np.count_nonzero(singular > negligible)))
@@ -121,9 +129,10 @@ class Solutions:
         return cls(shortest=spanned @ weights, null_space=rest.T.copy())
 
     def lengths(self, sets: IntArray) -> FloatArray:
-        """Return ``||a||`` of the shortest solution without the stragglers of each set.
+        """Return the length ``||a||`` of the shortest solution for each set of stragglers: (m,).
 
-        ``sets`` is (m, s) with ``s <= d``, the result (m,); it is infinite if there is no solution.
+        Each row of ``sets`` (m, s), ``s <= d``, holds ``s`` stragglers, whose coefficients in ``a``
+        are 0. A length is infinite if there is no solution.
         """
         rows = batches(len(sets), sets.shape[1] * len(self.null_space))
         parts = [self._corrections(sets[batch]) for batch in rows]
@@ -131,32 +140,32 @@ class Solutions:
         return np.sqrt(square)
 
     def _corrections(self, sets: IntArray) -> FloatArray:
-        """Return ``||z||^2`` of the shortest ``z`` for which ``a`` vanishes at each set: (m,)."""
+        """Return ``||z||^2`` of the shortest ``z`` that makes ``a`` 0 at the stragglers: (m,)."""
         equations, values = self.null_space.T[sets], self.shortest[sets][:, :, None]
         try:
             if sets.shape[1] == len(self.null_space):
                 return _squares(np.linalg.solve(equations, values)[:, :, 0], axis=1)
-            # ||z|| is that of its coordinates in the equations' span.
+            # z has the same norm as its coordinates in the span of the equations.
             _, triangle = np.linalg.qr(equations.conj().mT)
             return _squares(np.linalg.solve(triangle.conj().mT, values)[:, :, 0], axis=1)
-        except np.linalg.LinAlgError:  # one of the sets is singular; bisect to find it
+        except np.linalg.LinAlgError:  # the equations of a set are singular; bisect to find the set
             if len(sets) == 1:
                 return np.array([math.inf])
             halves = np.array_split(sets, 2)
             return np.concatenate([self._corrections(half) for half in halves])
 
     def best_swaps(self, sets: IntArray) -> tuple[IntArray, FloatArray]:
-        """Return each set (m, s) after the one swap that makes ``||a||`` longest.
+        """In each set (m, s), swap the one straggler for another that makes ``||a||`` longest.
 
-        The second result (m,) is the factor by which ``||z||`` grows.
+        Return the new sets (m, s), and the factors (m,) by which ``||z||`` grows.
 
         ``a = shortest - z @ null_space``, where ``z`` is the shortest solution of one equation
         ``N_v z = b_v`` for each straggler ``v``. Without the equation of straggler ``j``, the
         solution is ``z - p (p* z)``, where ``p`` is the unit vector along column ``j`` of the
         equations' pseudo-inverse. The equation of a new straggler ``v`` adds a step along the part
-        of ``N_v`` that the remaining equations do not span: ``N_v p``, and the part outside all
-        equations. The residual gives the length of the step. Therefore a single factorisation
-        gives the effect of all ``s (n - s)`` swaps.
+        of ``N_v`` that the remaining equations do not span. This part consists of ``N_v p`` and of
+        the part outside the span of all equations. The residual gives the length of the step.
+        Therefore a single factorisation gives the effect of all ``s (n - s)`` swaps.
         """
         everyone = self.null_space.T
         basis, triangle = np.linalg.qr(everyone[sets].conj().mT)
@@ -189,10 +198,11 @@ def _squares(values: FloatArray, *, axis: int | None = None) -> FloatArray:
 
 
 class NullSpaceDecoder:
-    """The decoder of codes for which any ``n - s`` results suffice, and no fewer.
+    """The decoder of codes for which any ``n - s`` results suffice, but fewer never do.
 
-    The functions ``equations`` and ``matrix`` (E, (n, k), which judges vectors) are called when a
-    vector is first needed. To decide which answers suffice takes neither.
+    The functions ``equations`` and ``matrix`` are called when a vector is first needed, but not to
+    decide whether answers suffice. ``matrix`` returns the encoding matrix E (n, k), from which the
+    residuals of vectors are computed.
     """
 
     def __init__(
@@ -228,9 +238,9 @@ class NullSpaceDecoder:
         vector: FloatArray = self._equations.shortest - z @ self._equations.null_space
         unsolved = vector[missing]
         vector[missing] = 0.0
-        # a @ E - 1 has three parts, which are bounded here without a product of size n: the
-        # residual of `shortest`, z times null_space @ E (0 up to rounding), and the coefficients of
-        # missing workers that were just set to 0.
+        # The residual a @ E - 1 is the sum of three parts: the residual of `shortest`; z times
+        # null_space @ E (0 up to rounding); and the effect of the coefficients of missing workers
+        # that were just set to 0. Each part is bounded here without a product of size n.
         of_shortest, of_null_space, of_rows = self._norms
         residual = of_shortest + math.sqrt(z @ z) * of_null_space
         return Solved(vector, residual + math.sqrt(unsolved @ unsolved) * of_rows)
@@ -247,7 +257,7 @@ class NullSpaceDecoder:
 
 
 class SpanDecoder:
-    """The decoder of any code for ``s`` stragglers; ``matrix`` returns its E (n, k)."""
+    """The decoder of any code for ``s`` stragglers; ``matrix()`` is its encoding matrix (n, k)."""
 
     def __init__(self, s: int, matrix: Callable[[], FloatArray]) -> None:
         self._s, self._matrix = s, matrix

@@ -1,4 +1,4 @@
-"""`GradientCode`: a code, decoded exactly or within an error bound, and the guard of its results.
+"""`GradientCode`: a code, its exact and its approximate decoding, and the check of their errors.
 
 Theory of operation
 -------------------
@@ -7,20 +7,23 @@ Worker ``i`` holds the chunks of its *support* and returns one vector, ``l_i = s
 Row ``i`` of the *encoding matrix* ``E`` (n, k) contains its coefficients, and zeros elsewhere. If
 the vector of ones is a combination of the rows of the workers that answered, ``a @ E == 1``, then
 ``sum_i a_i l_i`` is the gradient for any partial gradients (Tandon et al. 2017, section 2; their
-``B`` is ``E`` here). An (n, s) code has such an ``a`` whichever ``s`` workers are missing.
-Therefore every chunk has at least ``s + 1`` holders, and some worker has at least a load of
-``(s + 1)/n`` (their theorem 1).
+``B`` is ``E`` here). For an (n, s) code, such an ``a`` exists whichever ``s`` workers are missing.
+Therefore every chunk is held by at least ``s + 1`` workers, and the largest load of a worker is at
+least ``(s + 1)/n`` (their theorem 1).
 
-A code answers three questions. Each answer is computed when it is first needed, and kept:
+A code answers three questions. Each answer is computed when it is first needed, and then cached:
 
-1. Do these answers suffice (`ExactCode.can_decode`)? Asked at every arrival; decided by counting.
-2. Which worker holds which chunks (`Layout`)? Asked when tasks are created; integers only.
-3. Which coefficients does a worker use, and which ``a`` decodes? Asked once a job, and never in a
-   replay; floating point, and a cyclic code may take a second to design.
+1. Do the answers received suffice (`ExactCode.can_decode`)? The question is asked each time an
+   answer arrives, and is decided by counting.
+2. Which worker holds which chunks (`Layout`)? The question is asked when tasks are created, and
+   takes integers only.
+3. Which coefficients does a worker use, and which ``a`` decodes? The question is asked once for
+   each job, but never in a replay. It takes floating point, and the design of a cyclic code may
+   take a second.
 
 A vector that solves its equations can still be useless: results arrive rounded, and ``a``
-multiplies their errors. The amplification ``||a|| ||E||`` decides, which the residual ``a @ E - 1``
-does not show. The guard checks both, and raises an error instead of returning a useless gradient.
+multiplies their errors. The amplification ``||a|| ||E||`` shows this; the residual ``a @ E - 1``
+does not. Both are checked, and an error is raised instead of returning a useless gradient.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ class ExactCode(ABC):
 
     @property
     def load(self) -> float:
-        """The largest fraction of the batch that a worker touches."""
+        """The largest fraction of the batch that any worker processes."""
         return self._largest_load()
 
     def _largest_load(self) -> float:
@@ -96,7 +99,7 @@ class ExactCode(ABC):
 
     @cached_property
     def worker_loads(self) -> FloatArray:
-        """Fraction of the batch that each worker touches: (n,) float64, read-only."""
+        """Fraction of the batch that each worker processes: (n,) float64, read-only."""
         supports, sizes = self._layout.supports, self._layout.sizes
         workers = np.repeat(np.arange(self.n), [len(chunks) for chunks in supports])
         held = np.bincount(workers, weights=sizes[np.concatenate(supports)], minlength=self.n)
@@ -109,7 +112,7 @@ class ExactCode(ABC):
 
     @cached_property
     def encoding_matrix(self) -> FloatArray:
-        """Row ``i`` holds worker ``i``'s coefficients on all chunks: (n, k) float64, read-only."""
+        """The coefficients of all workers (rows) for all chunks: (n, k) float64, read-only."""
         matrix = np.zeros((self.n, self.chunk_fractions.size))
         for worker, row in enumerate(matrix):
             row[self.support(worker)] = self.coefficients(worker)
@@ -120,7 +123,7 @@ class ExactCode(ABC):
         return self._layout.supports[require_int("worker", worker, least=0, most=self.n - 1)]
 
     def coefficients(self, worker: int) -> FloatArray:
-        """Return ``worker``'s coefficients (|support|,) in the order of `support`, read-only."""
+        """Return a worker's coefficients (|support|,) in the order of `support`; read-only."""
         return self._rows[require_int("worker", worker, least=0, most=self.n - 1)]
 
     def encode(self, worker: int, partials: FloatArray) -> FloatArray:
@@ -135,16 +138,16 @@ class ExactCode(ABC):
 
     @cached_property
     def covers(self) -> tuple[IntArray, ...]:
-        """Arrays (candidates, places) of workers, if the gradient is a plain sum of results.
+        """The code's covers: arrays (candidates, places) of workers.
 
-        The workers of one place (column) return equal results, and one result of each place of a
-        cover adds up to the gradient. It can be decoded when some cover has an answer in every
-        place. A code that solves equations has no covers.
+        The workers of one place (column) return equal results. The sum of one result from each
+        place of a cover is the gradient. Therefore the gradient can be decoded when some cover has
+        an answer in every place. A code that decodes by solving equations has no covers.
         """
         return tuple(read_only(cover) for cover in self._make_covers())
 
     def place_of(self, worker: int) -> tuple[int, int] | None:
-        """Return the cover and the place of ``worker``; None if there are no covers."""
+        """Return the cover and the place that contain ``worker``; None if no cover contains it."""
         return self._places.get(require_int("worker", worker, least=0, most=self.n - 1))
 
     def can_decode(self, responded: BoolArray) -> bool:
@@ -152,7 +155,9 @@ class ExactCode(ABC):
         return self._decoder.suffices(check_mask(responded, self.n))
 
     def decoding_vector(self, responded: BoolArray) -> FloatArray:
-        """Return ``a`` (n,), read-only: ``a @ encoding_matrix == 1``, 0 where not ``responded``.
+        """Return the decoding vector ``a`` (n,), read-only, for the workers that responded.
+
+        It satisfies ``a @ encoding_matrix == 1``, and is 0 where ``responded`` (n,) is False.
 
         Raises
         ------
@@ -188,8 +193,9 @@ class ExactCode(ABC):
 
         It is ``sqrt(sum_i a_i^2 ||E_i||^2 / k)``, which is ``||a|| ||E||_F / sqrt(n k)`` for rows
         of equal norm. If the partial gradients are iid, ``l_i`` has variance ``||E_i||^2`` and the
-        gradient has variance ``k``; so this is the relative error of the gradient, divided by that
-        of the results (root mean squares). It is 1 for the plain sum of all chunks.
+        gradient has variance ``k``. The factor is therefore the relative error of the gradient
+        divided by the relative error of the results (root mean squares). It is 1 for the plain sum
+        of all chunks.
         """
         variance = float(np.square(vector) @ self._row_squares)
         return math.sqrt(variance / self.chunk_fractions.size)
@@ -198,9 +204,9 @@ class ExactCode(ABC):
         """Return the expected relative error of a gradient decoded with ``vector`` (n,).
 
         This is `amplification` times the relative error of rounding a result to the payload format
-        (`PayloadFormat.rounding`). It models partial gradients as iid normal deviates. If partial
-        gradients cancel, so that the gradient is much smaller, the relative error is larger, as it
-        is for their plain sum.
+        (`PayloadFormat.rounding`). Partial gradients are modelled as iid normal deviates. If
+        partial gradients cancel and the gradient is much smaller, the relative error is larger, as
+        it would also be without a code.
         """
         return self.amplification(vector) * payload_format(payload).rounding
 
@@ -209,7 +215,7 @@ class ExactCode(ABC):
     ) -> None:
         """Raise `IllConditionedError` if `predicted_error` exceeds ``tolerance``.
 
-        None means the tolerance of the format: 1e-2 for 16 bit, 1e-4 for float32 and float64.
+        If ``tolerance`` is None, it is 1e-2 for 16-bit formats, 1e-4 for float32 and float64.
         """
         bound = payload_format(payload).tolerance if tolerance is None else tolerance
         if not bound > 0:
@@ -233,15 +239,15 @@ class ExactCode(ABC):
         return np.ones(self.support(worker).size)
 
     def _make_covers(self) -> tuple[IntArray, ...]:
-        """Return the `covers`, the preferred one first; by default none, and equations are solved.
+        """Return the `covers`, the preferred cover first; the default is no cover.
 
-        One answer of each place must add up to the gradient, no incomplete cover may determine it,
-        and any ``n - s`` workers must contain a complete cover.
+        A code without covers decodes by equations. If there are covers, the sum of one answer from
+        each place must be the gradient; an incomplete cover must not determine the gradient; and
+        any ``n - s`` workers must contain a complete cover.
         """
         return ()
 
     def _make_decoder(self) -> Decoder:
-        """Return the decoder of this code."""
         if self.covers:
             return CoverDecoder(self.n, self.covers)
         return SpanDecoder(self.s, lambda: self.encoding_matrix)
@@ -258,7 +264,7 @@ class ExactCode(ABC):
 
     @cached_property
     def _vectors(self) -> dict[bytes, FloatArray]:
-        return {}  # by set of survivors: rounds, and the groups of a job, repeat them
+        return {}  # by mask of survivors, because rounds and groups of a job have equal masks
 
     @cached_property
     def _decoder(self) -> Decoder:
@@ -294,7 +300,7 @@ class ExactCode(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Approximation:
-    """A decoding ``vector`` (n,), read-only, and the bound on its ``error``; 0 if it is exact.
+    """A decoding ``vector`` (n,), read-only, and a bound on its ``error``, 0 for an exact vector.
 
     `GradientCode.approximation` defines the error.
     """
@@ -304,7 +310,7 @@ class Approximation:
 
 
 class ApproximateGradient(NamedTuple):
-    """A ``gradient`` (p,) and the bound on its ``error``; see `Approximation`."""
+    """A decoded ``gradient`` (p,) and a bound on its ``error`` (see `Approximation`)."""
 
     gradient: FloatArray
     error: float
@@ -312,7 +318,7 @@ class ApproximateGradient(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientCode(ExactCode):
-    """An (n, s) gradient code: ``n`` workers, any ``s`` of which may be missing, ``0 <= s < n``.
+    """An (n, s) gradient code: any ``s`` of the ``n`` workers may be missing, ``0 <= s < n``.
 
     Worker ``i`` returns ``l_i = sum_k encoding_matrix[i, k] * g_k``. The decoding vector ``a`` of
     the workers that answered satisfies ``a @ encoding_matrix == 1``, so that ``a @ l`` is the
@@ -321,10 +327,11 @@ class GradientCode(ExactCode):
     `ParameterError` if the family has no code for these ``n`` and ``s``.
 
     A family of codes is a frozen dataclass that derives from this class (`register_code` has an
-    example). It must define the chunks of each worker, ``_make_layout``. It may define the
-    coefficients, ``_coefficients``; check ``n`` and ``s``, ``_check_parameters``; declare that
-    results add up, ``_make_covers``; or decode in its own way, ``_make_decoder``. A family of
-    approximate codes declares a ``worst_error`` above 0. `seqgc.testing.check_code` tests all this.
+    example). It must define ``_make_layout``, which returns the chunks of each worker. It may
+    define ``_coefficients``; ``_check_parameters``, to restrict ``n`` and ``s``; ``_make_covers``,
+    if the gradient is a plain sum of results; or ``_make_decoder``, to decode in its own way. A
+    family of approximate codes defines a ``worst_error`` above 0. `seqgc.testing.check_code` tests
+    a family.
 
     Examples
     --------
@@ -338,9 +345,10 @@ class GradientCode(ExactCode):
 
     @property
     def worst_error(self) -> float:
-        """The largest error bound of any ``n - s`` answers (see `approximation`), below 1.
+        """The largest error bound of any set of ``n - s`` answers; less than 1.
 
-        It is 0 if they determine the gradient. A family of approximate codes overrides this.
+        `approximation` defines the error bound. It is 0 for an exact code. A family of approximate
+        codes overrides this property.
         """
         return 0.0
 
@@ -366,15 +374,15 @@ class GradientCode(ExactCode):
         payload: Payload | None = None,
         tolerance: float | None = None,
     ) -> ApproximateGradient:
-        """Return the gradient (p,), or an approximation within ``allow_error``, and its error.
+        """Return the gradient (p,), or an approximation of it, and the bound on its error.
 
         Row ``i`` of ``results`` (n, p) is the result of worker ``i``; if the worker has not
-        ``responded`` (n,), the row may hold anything. The gradient has the dtype of the results, in
-        which sums are taken (float16 is summed in float32). Answers that do not suffice are decoded
-        by least squares if the error bound (see `approximation`) is at most ``allow_error``,
-        ``0 <= allow_error < 1``. ``payload`` is the format in which results travelled, if it is not
-        the array's dtype. ``tolerance`` is the largest acceptable relative error from rounding (see
-        `check_error`).
+        ``responded`` (n,), the row may hold anything. The gradient has the dtype of the results.
+        Sums are also taken in this dtype, except that float16 is summed in float32. If the answers
+        do not suffice, but the error bound (see `approximation`) is at most ``allow_error``,
+        ``0 <= allow_error < 1``, they are decoded by least squares. If results travelled in another
+        format than the array's dtype, ``payload`` is this format. ``tolerance`` is the largest
+        acceptable relative error from rounding (see `check_error`).
 
         Raises
         ------
@@ -388,7 +396,7 @@ class GradientCode(ExactCode):
         check_rows("results", results, self.n, "(n, p)")
         formats: dict[int, Payload] = {2: "float16", 4: "float32"}
         precision = formats.get(results.dtype.itemsize, "float64")
-        # Results were rounded to the payload format on their way, and to the array's dtype here.
+        # Results were rounded twice: to the payload format, and here to the array's dtype.
         coarsest = max(payload or "float64", precision, key=lambda p: payload_format(p).rounding)
         used = self.usable_vector(responded, coarsest, tolerance=tolerance, allow_error=allow_error)
         return ApproximateGradient(combine(used.vector, results), used.error)
@@ -401,10 +409,10 @@ class GradientCode(ExactCode):
         tolerance: float | None = None,
         allow_error: float = 0.0,
     ) -> Approximation:
-        """Return the vector that `decode_within` uses; raises the same exceptions.
+        """Return the vector that `decode_within` uses, and raise the same exceptions.
 
-        If answers determine the gradient, but would amplify rounding errors too much, they are
-        decoded by least squares without the directions that amplify errors.
+        If the answers determine the gradient, but exact decoding would amplify rounding errors too
+        much, the vector is a least-squares solution without the directions that amplify errors.
         """
         if not 0 <= allow_error < 1:
             raise ParameterError("allow_error", "must satisfy 0 <= allow_error < 1", allow_error)
@@ -424,16 +432,16 @@ class GradientCode(ExactCode):
         return best
 
     def approximation(self, responded: BoolArray) -> Approximation:
-        """Return the least-squares decoding vector of any answers, and its error bound.
+        """Return the least-squares decoding vector of any set of answers, and its error bound.
 
-        It minimises ``sum_k f_k (a @ E - 1)_k^2`` over all ``a`` that vanish where not
-        ``responded``; ``f_k`` are the chunks' shares of the batch (for equal chunks: Charles,
-        Papailiopoulos, Ellenberg 2017, "Approximate gradient coding via sparse random graphs",
-        section 2). The error bound is the square root of the minimum: with ``g_k = f_k h_k``,
-        Cauchy-Schwarz gives
-        ``||sum_k (a @ E - 1)_k g_k|| <= error * sqrt(sum_k f_k ||h_k||^2)``, which is the error
-        times the root mean square of the chunks' mean gradients ``h_k``. Without any answer the
-        error is 1.
+        The vector minimises ``sum_k f_k (a @ E - 1)_k^2`` over all ``a`` that are 0 for workers
+        that have not ``responded``; ``f_k`` is the share of chunk ``k`` in the batch (for equal
+        chunks: Charles, Papailiopoulos, Ellenberg 2017, "Approximate gradient coding via sparse
+        random graphs", section 2). The error bound is the square root of the minimum. If
+        ``g_k = f_k h_k``, where ``h_k`` is the mean gradient of chunk ``k``, Cauchy-Schwarz gives
+        ``||sum_k (a @ E - 1)_k g_k|| <= error * sqrt(sum_k f_k ||h_k||^2)``: the error of the
+        gradient is at most the bound times the root mean square of the ``h_k``. Without any answer
+        the bound is 1.
 
         Examples
         --------
@@ -447,19 +455,20 @@ class GradientCode(ExactCode):
             return self._least_squares(responded)
 
     def approximation_error(self, responded: BoolArray) -> float:
-        """Return the least error bound of these answers; cheap if answers are added one by one.
+        """Return the smallest error bound with which these answers (n,) can be decoded.
 
-        It is the bound of `approximation`, except if rows are nearly dependent.
+        Unless rows are nearly dependent, this is the bound of `approximation`. It is cheap to
+        compute again when one more answer has arrived.
         """
         return 0.0 if self.can_decode(responded) else self._span.distance(responded)
 
     def is_within(
         self, responded: BoolArray, allow_error: float, payload: Payload | None = None
     ) -> bool:
-        """Return whether these answers (n,) determine the gradient to within an error bound.
+        """Return whether these answers (n,) determine the gradient to within ``allow_error``.
 
-        If a ``payload`` is given, the format in which results travel, the answers must also be
-        decodable without amplifying rounding errors too much (see `usable_vector`).
+        If ``payload``, the format of the results, is given, decoding must also not amplify rounding
+        errors too much (see `usable_vector`).
         """
         is_exact = self.can_decode(responded)
         if not is_exact and (not allow_error or not self._is_near(responded, allow_error)):
@@ -473,7 +482,7 @@ class GradientCode(ExactCode):
         return True
 
     def _make_decoder(self) -> Decoder:
-        if self.worst_error and not self.covers:  # n - s answers need not span the ones
+        if self.worst_error and not self.covers:  # n - s answers may not determine the gradient
             return SpanDecoder(0, lambda: self.encoding_matrix)
         return super()._make_decoder()
 

@@ -1,4 +1,4 @@
-"""The registry of kinds of codes, and the choice of a code for ``n`` workers and ``s`` stragglers.
+"""The registry of kinds of codes, and the choice of a kind for ``n`` workers and ``s`` stragglers.
 
 The class of a code registers itself; there is no other list of codes.
 """
@@ -20,8 +20,8 @@ from seqgc.ports import Payload, payload_format
 
 _Code = TypeVar("_Code", bound=type[GradientCode])
 
-# Largest relative error for the worst survivors found: a few units in the last place of results, so
-# that a code adds little to the error of the payload format.
+# The largest acceptable relative error for the worst survivors that a search finds. It is a few
+# units in the last place, so that a code adds little to the error of the payload format.
 _WORST_ERROR: Mapping[Payload, float] = {
     "float64": 1e-11,
     "float32": 1e-6,
@@ -33,12 +33,12 @@ _codes: dict[str, tuple[int, type[GradientCode]]] = {}  # preference and class, 
 
 
 def register_code(kind: str, *, preference: int = 1000) -> Callable[[_Code], _Code]:
-    """Register a class of codes for `make_code`, and as the scheme ``gc-KIND`` for every verb.
+    """Register a class of codes for `make_code`, and for all commands as the scheme ``gc-KIND``.
 
-    The name ``kind`` consists of lower-case letters, digits and hyphens. Of exact codes with equal
-    load, ``make_code("auto", ...)`` takes the one with the least ``preference`` (repetition has 1,
-    cyclic 2, binary 3), and of equal ones the first registered. A class that is defined again, for
-    example in a notebook, replaces itself.
+    The name ``kind`` consists of lower-case letters, digits and hyphens. If several exact codes
+    have the same load, ``make_code("auto", ...)`` takes the code with the smallest ``preference``
+    (repetition has 1, cyclic 2, binary 3), and among equal preferences the code that was registered
+    first. If a class is defined again, for example in a notebook, the new definition is used.
 
     Raises
     ------
@@ -116,9 +116,10 @@ def code_class(kind: str) -> type[GradientCode]:
 def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> GradientCode:
     """Return the code of a kind for ``n`` workers, any ``s`` of which may be missing.
 
-    ``kind`` is one of `code_kinds`, or ``auto``: the kind of least load that decodes results in the
-    ``payload`` format exactly enough for any set of missing workers (see `compare_codes`). Raises
-    `ParameterError` if the kind is unknown, or has no code for ``n`` and ``s``.
+    ``kind`` is one of `code_kinds` or ``auto``. ``auto`` chooses the kind with the smallest load
+    among the kinds that decode results in the ``payload`` format exactly enough for any set of
+    missing workers (see `compare_codes`). Raises `ParameterError` if the kind is unknown, or has no
+    code for ``n`` and ``s``.
 
     Examples
     --------
@@ -134,12 +135,12 @@ def make_code(kind: str, n: int, s: int, *, payload: Payload = "float32") -> Gra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCode:
-    """One row of a `CodeComparison`: the costs of a ``kind``, and whether it is ``chosen``.
+    """One row of a `CodeComparison`: the costs of a ``kind``, and whether the kind is ``chosen``.
 
-    ``amplification`` and ``predicted_error`` are for the worst survivors found (see
-    `GradientCode`). They are infinite for an approximate code. They and ``load`` are infinite if
-    the kind has no code for these ``n`` and ``s``. ``why_not`` is the reason why the kind cannot be
-    chosen, or empty.
+    ``amplification`` and ``predicted_error`` are for the worst set of survivors that a search finds
+    (see `GradientCode`); both are infinite for an approximate code. If the kind has no code for
+    these ``n`` and ``s``, ``load`` is infinite too. ``why_not`` is the reason why the kind cannot
+    be chosen, or empty.
     """
 
     kind: str
@@ -163,7 +164,10 @@ class ComparedCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeComparison:
-    """The compared kinds, in order of preference, and the best ``code``; `str` gives a table."""
+    """The compared kinds (``rows``, in order of preference) and the best ``code``.
+
+    `str` returns a table.
+    """
 
     n: int
     s: int
@@ -181,10 +185,10 @@ class CodeComparison:
 def compare_codes(n: int, s: int, *, payload: Payload = "float32") -> CodeComparison:
     """Compare all registered kinds for ``n`` workers, any ``s`` of which may be missing.
 
-    A kind is eligible if its predicted relative error stays low for any set of missing workers, as
-    far as a bounded search for the worst survivors can tell (`worst_survivors`). Of the eligible
-    kinds, the one with the least load is chosen, and of equal loads the one with the least
-    preference. Raises `ParameterError` if ``n``, ``s`` or ``payload`` is out of range.
+    A kind is eligible if its predicted relative error is low for any set of missing workers, as far
+    as a bounded search for the worst survivors can tell (`worst_survivors`). The eligible kind with
+    the smallest load is chosen, and among equal loads the kind with the smallest preference. Raises
+    `ParameterError` if ``n``, ``s`` or ``payload`` is out of range.
 
     Examples
     --------
@@ -222,7 +226,7 @@ def _compared(
             why_not="" if predicted <= allowed else f"more than {allowed:.0e}",
         )
         rows.append(row)
-    # The binary code is always eligible: it supports any n and s, and amplifies nothing.
+    # The binary code is always eligible: it supports any n and s, and amplifies no rounding error.
     best = min((row for row in rows if not row.why_not), key=lambda row: row.load)
     marked = tuple(replace(row, chosen=row is best) for row in rows)
     return CodeComparison(n=n, s=s, payload=payload, rows=marked, code=codes[best.kind])

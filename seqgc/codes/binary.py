@@ -16,19 +16,22 @@ from seqgc.ports import IntArray
 @final
 @dataclass(frozen=True)
 class BinaryCode(GradientCode):
-    """Binary gradient code for any ``n`` and ``s``: repetition whose groups need not be equal.
+    """Binary gradient code for any ``n`` and ``s``: repetition in groups of unequal sizes.
 
     There are ``G = floor(n/(s+1))`` chunks of equal size, and worker ``i`` returns the partial
-    gradient of chunk ``i mod G``. Every chunk therefore has at least ``s + 1`` holders, and any
-    ``n - s`` answers are enough: the gradient can be decoded when every chunk has an answer. It is
-    lost if the ``floor(n/G)`` or more holders of one chunk straggle. These are ``s + 1`` workers if
-    ``s + 1`` divides ``n``, and sometimes more otherwise, such as all three for ``n=3, s=1``.
-    (Charalambides, Mahdavifar and Hero 2020 use ``s + 1`` sub-collections that each cover the
-    batch, some of them with one worker more. The largest load is the same, ``1/G``, but an answer
-    from a larger sub-collection is useless unless the whole sub-collection answers.)
+    gradient of chunk ``i mod G``. The gradient can be decoded when there is an answer for every
+    chunk. Every chunk is held by at least ``s + 1`` workers, so any ``n - s`` answers are enough.
+    Decoding fails only if all holders of one chunk straggle. A chunk has at least ``floor(n/G)``
+    holders: ``s + 1`` if ``s + 1`` divides ``n``, and sometimes more otherwise (all three workers
+    for ``n=3, s=1``).
+    (Charalambides, Mahdavifar and Hero 2020 use ``s + 1`` sub-collections of workers that each
+    cover the batch; some of them have one worker more. The largest load is the same, ``1/G``, but
+    an answer from a larger sub-collection is useless unless all workers of the sub-collection
+    answer.)
 
-    The decoding vector is 0/1 and uses the lowest worker that answered for each chunk. If chunks
-    have different numbers of holders, the last row of `covers` repeats part of the row before.
+    The decoding vector is 0/1. For each chunk it uses the worker with the lowest number that
+    answered. If chunks have different numbers of holders, the last row of `covers` repeats part of
+    the row before.
 
     Examples
     --------

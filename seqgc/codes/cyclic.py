@@ -9,22 +9,24 @@ encoding matrix ``E`` is the vector of H's null space that is supported on windo
 Decoding without the stragglers ``S`` solves ``s`` equations, whose matrix is the columns ``S`` of a
 basis of E's left null space. Rounding errors grow if these columns are almost dependent.
 
-- Gaussian ``H``: windows of ``s`` columns are random square matrices, many of them nearly singular.
-- Consecutive n-th roots of unity (Raviv et al. 2020, "Gradient coding from cyclic MDS codes and
-  expander graphs"): Vandermonde matrices, which are all regular, but for contiguous stragglers they
-  are useless in floating point.
-- Roots at equal distances: contiguous stragglers are harmless (a discrete Fourier transform), but
-  stragglers whose numbers agree mod ``s + 1`` make columns equal. (If ``s + 1`` divides ``n``, the
-  equations stay consistent.)
+- If ``H`` is Gaussian, windows of ``s`` columns are random square matrices, and many of them are
+  nearly singular.
+- If ``H`` has consecutive n-th roots of unity (Raviv et al. 2020, "Gradient coding from cyclic MDS
+  codes and expander graphs"), the matrices are Vandermonde matrices. All of them are regular, but
+  for contiguous stragglers they are useless in floating point.
+- If the roots have equal distances, contiguous stragglers are harmless (the matrix is a discrete
+  Fourier transform), but stragglers whose numbers agree mod ``s + 1`` make columns equal. (If
+  ``s + 1`` divides ``n``, the equations are still consistent.)
 
-Here the rows of ``H`` are cosines and sines of angles at nearly equal distances, and if ``s`` is
-odd, alternating signs (the angle pi). Each angle is moved a little at random. It is then rounded to
-a multiple of ``2 pi/n``, which would make ``E`` circulant, and moved off it by a fraction of
-``2 pi/n``. For almost all draws, any ``s`` columns are then independent, whatever the divisors of
-``n``. (Their determinant is an analytic function of the angles and not identically zero: at angles
-``(j - 1/2) x`` or ``pi - j x`` with small ``x``, it is a Vandermonde determinant of distinct
-nodes.) The columns are then scaled so that ``H @ 1 == 0``; for almost all draws no scale is zero.
-Of several draws, the one that amplifies rounding errors least is kept.
+Here the rows of ``H`` are cosines and sines of angles at nearly equal distances. If ``s`` is odd,
+there is also a row of alternating signs (the angle pi). Each angle is moved a little at random,
+rounded to a multiple of ``2 pi/n``, and then moved off this multiple by a fraction of ``2 pi/n``.
+(Exact multiples would make ``E`` circulant.) For almost all draws, any ``s`` columns are then
+independent, whatever the divisors of ``n``. (The determinant of the columns is an analytic function
+of the angles, and not identically zero: at angles ``(j - 1/2) x`` or ``pi - j x`` with small ``x``,
+it is a Vandermonde determinant of distinct nodes.) The columns are then scaled so that
+``H @ 1 == 0``; for almost all draws no scale is zero. Several designs are drawn, and the design
+that amplifies rounding errors least is used.
 
 At n = 256 the median amplification of rounding errors is then 0.9 to 2.0 for random sets of
 stragglers, and 0.9 to 1.5 for the worst contiguous set. No real code is good for *every* set: a
@@ -51,17 +53,17 @@ from seqgc.codes._make import register_code
 from seqgc.codes._survivors import contiguous_sets, random_sets, strided_sets
 from seqgc.ports import FloatArray, IntArray
 
-# The largest move of angles from equal distances, as a fraction of the distance, and from multiples
-# of 2 pi/n, as a fraction of 2 pi/n. Equal distances are best for small s; moved ones are better
-# for larger s, where many stragglers can have equal residues. Far from the multiples, stragglers
-# around workers n-1 and 0 are bad; near them, sets with few residues mod a divisor of n. Tests
-# decide.
+# Two limits of the random moves of the angles: the move from equal distances, as a fraction of the
+# distance, and the move from multiples of 2 pi/n, as a fraction of 2 pi/n. Equal distances are best
+# for small s; moved angles are better for larger s, where many stragglers can have equal residues.
+# Far from the multiples, stragglers around workers n-1 and 0 are bad; near the multiples, sets with
+# few residues mod a divisor of n are bad. Each pair is tried, and the best design is used.
 _VARIANTS = tuple(itertools.product((0.3, 0.0, 0.1), (0.1, 0.05, 0.2, 0.4)))
 
 _ASYMMETRY = 0.01
 
 _MAX_DRAWS = 2 * len(_VARIANTS)
-_FLOPS = 8e9  # of all draws together, roughly; n = 256 then takes less than a second
+_FLOPS = 8e9  # approximate cost of all draws together; n = 256 then takes less than a second
 _ALL_SETS = 1000  # up to this number, all sets of stragglers are tested
 _RANDOM_SETS = 400
 
@@ -70,7 +72,7 @@ _RANDOM_SETS = 400
 @final
 @dataclass(frozen=True)
 class CyclicCode(GradientCode):
-    """Cyclic repetition (Tandon et al. 2017, section 5): any ``n - s`` of ``n`` workers suffice.
+    """Cyclic repetition code: any ``n - s`` workers suffice (Tandon et al. 2017, section 5).
 
     Worker ``i`` holds chunks ``i, i+1, ..., i+s (mod n)``, in this order.
 
@@ -81,10 +83,10 @@ class CyclicCode(GradientCode):
     adds the fewest results. Fewer than ``n - s`` answers can be decoded only if they contain a
     whole class: ``a @ E`` is constant only if ``a_i`` depends on ``i mod (s + 1)`` alone.
 
-    Otherwise the coefficients have unit norm and come from angles spread around the circle (see the
-    module `seqgc.codes.cyclic`), and decoding solves ``s`` equations. Some sets of stragglers are
-    then much worse than average. If rounding errors would be amplified too much, decoding raises
-    `IllConditionedError`.
+    If ``s + 1`` does not divide ``n``, each worker's coefficients have unit norm and come from
+    angles spread around the circle (see the module `seqgc.codes.cyclic`), and decoding solves ``s``
+    equations. Some sets of stragglers are then much worse than average. If rounding errors would be
+    amplified too much, decoding raises `IllConditionedError`.
 
     Examples
     --------
@@ -125,10 +127,10 @@ class CyclicCode(GradientCode):
 
 
 class CyclicDesign(NamedTuple):
-    """The nonzero coefficients of the encoding matrix, and the `Solutions` that decode.
+    """The nonzero coefficients of an encoding matrix, and the `Solutions` of its equations.
 
-    Worker ``i``'s coefficients are for chunks ``i ... i+s (mod n)``; they have unit norm, and the
-    first is positive.
+    Row ``i`` of ``coefficients`` holds the coefficients of worker ``i`` for chunks ``i ... i+s (mod
+    n)``. The row has unit norm, and its first coefficient is positive.
     """
 
     coefficients: FloatArray  # (n, s+1)
@@ -137,7 +139,7 @@ class CyclicDesign(NamedTuple):
 
 @lru_cache(maxsize=256)
 def design(n: int, s: int) -> CyclicDesign:
-    """Return the design for ``0 < s < n - 1``, which depends only on ``n`` and ``s``."""
+    """Return the design for ``n`` workers and ``0 < s < n - 1`` stragglers, always the same one."""
     rng = np.random.default_rng([n, s])
     cost = 20 * n**3 + n * min(s, n - s) ** 3 + (n + _RANDOM_SETS) * s**3
     draws = int(np.clip(_FLOPS / cost, 1, _MAX_DRAWS))
@@ -161,7 +163,7 @@ def design(n: int, s: int) -> CyclicDesign:
 
 
 def _parity(n: int, s: int, jitter: float, detuning: float, rng: np.random.Generator) -> FloatArray:
-    """Return ``H`` (s, n) as the module's docstring describes it."""
+    """Draw a matrix ``H`` (s, n) as the module's docstring describes it."""
     pairs, spacing = s // 2, n / (s + 1)
     # Moves below half of (spacing - 1) keep the rounded frequencies apart, and off 0 and n/2.
     reach = min(jitter * spacing, spacing - 1) / 2
@@ -171,7 +173,7 @@ def _parity(n: int, s: int, jitter: float, detuning: float, rng: np.random.Gener
     alternating = (-1.0) ** np.arange(n)
     rows = [np.cos(phases), np.sin(phases), *([alternating[None]] if s % 2 else [])]
     basis, _ = np.linalg.qr(np.concatenate(rows).T)
-    # Scales of the columns that are orthogonal to these rows make H @ 1 == 0.
+    # If the scales of the columns are orthogonal to these rows, H @ 1 == 0.
     scales = np.ones(n)
     if n % 2 == 0 and s % 2:
         # Without this, H would be its own mirror image, and a few symmetric sets of fewer than
@@ -192,11 +194,12 @@ def _solved(parity: FloatArray) -> CyclicDesign:
 
 
 def _null_vectors(parity: FloatArray) -> FloatArray:
-    """Return the unit vector of each window of columns that ``parity`` (s, n) maps to 0: (n, s+1).
+    """Return, for each window of ``s + 1`` columns, the unit vector that they map to 0: (n, s+1).
 
-    If its first entry is 1, its other entries solve ``s`` equations. For large ``s`` it is cheaper
-    to combine a basis of H's null space so that the result is 1 at the window's first column and 0
-    at the ``n - s - 1`` columns outside.
+    The columns belong to ``parity`` (s, n), the matrix ``H``. If the first entry of a vector is
+    taken as 1, its other entries solve ``s`` equations. For large ``s`` it is cheaper to combine a
+    basis of H's null space so that the result is 1 at the window's first column and 0 at the
+    ``n - s - 1`` columns outside the window.
     """
     s, n = parity.shape
     windows = contiguous_sets(n, s + 1)

@@ -19,13 +19,14 @@ from seqgc.ports import IntArray
 class FractionalRepetitionCode(GradientCode):
     """Fractional repetition (Tandon et al. 2017, section 4): ``s + 1`` must divide ``n``.
 
-    Worker ``i`` is in group ``i mod n/(s+1)``. Neighbours are therefore in different groups,
-    because they often share a machine or the thread that sends to them, and are late together. Each
-    worker of group ``j`` returns the plain sum of its ``s + 1`` chunks ``j(s+1) ... j(s+1)+s``. The
-    gradient can be decoded when every group has an answer.
+    Worker ``i`` is in group ``i mod n/(s+1)``, so that workers with consecutive numbers are in
+    different groups. Such workers often share a machine or the thread that sends to them, and are
+    late together. Each worker of group ``j`` returns the plain sum of the ``s + 1`` chunks
+    ``j(s+1) ... j(s+1)+s``. The gradient can be decoded when every group has an answer.
 
-    The decoding vector uses one answer of each group, that of its lowest worker. The answers of a
-    group are equal to the last bit; averaging them would read more data and gain nothing.
+    The decoding vector uses one answer from each group, from the worker with the lowest number. The
+    answers of a group are equal to the last bit. To average them would read more data without any
+    gain.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The only loop: it passes events to the policy, and actions to the backend and the workload."""
+"""The master's loop, which passes events to a policy, and executes the actions that it returns."""
 
 from seqgc.master._gathering import Gatherer as Gatherer
 from seqgc.master._gathering import HeldJob as HeldJob

@@ -1,26 +1,25 @@
-"""Search for a model that ends the processes that compute it, or never ends.
+"""Search for a model whose computation kills worker processes, or never ends.
 
-Theory of operation
--------------------
-A task may contain several models, and one of them may call ``os._exit``, end with a segmentation
-fault, or hang. The master then sees only a `Failure` that says that a process died, or a worker
-that is replaced because it was silent beyond the time limit. Any worker may die of another cause at
-any time, so one such loss proves nothing. The task is sent again unchanged.
+Theory of operation ------------------- A task may contain several models, and one of them may call
+``os._exit``, end with a segmentation fault, or hang. The master then sees only a `Failure` that
+reports the death of a process, or a worker that is replaced because it exceeded the time limit.
+Because any worker may die of another cause at any time, one such loss proves nothing. The task is
+sent again unchanged.
 
 Losses are counted by question and model. A question is a mini-task, whichever worker receives it.
 When the question is answered, its losses are forgotten. If a question has been lost `_DEATHS` times
 at the same model, or `_TIME_OUTS` times because the model hung, the model is *left out* of the next
-task that asks this question: its parts are sent without data points, so that the worker computes
-nothing for the model, and answers zeros in its place. The master then gives the answer a `Flaw` of
-the model, and treats it as if the model's code had raised an error: the policy asks another worker,
-and parks the model once the answers of two workers have the flaw.
+task with this question: the model's parts are sent without data points, and the worker returns
+zeros for them. The master then adds a `Flaw` of the model to the answer, as if the model's code had
+raised an error. The policy asks another worker; when the answers of two workers have the flaw, it
+parks the model, which is then no longer trained.
 
 If the backend does not know at which of several models a process died, one model after the other is
-left out. If the task is answered, the model that was left out is to blame.
+left out. If the task is then answered, the model that was left out is to blame.
 
-If the same happens to most models, no model is at fault: memory or disk space has run out. So no
-further model is left out if this would exclude more than half of them, unless a model has been
-computed since. The run then ends as it does whenever workers fail again and again.
+If the same happens to most models, no model is at fault: for example, memory or disk space has run
+out. Therefore no further model is left out if more than half of the models would then be left out
+since a model was last computed. The run then ends as it does whenever workers fail repeatedly.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _Loss: TypeAlias = Literal["crashed", "hung"]
 
 @dataclass(slots=True, kw_only=True)
 class _SentTask:
-    """An unanswered task: the models of each question, and the models that were left out."""
+    """An unanswered task: ``models`` by question, and the flaws of models that were left out."""
 
     models: dict[Question, tuple[str, ...]]
     left_out: dict[str, Flaw]
 
     @property
     def only_model(self) -> str:
-        """The only model of the task; empty if it has several, or none."""
+        """The only model of the task; empty if the task has several models, or none."""
         return _only(model for models in self.models.values() for model in models)
 
 
@@ -63,7 +62,7 @@ class Blame:
     """
 
     names: set[str] = field(default_factory=set)
-    _failed: set[str] = field(default_factory=set)  # models that are not computed any more
+    _failed: set[str] = field(default_factory=set)  # models that are no longer computed
     # By round and worker, then by attempt: a `Cancel` ends all attempts.
     _sent: dict[tuple[int, int], dict[int, _SentTask]] = field(default_factory=dict)
     _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
@@ -72,7 +71,7 @@ class Blame:
 
     @property
     def only_model(self) -> str:
-        """The model of all tasks in flight, if the run has others too; otherwise empty."""
+        """The model of all tasks in flight; empty if they have several, or the run has only one."""
         if len(self.names) < 2:
             return ""
         out = (sent for attempts in self._sent.values() for sent in attempts.values())
@@ -81,7 +80,10 @@ class Blame:
     def send(
         self, address: Address, questions: Sequence[Question], items: Sequence[WorkItem]
     ) -> tuple[WorkItem, ...]:
-        """Record a task, with an item for each question; return its items, some without a model."""
+        """Record a task with an item for each question; return the items that are to be sent.
+
+        In the returned items, the parts of models that are left out have no data points.
+        """
         models = {
             question: tuple(part.model for part in item.parts if len(part.points))
             for question, item in zip(questions, items, strict=True)
@@ -97,7 +99,7 @@ class Blame:
         return tuple(_without(item, without) for item in items) if without else tuple(items)
 
     def answered(self, address: Address) -> Mapping[str, Flaw]:
-        """Forget the losses of the answered questions; return the flaws of models left out."""
+        """Forget the losses of an answered task; return the flaws of the models it left out."""
         if (sent := self._ended(address)) is None:
             return {}
         if any(sent.models.values()):
@@ -155,7 +157,7 @@ class Blame:
                 self._losses[question, model, kind] += 1
 
     def _to_leave_out(self, models: Mapping[Question, Sequence[str]]) -> dict[str, Flaw]:
-        """Return the models to leave out of a task with these questions, and why."""
+        """Return the models to leave out of a task with these questions, each with its flaw."""
         left_out, tried = dict[str, Flaw](), dict[str, Flaw]()
         for question, those in models.items():
             able = [model for model in those if model not in self._failed]
@@ -183,7 +185,7 @@ def _only(models: Iterable[str]) -> str:
 
 
 def _without(item: WorkItem, models: Collection[str]) -> WorkItem:
-    """Return an item in which these models' parts have no data points."""
+    """Return an item in which the parts of these models have no data points."""
     if not any(part.model in models for part in item.parts):
         return item
     parts = [_emptied(part) if part.model in models else part for part in item.parts]

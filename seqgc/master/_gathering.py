@@ -1,11 +1,11 @@
-"""The results of the jobs in flight, added or stored on arrival, so that little work remains.
+"""The results of the jobs in flight, which are added or stored as soon as they arrive.
 
-The bits of a gradient must depend only on which workers responded, never on the order of their
-answers. Otherwise a run that was killed and resumed would end with other weights. Floating-point
-sums depend on their order, so the order is fixed here. The summands of a cover are added by a tree
-over their places (places 0 and 1, places 2 and 3, then both sums, and so on), each pair as soon as
-both summands are there. Every other result is stored in a row, in the order of requests, and the
-rows of workers that did not respond are multiplied by 0.
+The bits of a gradient must depend only on the set of workers that responded, never on the order of
+their answers. Otherwise a run that was killed and resumed would end with other weights.
+Floating-point sums depend on their order; therefore the order is fixed here. The summands of a
+cover are added by a tree over their places (places 0 and 1, places 2 and 3, then both sums, and so
+on). Each pair is added as soon as both summands have arrived. Every other result is stored in a
+row, in the order of requests, and the rows of workers that did not respond are multiplied by 0.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from seqgc.ports import Decoding, FloatArray, MiniTask, Part, ResultForm, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Note: TypeAlias = Callable[[str, dict[str, object]], None]
-_Unused: TypeAlias = Callable[[int], Sequence[slice]]  # of a job
+_Unused: TypeAlias = Callable[[int], Sequence[slice]]  # the unused parts of a job's results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldJob:
-    """The results of one job in flight that a `Gatherer` holds, for a checkpoint.
+    """The stored results of one job in flight, for a checkpoint of a `Gatherer`.
 
     ``rows`` are the requested results, by round and in the order of their rows. ``stored`` are the
-    results that have arrived, with their vectors. ``summed`` are the results that belong to a place
-    of a cover, and have been added to it unless they are stored. ``sums`` are the partial sums, by
-    cover, level and index (module `seqgc.master._gathering`). ``asked``, in an audit, are the
-    workers that were asked for a place of a cover, whether they answered or not.
+    results that have arrived and are stored as vectors. ``summed`` are the results that belong to a
+    cover, each with its cover and place; a result that is not stored has been added to the sum.
+    ``sums`` are the partial sums, by cover, level and index (module `seqgc.master._gathering`).
+    ``asked`` are, in an audit, the workers that received a task for each place of a cover.
     """
 
     job: int
@@ -50,18 +50,18 @@ class HeldJob:
 
 
 class Gatherer:
-    """Collector of the results of the jobs in flight, in the fastest form for their gradients.
+    """Collector of the results of the jobs in flight, in a form from which gradients are fast.
 
     A result with a `MiniTask.cover` is added to the sum of its cover; only the first result of each
     place counts. After the last place, the gradient is nearly complete. Any other result is copied
     into its row of the job's block of the round, and the gradient is one product of weights and
     block. Memory is reused for later jobs.
 
-    With ``audit``, all results of a place are kept until the gradient is computed. The gradient is
-    then the sum of the majority's result for each place (`Replicas`), and a worker with another
-    result is ``expelled``. ``note`` is called with the kind and the fields of a `Notice` if a
-    worker is expelled, or if results could not be compared. The ``unused`` parts of a job's results
-    need not be equal.
+    If ``audit`` is True, all results of a place are stored until the gradient is computed. The
+    gradient is then the sum of the majority's result for each place (`Replicas`), and a worker with
+    another result is ``expelled``. If a worker is expelled, or if results could not be compared,
+    ``note`` is called with the kind and the fields of a `Notice`. ``unused(job)`` are the parts of
+    a job's results that may differ.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class Gatherer:
         self.forget_memory()
 
     def expect(self, round: int, mini_tasks: Sequence[MiniTask], *, worker: int) -> None:
-        """Record the results that a worker owes, once, before any of them arrives."""
+        """Record the results that a worker owes; call this once, before any of them arrives."""
         for task in mini_tasks:
             if task.cover is None:
                 rows = self._jobs[task.job].rows[round]
@@ -96,9 +96,10 @@ class Gatherer:
         self._jobs[job].kind = (form.dtype, (form.size,))
 
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
-        """Return one line on why an answer cannot be used, or None; both arguments are by slot.
+        """Return the reason, in one line, why an answer cannot be used; None if it can be used.
 
-        Unless `require` was called, the first result of a job determines the form of all of them.
+        Both arguments are by slot. Unless `require` was called, the first result of a job
+        determines the form of all its results.
         """
         kinds: dict[int, _Kind] = {}
         for slot, task in owed.items():
@@ -116,9 +117,9 @@ class Gatherer:
         return None
 
     def take(self, task: MiniTask, result: FloatArray, *, worker: int, round: int) -> None:
-        """Add or copy the ``result`` (p,) of a mini-task; no reference to it is kept.
+        """Add or copy the ``result`` (p,) of a mini-task; the array itself is not stored.
 
-        It must have passed `flaw`, and each result may be taken once.
+        `flaw` must have returned None for the answer, and each result may be taken only once.
         """
         job = self._jobs[task.job]
         job.kind = job.kind or (result.dtype, result.shape)
@@ -142,7 +143,7 @@ class Gatherer:
             self._jobs[each.job].doubted.add(question_of(task, each))
 
     def ask_again(self, task: Address, mini_tasks: Sequence[MiniTask]) -> None:
-        """Record a task that recomputes a doubtful result, whichever worker it goes to."""
+        """Record a task if it recomputes a doubtful result, of the same worker or of another."""
         jobs = [self._jobs.get(each.job) for each in mini_tasks]
         if any(
             job is not None and question_of(task, each) in job.doubted
@@ -158,16 +159,17 @@ class Gatherer:
     def combine(self, decoding: Decoding, *, marks: Sequence[slice] = ()) -> FloatArray:
         """Return the gradient (p,) of a job or of a part, and forget its results.
 
-        The caller owns the array. It has the dtype in which results are added, float32 at least,
-        and is not finite if finite results overflow. ``marks`` are the marks of the job's
+        The caller owns the array. Its dtype is that in which results are added, at least float32.
+        If finite results overflow, the array is not finite. ``marks`` are the marks of the job's
         `ResultForm`.
 
         Raises
         ------
         ScheduleError
-            If the decoding uses a result that has not arrived, or not a whole cover with weight 1.
+            If the decoding uses a result that has not arrived, or a part of a cover, or a cover
+            with a weight other than 1.
         AuditError
-            If workers that were asked for the same result differ, and no majority decides.
+            If workers return different results for the same task, and there is no majority.
         """
         if decoding.part is not None:
             return self._part(decoding, decoding.part)
@@ -200,7 +202,7 @@ class Gatherer:
         job.sums[place[0]].add(place[1], result)
 
     def _count(self, job: _Results, replicas: Replicas, decoding: Decoding) -> None:
-        """Add the majority's result of each place that a decoding uses; expel the other workers."""
+        """Add the majority's result for each place of a decoding; expel workers that differ."""
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
         places = sorted({job.summed[key] for key in keys if key in job.summed})
         verdict = replicas.count(places, unused=self._unused(decoding.job), but=self.expelled)
@@ -213,12 +215,12 @@ class Gatherer:
             self._note("uncompared", {"results": verdict.uncompared, "job": decoding.job})
 
     def forget_memory(self) -> None:
-        """Free the memory that is kept for later jobs, which may need less, or none."""
+        """Free the memory that is reserved for the results of later jobs."""
         self._of_blocks, self._of_sums = Memory(), Memory()
 
     @property
     def in_dispute(self) -> bool:
-        """True if workers that were asked for the same result differ, and no majority decides."""
+        """True if workers returned different results for the same task without a majority."""
         return any(
             each.replicas is not None
             and each.replicas.in_dispute(self._unused(job), but=self.expelled)
@@ -230,7 +232,7 @@ class Gatherer:
         return [results.held(job) for job, results in sorted(self._jobs.items())]
 
     def restore(self, held: Iterable[HeldJob]) -> None:
-        """Replace all results by the ones that another gatherer `held`."""
+        """Replace all results by those that `held` of another gatherer returned."""
         self._jobs.clear()
         for each in held:
             job = self._jobs[each.job]
@@ -272,7 +274,7 @@ class _Results:
         self.parts = 0  # number of parts that were decoded separately
 
     def combine(self, decoding: Decoding, marks: Sequence[slice]) -> FloatArray:
-        """Return the decoding's sum, which the caller may keep."""
+        """Return the sum that a decoding describes, in an array that the caller owns."""
         covers: defaultdict[int, list[int]] = defaultdict(list)
         weights = {round: np.zeros(len(block.array)) for round, block in self.blocks.items()}
         for term in decoding.terms:
@@ -302,7 +304,7 @@ class _Results:
         return total
 
     def part(self, decoding: Decoding, cover: int) -> FloatArray:
-        """Return the sum of a cover times its terms' weight, which the caller may keep."""
+        """Return the sum of a cover, times the weight of its terms; the caller owns the array."""
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
         places = [self.summed.get(key) for key in keys]
         due = (
@@ -320,7 +322,7 @@ class _Results:
         return total
 
     def forget(self, cover: int) -> CoverSum:
-        """Forget a cover whose sum has been taken; return the rest of it."""
+        """Remove a cover whose sum was taken, and return its `CoverSum`."""
         self.summed = {key: place for key, place in self.summed.items() if place[0] != cover}
         self.parts += 1
         return self.sums.pop(cover)
@@ -347,7 +349,7 @@ class _Results:
 
 
 def question_of(task: Address, mini_task: MiniTask) -> Question:
-    """Return a key of a result, which is equal for all tasks of any worker that ask for it."""
+    """Return a key of the result of a mini-task; tasks that request equal results share a key."""
     round, worker, _ = task
     own = (round, worker, mini_task.slot)
     return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))

@@ -1,4 +1,4 @@
-"""The only loop: it passes events to the policy, and actions to the backend and the workload."""
+"""The master's loop, which passes events to a policy, and executes the actions that it returns."""
 
 from __future__ import annotations
 
@@ -42,27 +42,30 @@ def run(
     max_norm: float = math.inf,
     audit: bool = False,
 ) -> None:
-    """Drive a policy to its end. The only clock is that of the backend.
+    """Run a policy to its end, on the backend's clock.
 
     The gradients of the jobs that a round finished are computed and passed to the workload while
     the workers compute the next round, unless a job that begins in this round needs them (paper,
-    Appendix K.1). Without a workload, nothing is computed or decoded: only the decisions are
-    replayed. ``observe`` is called with every event, before the policy sees it, and with every
-    action, before it is executed. ``rest`` is called between events, when the workload has every
-    decoded gradient. Its argument is a function that returns the state `Held` by the loop, or None
-    if a checkpoint is impossible: an ``audit`` has results in dispute, or a gradient could not be
-    computed, so that the run must resume from an earlier state. ``held`` is the state of an
-    interrupted loop that this one continues; policy and workload must have the states of that
-    moment. With ``audit``, results that must be equal are compared, except for the parts that an
-    `AuditedWorkload` does not use. If a worker's result differs from the majority, all its answers
-    are failures from then on.
+    Appendix K.1). If ``workload`` is None, nothing is computed or decoded: only the decisions are
+    replayed. ``observe`` is called with every event, before the policy receives it, and with every
+    action, before it is executed.
 
-    If a model's part of a result has a 2-norm above ``max_norm``, or its computation raised, the
-    worker or the model may be at fault. So the first such answer is a failure, and the task is sent
-    again. If the second answer has the same fault, or another worker was asked for the same since,
-    it counts as an answer that names the model (`Arrival.flaws`). If a model ends the processes of
-    workers, or exceeds their time limit, it is left out of a task, whose answer then counts in the
-    same way (`Blame`).
+    ``rest`` is called between events, when the workload has received every decoded gradient. Its
+    argument is a function that returns the loop's state (`Held`) for a checkpoint. The function
+    returns None if no checkpoint is possible: results are in dispute in an ``audit``, or a gradient
+    could not be computed, so that the run must resume from an earlier state. ``held`` is the state
+    of an interrupted loop, which this loop continues; policy and workload must be in the states of
+    that moment.
+
+    If ``audit`` is True, results that must be equal are compared, except for the parts that an
+    `AuditedWorkload` does not use. If a worker's result differs from that of the majority, all
+    further answers of the worker are failures.
+
+    If a model's part of a result has a 2-norm above ``max_norm``, or its computation raised an
+    error, the worker or the model may be at fault. The first such answer is a failure, and the task
+    is sent again. If the answer to the second task has the same fault, the answer is accepted, and
+    `Arrival.flaws` names the model. A model that kills the processes of workers, or exceeds their
+    time limit, is left out of a task, and the answer is treated in the same way (`Blame`).
 
     Raises
     ------
@@ -71,14 +74,15 @@ def run(
     WorkerError
         If a round cannot end.
     ScheduleError
-        If the policy waits for ever: it is not done, no task is out, and it has set no time.
+        If the policy would wait for ever: it is not done, no task is in flight, and it waits for no
+        point in time.
     AuditError
-        If workers that were asked for the same result differ, and no majority decides.
+        If workers return different results for the same task, and there is no majority.
     IllConditionedError
         If a gradient cannot be decoded to a useful precision.
     NotDecodableError, ModelError
-        If the sum of finite results overflows, or results are not finite, and the workload does not
-        support models that fail one by one.
+        If the sum of finite results overflows, or a model fails, and the workload is not a
+        `ParkingWorkload`, which could continue without the failed model.
     """
     show = observe or (lambda _: None)
     gatherer = Gatherer(
@@ -94,9 +98,9 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """The state of the loop between two events, without policy and workload, for checkpoints."""
+    """The state of the loop between two events, for checkpoints, without policy and workload."""
 
-    begun: int  # jobs
+    begun: int  # number of jobs that have begun
     jobs: Sequence[HeldJob]
     expelled: frozenset[int] = frozenset()  # workers
 
@@ -107,10 +111,10 @@ Holding: TypeAlias = Callable[[], Held | None]
 class Debts:
     """The mini-tasks that workers owe, until they are answered or cancelled.
 
-    Debts do not depend on when rounds close: a worker may owe answers of several rounds at once,
-    and a debt ends only with an answer, a `Cancel` or the end of the job. Within (worker, round) a
-    slot identifies a mini-task. Each attempt requests some of the mini-tasks, and its answer must
-    contain exactly these results.
+    A debt does not end when its round closes: a worker may owe answers of several rounds at the
+    same time, and a debt ends only with an answer, a `Cancel` or the end of the job. For each
+    worker and round, a slot identifies a mini-task. Each attempt requests some of the mini-tasks,
+    and its answer must contain exactly their results.
     """
 
     def __init__(self) -> None:
@@ -120,7 +124,7 @@ class Debts:
     def ask(
         self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
     ) -> list[MiniTask]:
-        """Record that a worker was sent mini-tasks; return the ones that it did not owe before."""
+        """Record mini-tasks that are sent to a worker; return those that it did not owe before."""
         debts = self._debts.setdefault((worker, round), {})
         added = [task for task in mini_tasks if task.slot not in debts]
         for task in mini_tasks:
@@ -128,12 +132,12 @@ class Debts:
         return added
 
     def owed(self, answer: Arrival) -> dict[int, MiniTask]:
-        """Return the mini-tasks that an answer settles, by slot: its attempt asked for them."""
+        """Return the mini-tasks, by slot, that the attempt of an answer requested."""
         debts = self._debts.get((answer.worker, answer.round), {})
         return {slot: task for slot, (task, by) in debts.items() if answer.attempt in by}
 
     def settle(self, answer: Arrival) -> dict[int, MiniTask]:
-        """Remove the mini-tasks that an answer settles, and return them."""
+        """Remove the mini-tasks that an answer's attempt requested, and return them."""
         debtor, settled = (answer.worker, answer.round), self.owed(answer)
         debts = self._debts.pop(debtor, {})
         if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
@@ -141,7 +145,7 @@ class Debts:
         return settled
 
     def finish(self, job: int) -> None:
-        """Remove the debts of a job. Answers may still settle debts of another job."""
+        """Remove the debts of a job; debts of other jobs in the same tasks remain."""
         for debtor in list(self._debts):
             debts = self._debts[debtor]
             for slot in [slot for slot, (task, _) in debts.items() if task.job == job]:
@@ -156,10 +160,10 @@ class Debts:
 
 
 class TasksOut:
-    """The tasks that will still be answered, useful or not; true if there are any.
+    """The tasks whose answers have not arrived; the object is true if there are any.
 
-    A backend that predicts times (`Timetable`) itself knows when nothing will arrive. Its tasks
-    always count as out.
+    A backend that predicts times (`Timetable`) itself knows when no answer will arrive. The object
+    is then always true.
     """
 
     def __init__(self) -> None:
@@ -199,13 +203,13 @@ class _Loop:
     _observe: _Show
     _gatherer: Gatherer
     _max_norm: float
-    _begun: int = -1  # jobs begin in order
+    _begun: int = -1  # the latest job that has begun; jobs begin in order
     _debts: Debts = field(default_factory=Debts)
     _out: TasksOut = field(default_factory=TasksOut)
     _blame: Blame = field(default_factory=Blame)
     _failed: set[str] = field(default_factory=set)  # models
-    _decoded: deque[Decoding] = field(default_factory=deque)  # not passed on yet
-    _without: bool = False  # a warning said that the backend cannot restart workers
+    _decoded: deque[Decoding] = field(default_factory=deque)  # not yet passed to the workload
+    _without: bool = False  # a warning has said that the backend cannot restart workers
     _parks: bool = False  # the workload supports models that fail one by one
     _restarts: bool = False  # the backend can restart workers
     _lacks: int = 0  # gradients that could not be computed or passed to the workload
@@ -267,7 +271,7 @@ class _Loop:
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _screen(self, answer: Arrival, workload: Workload) -> Arrival | ports.Failure:
-        """Convert an unusable answer into a failure, or into one that names a failed model."""
+        """Convert an unusable answer into a failure, or an answer that names a failed model."""
         owed = self._debts.owed(answer)
         flaw = self._gatherer.flaw(owed, answer.results)
         if final := answer.worker in self._gatherer.expelled:
@@ -286,7 +290,7 @@ class _Loop:
     def _without_flaws(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
     ) -> tuple[Arrival, str | None]:
-        """Return an answer with zeros for diverged parts, and the first fault in it, if any."""
+        """Return the answer with zeros for diverged parts, and its first fault, or None."""
         left_out = self._blame.answered((answer.round, answer.worker, answer.attempt))
         results, flaws, flaw = dict(answer.results), {**answer.flaws, **left_out}, None
         for model in answer.flaws.keys() - self._failed:
@@ -359,7 +363,7 @@ class _Loop:
                 raise ModelError({model: flaw.why})
 
     def _say_without(self, action: ports.Restart) -> None:
-        """Warn, once, that a worker that should be replaced is not."""
+        """Warn, the first time only, that workers of this backend cannot be replaced."""
         if action.reason and not self._without:
             self._without = True
             can = f"workers of {type(self._backend).__name__} cannot be replaced"
@@ -407,7 +411,7 @@ class _Loop:
     # ---- decoded gradients: passed on as late as possible, after the next tasks have left -------
 
     def _hand_over_needed(self, workload: Workload, job: int) -> None:
-        """Pass on the gradients that tasks of ``job`` need, and all decoded before them."""
+        """Pass on the gradients that tasks of ``job`` need, and all earlier gradients."""
         while any(workload.needs(job, decoding.job) for decoding in self._decoded):
             self._hand_over(workload)
 
@@ -416,7 +420,7 @@ class _Loop:
             self._hand_over(self._workload)
 
     def _hand_over(self, workload: Workload) -> None:
-        self._lacks += 1  # until it is the workload's
+        self._lacks += 1  # until the workload has the gradient
         decoding = self._decoded.popleft()
         form = workload.result_form(decoding.job)
         gradient = self._gatherer.combine(decoding, marks=form.marks if form else ())
@@ -428,7 +432,7 @@ class _Loop:
         self._lacks -= 1
 
     def _salvage(self, error: BaseException) -> None:
-        """Pass on all decoded gradients although the run fails; note in the error what is lost."""
+        """Pass on all decoded gradients although the run fails; add lost jobs to the error."""
         while self._workload is not None and self._decoded:
             job = self._decoded[0].job
             try:

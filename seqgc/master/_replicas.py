@@ -1,4 +1,4 @@
-"""Comparison of results that must be equal: a worker that differs from the majority is wrong."""
+"""Comparison of results that must be equal, in order to detect workers that return wrong ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Place: TypeAlias = tuple[int, int]  # cover and place
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """The outcome of the votes on some places."""
+    """The outcome of the votes on some places; ``liars`` are the workers with other results."""
 
     results: dict[_Place, FloatArray]
     liars: frozenset[int]
@@ -27,10 +27,10 @@ class Verdict:
 
 
 class Replicas:
-    """The results of one job that several workers may give, with a vote on each place.
+    """The results of one job that several workers may return, with a vote on each place.
 
-    Correct results of one place are equal to the last bit, so a digest is a vote. A worker has one
-    vote per place, and more than half of the votes must agree.
+    Correct results for one place are equal to the last bit. Therefore the digest of a result is a
+    vote. A worker has one vote on each place, and more than half of the votes must agree.
 
     Examples
     --------
@@ -52,11 +52,11 @@ class Replicas:
         self._vectors: dict[bytes, FloatArray] = {}
 
     def ask(self, place: _Place, worker: int) -> None:
-        """Record that a worker is asked for the result of a place."""
+        """Record that a worker was sent a task for the result of a place."""
         self._asked[place].add(worker)
 
     def add(self, place: _Place, result: FloatArray, *, key: ResultKey) -> None:
-        """Add a worker's vote; copy its result unless an equal one exists."""
+        """Add a worker's vote; copy the result unless an equal result is stored."""
         digest = _digest(result)
         if digest not in self._vectors:
             self._vectors[digest] = result.copy()
@@ -65,7 +65,7 @@ class Replicas:
 
     @property
     def asked(self) -> dict[_Place, list[int]]:
-        """The workers that were asked for each place."""
+        """The workers that were sent a task for each place."""
         return {place: sorted(workers) for place, workers in self._asked.items() if workers}
 
     @property
@@ -74,10 +74,10 @@ class Replicas:
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
     def in_dispute(self, unused: Sequence[slice] = (), *, but: Set[int] = frozenset()) -> bool:
-        """Return whether votes on a place differ, and none has a majority.
+        """Return whether there is a place on which no vote has a majority.
 
         ``unused`` parts of a result may differ. Workers in ``but``, which are known to be wrong,
-        have no vote; a place without other votes is in dispute.
+        have no vote. If a place has no other votes, it is in dispute.
         """
         return any(_majority(self._votes_on(place, unused, but)) is None for place in self._votes)
 
@@ -88,10 +88,9 @@ class Replicas:
         unused: Sequence[slice] = (),
         but: Set[int] = frozenset(),
     ) -> Verdict:
-        """Return the majority's results of these places, each of which has an answer.
+        """Return the majority's results for these places, each of which must have an answer.
 
-        The arguments are as in `in_dispute`. Raises `AuditError` if workers differ, and no majority
-        decides.
+        The arguments are as in `in_dispute`. Raises `AuditError` if a place has no majority.
         """
         results: dict[_Place, FloatArray] = {}
         liars: set[int] = set()
@@ -110,14 +109,17 @@ class Replicas:
     def _votes_on(
         self, place: _Place, unused: Sequence[slice], but: Set[int]
     ) -> Mapping[bytes, set[int]]:
-        """Return the workers behind each vote on a place, except ``but``, ignoring unused parts."""
+        """Return the workers of each vote on a place, except the workers in ``but``.
+
+        Results that differ only in ``unused`` parts are one vote.
+        """
         votes: Mapping[bytes, set[int]] = self._votes[place]
         if but:
             heard = {digest: workers - but for digest, workers in votes.items()}
             votes = {digest: workers for digest, workers in heard.items() if workers}
         if len(votes) == 1 or not unused:
             return votes
-        alike: dict[bytes, bytes] = {}  # the first digest among equal results
+        alike: dict[bytes, bytes] = {}  # the first digest among results that count as equal
         together = defaultdict[bytes, set[int]](set)
         for digest, workers in votes.items():
             vector = self._vectors[digest].copy()

@@ -1,4 +1,4 @@
-"""Storage of results: reused memory, rows of a matrix, and sums in a fixed order."""
+"""Storage for results: a pool of memory, rows of a matrix, and sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["CoverSum", "Memory", "Rows"]
 
 
 class Memory:
-    """A pool of memory, so that the system need not map and clear pages in each round.
+    """A pool of memory, which saves the system from mapping and clearing pages in each round.
 
-    It holds finite numbers with no meaning: zeros at first, then old results.
+    Its arrays contain arbitrary finite numbers: zeros at first, later old results.
     """
 
     def __init__(self) -> None:
         self._free: list[FloatArray] = []  # in order of size
 
     def take(self, rows: int, result: FloatArray) -> FloatArray:
-        """Return an array with room for ``rows`` results like ``result`` (p,), at least float32."""
+        """Return a flat array for ``rows`` results like ``result`` (p,), in at least float32."""
         size = rows * result.size
         dtype = np.promote_types(result.dtype, np.float32)
         for index, memory in enumerate(self._free):
@@ -33,7 +33,7 @@ class Memory:
         return np.zeros(size, dtype=dtype)
 
     def give(self, memories: Iterable[FloatArray]) -> None:
-        """Return arrays of `take` to the pool. Nobody may use them any more."""
+        """Give arrays from `take` back to the pool; the caller must not use them again."""
         self._free = sorted([*self._free, *memories], key=lambda memory: memory.size)
 
 
@@ -46,7 +46,7 @@ class Rows:
         self.array: FloatArray = self.memory[: rows * result.size].reshape(rows, result.size)
 
     def put(self, row: int, result: FloatArray) -> None:
-        if row >= len(self.array):  # its task left after the first answers of the round
+        if row >= len(self.array):  # the task was sent after the first answers of the round
             self._grow(max(row + 1, 2 * len(self.array)), result)
         self.array[row] = result
 
@@ -58,7 +58,7 @@ class Rows:
         self._source.give([full])
 
     def weighted(self, weights: FloatArray, marks: Sequence[slice]) -> FloatArray:
-        """Return ``weights @ rows`` as a new vector, with absolute weights in the ``marks``."""
+        """Return ``weights @ rows`` as a new vector; for ``marks``, weights are absolute values."""
         weights = weights.astype(self.array.dtype)
         product: FloatArray = weights @ self.array
         for each in marks:
@@ -70,14 +70,14 @@ _Node: TypeAlias = tuple[int, int]  # level and index: 2**level places from inde
 
 
 class CoverSum:
-    """The sum of a cover: a tree over its places, which keeps the sums of complete subtrees.
+    """The sum of a cover, as a tree over its places that stores the sums of complete subtrees.
 
-    Its order is fixed, whichever result comes first: see `seqgc.master._gathering`.
+    The order of the sum is fixed and does not depend on arrivals: see `seqgc.master._gathering`.
     """
 
     def __init__(self, memory: Memory, size: int) -> None:
         self._memory, self._size = memory, size
-        self.nodes: dict[_Node, FloatArray] = {}  # each in memory that may be larger
+        self.nodes: dict[_Node, FloatArray] = {}  # the arrays may be longer than the results
         self.places: set[int] = set()
 
     def add(self, place: int, result: FloatArray) -> None:
@@ -94,7 +94,7 @@ class CoverSum:
         self.nodes[level, index] = self._copy(result) if total is None else total
 
     def place(self, node: _Node, vector: FloatArray) -> None:
-        """Restore a node of a saved sum."""
+        """Restore a stored node of the tree."""
         level, index = node
         self.nodes[node] = self._copy(vector)
         self.places |= set(range(index << level, (index + 1) << level))
@@ -103,7 +103,7 @@ class CoverSum:
         return {node: memory[: self._size].copy() for node, memory in self.nodes.items()}
 
     def taken(self) -> FloatArray:
-        """Return the sum (p,), in memory that the caller owns from now on."""
+        """Return the sum (p,) in an array that the caller owns."""
         first, *others = sorted(self.nodes, key=lambda node: node[1] << node[0])
         total = self.nodes.pop(first)[: self._size]
         for node in others:

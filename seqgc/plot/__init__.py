@@ -1,9 +1,9 @@
 """Pictures of profiles, runs, searches and comparisons on matplotlib axes; needs the extra `plot`.
 
-Each function takes the data to show and, if given, the axes ``ax`` to draw on; otherwise it makes a
-new figure. It returns the axes. If there are many rows to show and the axes are alone in their
-figure, it makes the figure higher. Colour-blind readers can tell the colours apart, on light and on
-dark pages. Text and frames have the colours of matplotlib's settings.
+Each function takes the data to show, and the axes ``ax`` to draw on; if ``ax`` is None, it makes a
+new figure. It returns the axes. If a picture has many rows and the axes are alone in their figure,
+the figure is made higher. Colour-blind readers can tell the colours apart, on light and on dark
+pages. Text and frames have the colours of matplotlib's settings.
 
 For each picture, the function of the same name in `seqgc.plot.tables` returns the data behind it as
 columns, without matplotlib, and `seqgc.plot.PICTURES` has its title, its caption and a text for

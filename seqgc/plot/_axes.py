@@ -1,8 +1,9 @@
-"""Helpers that all pictures share: colours, axes, names that come from outside, and legends.
+"""Helpers for all pictures: colours, axes, labels from untrusted names, and legends.
 
 A picture must be legible on a light and on a dark page. A colour that carries meaning therefore has
-a luminance between 0.15 and 0.26: its contrast exceeds 3.4 on white and on near black, as WCAG 2
-asks of marks (1.4.11). Everything else has matplotlib's own text colour, which the caller sets.
+a luminance between 0.15 and 0.26. Its contrast is then above 3.4, both on white and on near black;
+WCAG 2 (1.4.11) demands at least 3. Everything else has matplotlib's text colour, which the caller
+can set.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ COLORS: Final = (
     "#0072B2", "#D55E00", "#009E73", "#B0609A", "#8C7A00", "#3F8FC4", "#C44E52", "#7F7F7F",
 )  # fmt: skip
 BLUE, VERMILION, GREEN, PURPLE, OLIVE, SKY, RED, GREY = COLORS
-STYLES: Final = "-", "--", "-.", ":"  # so that lines differ in more than their colour
+STYLES: Final = "-", "--", "-.", ":"  # lines differ in style as well as in colour
 _LONGEST_LABEL: Final = 64
-_MOST_POINTS: Final = 500  # of a line
+_MOST_POINTS: Final = 500  # for one line
 
 
 def axes_for(ax: Axes | None, *, height: float = 3.2, rows: bool = False) -> Axes:
-    """Return the given axes, or the axes of a new figure that is ``height`` inches high.
+    """Return the given axes, or if ``ax`` is None, new axes in a figure of ``height`` inches.
 
-    With ``rows`` the picture may need a lot of height. If the given axes are alone in their
-    figure, that figure is made at least ``height`` inches high.
+    ``rows`` is True for a picture that may need to be high. If the given axes are alone in their
+    figure, that figure is then made at least ``height`` inches high.
 
     Raises
     ------
@@ -65,7 +66,7 @@ def axes_for(ax: Axes | None, *, height: float = 3.2, rows: bool = False) -> Axe
 
 
 def labelled(name: str) -> str:
-    r"""Return a name that comes from outside as a label: one line, without TeX, never hidden.
+    r"""Return an untrusted name as a label of one line, which is never read as TeX nor hidden.
 
     matplotlib reads ``$`` as the beginning of a formula and hides labels that begin with ``_``.
 
@@ -79,7 +80,7 @@ def labelled(name: str) -> str:
 
 
 def thinned(count: int, *, most: int = _MOST_POINTS) -> IntArray:
-    """Return at most ``most`` evenly spread indices below ``count``, with the first and the last.
+    """Return at most ``most`` evenly spaced indices below ``count``, including first and last.
 
     Examples
     --------
@@ -121,7 +122,7 @@ def color_bar(
 ) -> None:
     """Add a logarithmic colour bar with plain numbers.
 
-    ``above`` says that some values exceed the ``span``; they have the colour of its upper end.
+    ``above`` is True if some values exceed the ``span``; they have the colour of its upper end.
     """
     low, high = span
     ticks = [d * 10.0**e for e in range(-9, 13) for d in (1, 2, 5) if low <= d * 10.0**e <= high]
@@ -136,7 +137,7 @@ def color_bar(
 def legend_above(
     ax: Axes, handles: Sequence[Artist], labels: Sequence[str], *, letters: int = 96
 ) -> None:
-    """Add a legend above the axes, about ``letters`` characters wide, where it hides no data."""
+    """Add a legend of about ``letters`` characters' width above the axes, outside the data."""
     longest = max(map(len, labels), default=0)
     ax.legend(
         handles,
@@ -169,7 +170,7 @@ class _Box(NamedTuple):
     high: float
 
     def overlap(self, other: _Box) -> float:
-        """Return the area that two boxes share."""
+        """Return the area of the intersection of two boxes."""
         width = min(self.right, other.right) - max(self.left, other.left)
         height = min(self.high, other.high) - max(self.low, other.low)
         return max(0.0, width) * max(0.0, height)
@@ -182,12 +183,12 @@ class _Box(NamedTuple):
 def name_points(
     ax: Axes, places: FloatArray, names: Sequence[str], *, line: FloatArray, size: float = 8.0
 ) -> None:
-    """Write ``names`` beside points so that they can be read.
+    """Write ``names`` next to points, with little overlap.
 
-    Each name is tried beside its point, above and below it, and at its corners, first close to the
-    point and then farther away, where a thin line joins the two. It takes the position where it
-    covers the least of the marks, the ``line`` and the names written before. The width of a name is
-    estimated, because nothing has been rendered yet.
+    Many positions around each point are tried, first close to the point and then farther away. If a
+    name is far from its point, a thin line joins them. Each name is put where it overlaps least
+    with the marks, the ``line``, and the previous names. The width of a name is estimated, because
+    nothing has been rendered yet.
 
     ``places`` (m, 2) and the corners of the ``line`` (k, 2), whose pieces are horizontal or
     vertical, are fractions of the width and height of the axes.
@@ -224,7 +225,7 @@ def name_points(
 def _positions(
     x: float, y: float, extent: tuple[float, float]
 ) -> Iterator[tuple[float, float, float]]:
-    """Yield left edge, lower edge and distance of each position that a name may take."""
+    """Yield the left edge, lower edge and distance of each possible position of a name."""
     width, height = extent
     for far in _DISTANCES:
         near = 0.7 * far

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bursts", "completion_times", "heat_map"]
 
-_YELLOW: Final = "#F0E442"  # stands between blue cells, never on the page itself
+_YELLOW: Final = "#F0E442"  # used only between blue cells, not on the background of a page
 _LONG_TAIL: Final = 8.0  # slowest answer over the median, beyond which seconds are logarithmic
 _LEAST_S: Final = 1e-6
 _COLOURED: Final = 0.99  # quantile at which the colour scale ends
@@ -34,10 +34,11 @@ def heat_map(data: Source, *, ax: Axes | None = None, mu: float = 1.0) -> Axes:
     """Draw the seconds of each worker in each round, with the stragglers marked (Fig. 1a).
 
     In a profile, a worker straggles if it answers later than ``(1 + mu)`` times the first answer of
-    the round. In a run, it straggles if the round closed without it; ``mu`` is not used. If there
-    are more rounds or workers than pixels, a cell stands for several: it has the seconds of the
-    slowest, and the opacity of its mark is the fraction that straggled. The colour scale ends at
-    the 99th percentile, so that one long stall does not make all other cells pale.
+    the round. In a run, a worker straggles if the round closed without its answer; ``mu`` is not
+    used. If there are more rounds or workers than pixels, a cell stands for several answers: it
+    shows the seconds of the slowest answer, and the opacity of its mark is the fraction of
+    stragglers. The colour scale ends at the 99th percentile, so that one long stall does not make
+    all other cells pale.
 
     Examples
     --------

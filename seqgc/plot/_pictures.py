@@ -25,9 +25,9 @@ __all__ = ["PICTURES", "Picture"]
 class Picture:
     """The description of a picture.
 
-    ``draw`` draws it on the axes ``ax``; ``table`` returns the table behind it; and ``alt`` turns
-    that table into a text for readers who cannot see the picture. A ``wide`` picture needs the
-    whole width of a page, a ``high`` one has many rows.
+    ``draw`` draws the picture on the axes ``ax``. ``table`` returns the table of its data. ``alt``
+    turns this table into a text for readers who cannot see the picture. A ``wide`` picture needs
+    the full width of a page, and a ``high`` picture has many rows.
     """
 
     title: str

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["finished_jobs", "losses", "timeline", "worker_seconds"]
 
-_MOST_BARS: Final = 1000  # of a run
+_MOST_BARS: Final = 1000  # for one run
 _MOST_MODELS: Final = 64
-_MOST_POINTS: Final = 6000  # of all lines together
-_FEWEST_STEPS: Final = 40  # of one line
+_MOST_POINTS: Final = 6000  # for all lines together
+_FEWEST_STEPS: Final = 40  # for one line
 _PALE: Final = "#7F7F7F59"  # grey, one third opaque
 
-# For each `reason` of a `RoundRecord`: the words of the legend, and the colour.
+# The text in the legend, and the colour, of each `reason` of a `RoundRecord`.
 REASONS: Final = {
     "everyone": ("everyone answered", GREEN),
     "tolerance": ("enough answered", BLUE),
@@ -62,8 +62,8 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     """Draw the beginning, end and duration of each round, coloured by the reason why it closed.
 
     The width and the height of a bar are the duration of its round; the grey part is the time
-    before the first answer. Several runs are stacked, the first on top. If a run has more than 1000
-    rounds, a bar stands for several rounds and has the height and the reason of the longest.
+    before the first answer. Several runs are stacked, the first run on top. If a run has more than
+    1000 rounds, a bar stands for several rounds, and has the height and the reason of the longest.
 
     Examples
     --------
@@ -171,9 +171,9 @@ def losses(runs: Recorded, *, ax: Axes | None = None) -> Axes:
 def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float = 0.0) -> Axes:
     """Draw the worker-seconds of each run by the outcome of the tasks, with load and run time.
 
-    A task that was given up counts until then. Its function continues to run, and is billed
-    (`seqgc cost` has the bill). With ``usd_per_s``, the price of a worker-second, the axis shows
-    US dollars.
+    If the run gave up a task, the seconds until then count. Its function continues to run, and is
+    billed (`seqgc cost` has the bill). If the price ``usd_per_s`` of a worker-second is given, the
+    axis shows US dollars.
     """
     run_of = named(runs)
     table = tables.worker_seconds(run_of)
@@ -201,7 +201,7 @@ def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float =
 
 
 def _curves(table: Table, *, by: str) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return (x, loss) of each model; a long curve has means of successive steps."""
+    """Return (x, loss) of each model; points of a long curve are means over successive steps."""
     models, first, count = np.unique(table["model"], return_index=True, return_counts=True)
     drawn = thinned(len(models), most=_MOST_MODELS)
     most = max(_FEWEST_STEPS, _MOST_POINTS // max(len(drawn), 1))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison", "landscape", "pareto", "ratios"]
 
-_MOST_ROWS: Final = 40  # of a landscape
+_MOST_ROWS: Final = 40  # for a landscape
 _MOST_TICKS: Final = 12
 _NEAR: Final = 0.03  # fraction of the axis within which the numbers of two points would overlap
 _MOST_NAMES: Final = 6  # of settings on the front, in the legend
@@ -41,17 +41,17 @@ _MARKS: Final[Mapping[Kind, tuple[str, str, str]]] = {
     "stale": ("^", VERMILION, "stale"),
 }
 _MARGIN: Final = 0.12  # fraction of an axis that is free for names, at either end
-_FEW_TICKS: Final = 0.8  # powers of ten within which 1, 2 and 5 make too few ticks
-_LEAST_SPAN: Final = 0.15  # of an axis, in powers of ten, so that near values stay near
+_FEW_TICKS: Final = 0.8  # an axis of fewer powers of ten needs more ticks than 1, 2 and 5
+_LEAST_SPAN: Final = 0.15  # least span of an axis, in powers of ten
 
 
 def landscape(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     """Draw the run time over the parameters of the schemes, with the winner marked (Fig. 17).
 
     A row is a scheme with its B and W; a column is a value of lam or s that the search ranked. The
-    columns need not be evenly spaced. The colour of a cell is the shortest run time that the search
-    ranked there, as a multiple of the winner's. Only the 40 best rows are drawn.
-    `seqgc.plot.tables.landscape` says how to rank the whole landscape.
+    columns may be unevenly spaced. The colour of a cell is the shortest run time of its ranked
+    settings, as a multiple of the winner's run time. Only the 40 best rows are drawn.
+    `seqgc.plot.tables.landscape` explains how to rank the whole landscape.
 
     Examples
     --------
@@ -128,10 +128,10 @@ def ratios(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
 
 
 def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) -> Axes:
-    """Draw run time and bill of the ranked settings, joined by a line along their Pareto front.
+    """Draw the run time and bill of each ranked setting, with a line along the Pareto front.
 
-    With ``usd_per_s``, the price of a worker-second, the bill is in US dollars. `tune` finds the
-    whole front with ``pareto=True``.
+    If the price ``usd_per_s`` of a worker-second is given, the bill is in US dollars. `tune` finds
+    the whole front if it is called with ``pareto=True``.
 
     Examples
     --------
@@ -171,9 +171,9 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
 def comparison(result: Comparison, *, ax: Axes | None = None) -> Axes:
     """Draw US dollars over seconds to the target for each defence, on logarithmic axes.
 
-    The shape of a mark is the kind of the defence's gradients. Defences that no other beats in both
-    time and cost are ringed and joined by a line. The legend counts the defences that did not reach
-    the target.
+    The shape of a mark shows the kind of the defence's gradients. If no other defence is better in
+    both time and cost, a defence has a ring; a line joins all rings. The legend counts the defences
+    that did not reach the target.
 
     Examples
     --------
@@ -238,9 +238,9 @@ def _spread(ax: Axes, which: str, values: FloatArray) -> FloatArray:
 
 
 def _numbers(x: FloatArray) -> dict[str, int]:
-    """Return the numbers of ascending points (m,), each text with the index of its point.
+    """Return the labels of ascending points (m,) numbered from 1, with the index of each point.
 
-    Points that are close to each other share a text.
+    Points that are close to each other share a label, which has the index of the first.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The tables behind the pictures. The function of a picture's name returns its table.
+"""The tables of data that the pictures show; each function has the name of its picture.
 
-A table is a dictionary of columns, arrays of equal length: ``pandas.DataFrame(table)`` takes it.
-If a picture shows several runs or profiles, their tables are stacked, and the first column says
-which run or profile a row belongs to.
+A table is a dictionary of columns, which are arrays of equal length; ``pandas.DataFrame`` accepts
+it. If a picture shows several runs or profiles, their tables are stacked, and the first column
+names the run or profile of each row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "worker_seconds",
 ]
 
-_MOST_CELLS: Final = 1024  # of a heat map, along one axis: a picture has no more pixels
+_MOST_CELLS: Final = 1024  # for a heat map, along one axis: a picture has no more pixels
 _QUANTILES: Final = 201
 _LONGEST_CELL: Final = 200  # characters
 OUTCOMES: Final = "used", "dropped", "failed", "unanswered"
@@ -54,7 +54,7 @@ Run: TypeAlias = RecordedRun | Replay
 """A recorded run, or a replay of recorded delays: both have rounds and jobs."""
 
 Runs: TypeAlias = Run | Sequence[Run] | Mapping[str, Run]
-"""One run, or several, by name or in order. A run without a name has that of its scheme."""
+"""One run, or several, by name or in order. A run without a name gets the name of its scheme."""
 
 _Data = TypeVar("_Data", DelayProfile, RecordedRun, Replay, Source, Run)
 
@@ -105,7 +105,7 @@ def bursts(data: Delays, *, mu: float = 1.0) -> Table:
     def counted(source: Source) -> Table:
         answers = _answers_of(source, mu=mu)
         place, worker = np.divmod(answers.in_time, answers.n)
-        place = (np.cumsum(answers.judged) - 1)[place]  # among the rounds that wait for workers
+        place = (np.cumsum(answers.judged) - 1)[place]  # index among the judged rounds
         counts = count_bursts(place, worker, shape=(int(answers.judged.sum()), answers.n))
         share = counts / max(int(counts.sum()), 1)
         return {"rounds": 1 + np.arange(len(counts)), "bursts": counts, "share": share}
@@ -145,8 +145,8 @@ def timeline(runs: Runs) -> Table:
     """Return a row for each closed round of each run.
 
     The columns are ``run``; ``round``; ``began_s``, ``first_answer_s`` and ``closed_s``, the times
-    of its beginning, first answer and end; ``reason``, why it closed then (see
-    `seqgc.ports.RoundRecord`); and ``stragglers``, their number.
+    of its beginning, first answer and end; ``reason``, the reason why it closed (see
+    `seqgc.ports.RoundRecord`); and ``stragglers``, the number of stragglers.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def timeline(runs: Runs) -> Table:
     def closed(run: Run) -> Table:
         rounds = run.rounds()
         began_s = rounds["began_s"]
-        # If pieces of work are dealt out, the first may come in before the round's clock starts.
+        # If pieces of work are dealt, the first result may come before the round's clock starts.
         waited_s = np.where(rounds["reason"] == "dealt", 0.0, rounds["kappa_s"])
         closed_s = np.maximum(rounds["closed_s"], began_s)
         return {
@@ -229,7 +229,7 @@ def worker_seconds(runs: Recorded) -> Table:
 
 
 def ratios(tuning: Tuning) -> Table:
-    """Return the best setting of each scheme, the one nearest to its bound first.
+    """Return the best setting of each scheme, in ascending order of their distance to the bound.
 
     The columns are ``setting``; ``scheme``, the name of its scheme; ``runtime_s`` and ``ideal_s``
     (the clairvoyant bound), on the held-out rounds if there are any; and ``ratio``, their ratio.
@@ -252,11 +252,11 @@ def ratios(tuning: Tuning) -> Table:
 
 
 def pareto(tuning: Tuning) -> Table:
-    """Return the ranked settings of a search by run time, and say which form the Pareto front.
+    """Return the ranked settings of a search in order of run time, with their Pareto front.
 
-    The columns are ``setting``, ``runtime_s``, ``billed_worker_s`` and ``front``: no other setting
-    is both faster and cheaper. The table has the ranking, and the front that `tune` finds with
-    ``pareto=True``. Without it, the front is that of the ranking.
+    The columns are ``setting``, ``runtime_s``, ``billed_worker_s`` and ``front``, which is True if
+    no other setting is both faster and cheaper. If `tune` was called with ``pareto=True``, the
+    table also has the settings of the front that are not in the ranking.
     """
     rows = sorted(
         {id(row): row for row in (*tuning.ranking, *tuning.pareto)}.values(),
@@ -275,11 +275,11 @@ def pareto(tuning: Tuning) -> Table:
 def landscape(tuning: Tuning) -> Table:
     """Return the shortest ranked run time for each scheme and its parameters.
 
-    The columns are ``scheme``, with all its parameters but the last (``B`` and ``W``);
-    ``parameter``, the last one (``lam`` or ``s``), 0 if the scheme has neither; ``runtime_s``, the
-    shortest over closing rules and bundles; and ``best``, which marks the winner. A search ranks
-    its ``top`` best settings only. To see the whole landscape, let it rank all of them with one
-    closing rule (``top=100_000, prune=False``).
+    The columns are ``scheme``, with all parameters except the last (``B`` and ``W``);
+    ``parameter``, the last parameter (``lam`` or ``s``), 0 if the scheme has neither;
+    ``runtime_s``, the shortest over closing rules and bundles; and ``best``, which marks the
+    winner. A search ranks only its ``top`` best settings. To see the whole landscape, let it rank
+    all settings with one closing rule (``top=100_000, prune=False``).
     """
     least: dict[tuple[str, int], Ranked] = {}
     for row in tuning.ranking:
@@ -295,11 +295,11 @@ def landscape(tuning: Tuning) -> Table:
 
 
 def comparison(result: Comparison) -> Table:
-    """Return a row for each defence of a comparison, in the order of its rows: the soonest first.
+    """Return a row for each defence of a comparison; the defence that needs least time is first.
 
-    The columns are ``defence``; ``kind``, that of its gradients; ``seconds_to_target`` and ``usd``,
-    NaN if it did not reach the target; and ``front``: no other defence is at least as soon and as
-    cheap. See `seqgc.comparison.Row`.
+    The columns are ``defence``; ``kind``, the kind of its gradients; ``seconds_to_target`` and
+    ``usd``, NaN if it did not reach the target; and ``front``, True if no other defence is at least
+    as fast and as cheap. See `seqgc.comparison.Row`.
     """
     rows = result.rows
     seconds = np.array([row.seconds_to_target for row in rows], dtype=float)
@@ -318,7 +318,7 @@ def comparison(result: Comparison) -> Table:
 
 
 def number(value: Any) -> str:
-    """Return a value as a table shows it: all digits of a count, four digits of a measurement.
+    """Format a value for a table: counts with all digits, measurements with four digits.
 
     Examples
     --------
@@ -421,11 +421,11 @@ def _name(source: DelayProfile | RecordedRun | Replay) -> str:
 class _AnswerTimes:
     """The answers of ``n`` workers in ``rounds`` (rounds,), ascending round numbers.
 
-    For each answer (answers,), ``place`` is the index of its round in ``rounds``, ``worker`` its
-    worker, and ``seconds`` the time from task to answer. ``tasks`` is the number of all tasks.
-    ``judged`` (rounds,) marks the rounds that wait for workers: in a round that deals work out or
-    is idle, no worker straggles. ``in_time`` are the answers of workers that did not straggle in a
-    judged round, as unique ascending numbers ``place * n + worker``.
+    For each answer (answers,), ``place`` is the index of its round in ``rounds``, ``worker`` is its
+    worker, and ``seconds`` is the time from task to answer. ``tasks`` is the number of all tasks.
+    ``judged`` (rounds,) marks the rounds that wait for workers; no worker straggles in a round that
+    deals pieces of work or is idle. ``in_time`` are the answers of workers that did not straggle in
+    a judged round, as unique ascending numbers ``place * n + worker``.
     """
 
     rounds: IntArray
@@ -491,9 +491,9 @@ def _answers_of(data: Source | Replay, *, mu: float) -> _AnswerTimes:
 class HeatMapCells:
     """The cells (rounds, workers) of a heat map.
 
-    A cell is one worker in one round. If there are more rounds or workers than a picture has
-    pixels, it is several. ``slowest_s`` is the longest time from task to answer in a cell, NaN
-    without an answer. ``straggling`` is the fraction of the cell that straggled, 0 if its rounds
+    A cell is one worker in one round, or several workers and rounds if a picture has too few
+    pixels. ``slowest_s`` is the longest time from task to answer in a cell, NaN if there is no
+    answer. ``straggling`` is the fraction of answers in a cell that straggled, 0 if its rounds
     waited for no worker. The cells are of equal size, and cover all ``workers`` and the rounds from
     ``first`` to ``last``.
     """

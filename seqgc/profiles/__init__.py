@@ -1,4 +1,4 @@
-"""Delay profiles: recorded or generated seconds, rounds × workers, and their load model."""
+"""Delay profiles: recorded or generated answer times of workers in rounds, and their load model."""
 
 from seqgc.profiles._delay_profile import MOST_S as MOST_S
 from seqgc.profiles._delay_profile import DelayProfile as DelayProfile

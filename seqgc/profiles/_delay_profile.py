@@ -1,4 +1,4 @@
-"""The delay profile: seconds that each worker took to answer, round by round."""
+"""The delay profile: the seconds that each worker took to answer in each round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from seqgc.ports import BoolArray, FloatArray
 __all__ = ["MOST_S", "SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
 
 SCHEMA = 1
-# Of what was recorded, and of what work costs: beyond, sums lose what a round takes, or overflow.
+# Limits of recorded times and of the cost of work, in seconds. Beyond them, sums overflow or lose
+# the time of a single round.
 _LEAST_S, MOST_S = 1e-9, 1e15
 StatusArray: TypeAlias = npt.NDArray[np.int8]
 
@@ -23,10 +24,10 @@ StatusArray: TypeAlias = npt.NDArray[np.int8]
 class ProfileMeta:
     """The conditions of a recording; unknown values are None or empty.
 
-    ``base_load`` is the normalized load of every worker in every round, ``alpha`` the seconds per
-    unit of normalized load (docs/mathematics.md, section 7), ``rtt_s`` the seconds of a message to
-    a running worker and back, ``recorded_at`` a text in ISO 8601, and ``schema`` the version of the
-    file format.
+    ``base_load`` is the normalized load of every worker in every round. ``alpha`` is the number of
+    seconds per unit of normalized load (docs/mathematics.md, section 7). ``rtt_s`` is the
+    round-trip time, in seconds, of a message to a running worker. ``recorded_at`` is a time in ISO
+    8601, and ``schema`` is the version of the file format.
 
     Examples
     --------
@@ -59,16 +60,16 @@ class ProfileMeta:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DelayProfile:
-    """Seconds from request to answer, with what they were measured on.
+    """The seconds from request to answer of each worker in each round, and their conditions.
 
-    ``times`` (rounds, workers) float64 are seconds, a nanosecond to 10¹⁵ s. ``status`` (rounds,
-    workers) int8 is 0 where the worker answered; otherwise ``times`` is when it was known not to.
-    Both are read-only.
+    ``times`` (rounds, workers) float64 are seconds, from 1e-9 to 1e15. ``status`` (rounds, workers)
+    int8 is 0 if the worker answered. If the worker did not answer, ``times`` holds the seconds
+    after which its failure was known. Both arrays are read-only.
 
     Raises
     ------
     ProfileError
-        If the matrix is ragged or empty, or a time is not such a number of seconds.
+        If the matrix is ragged or empty, or a time is out of range.
 
     Examples
     --------
@@ -89,7 +90,7 @@ class DelayProfile:
 
     @classmethod
     def from_times(cls, times: npt.ArrayLike, *, meta: ProfileMeta | None = None) -> DelayProfile:
-        """Return the profile of a matrix (rounds, workers) of seconds, every worker answering."""
+        """Return the profile of a matrix (rounds, workers) of seconds; all workers answered."""
         matrix = _checked_times(times)
         status = np.zeros(matrix.shape, dtype=np.int8)
         return cls(times=matrix, status=status, meta=meta or ProfileMeta())
@@ -105,16 +106,16 @@ class DelayProfile:
         return int(self.times.shape[1])
 
     def at_load(self, load: float, *, alpha: float | None = None) -> DelayProfile:
-        """Return the seconds at another normalized load: ``times + alpha * (load - base_load)``.
+        """Return the profile at another normalized load: ``times + alpha * (load - base_load)``.
 
-        Source: docs/mathematics.md, section 7. ``alpha`` is the profile's own unless given.
+        Source: docs/mathematics.md, section 7. If ``alpha`` is None, it is the profile's own.
 
         Raises
         ------
         ParameterError
             If ``load`` is not a number >= 0, or no ``alpha`` is known.
         ProfileError
-            If a worker would take no time at all.
+            If a time would not be above 0.
         """
         meta = replace(self.meta, base_load=load, alpha=self.slope(alpha))
         return replace(self, times=self.times_at(load, alpha=alpha), meta=meta)
@@ -122,9 +123,10 @@ class DelayProfile:
     def times_at(
         self, loads: float | FloatArray, *, alpha: float | None = None, round: int | None = None
     ) -> FloatArray:
-        """Return the seconds (rounds, n) at other normalized loads, each worker's own (n,) or one.
+        """Return the seconds (rounds, n) at other normalized loads.
 
-        Those of one ``round``, (n,), if it is given. Raises like `at_load`.
+        ``loads`` is one load for all workers, or one for each worker (n,). If ``round`` is given,
+        the result is the seconds (n,) of this round only. Raises the same exceptions as `at_load`.
         """
         least, slope = require_number("load", float(np.min(loads)), least=0), self.slope(alpha)
         first, recorded = 0, self.times
@@ -142,9 +144,9 @@ class DelayProfile:
         return times if round is None else times[0]
 
     def slope(self, alpha: float | None = None) -> float:
-        """Return ``alpha`` or, unless it is given, the profile's own: seconds per unit of load.
+        """Return ``alpha``, or if it is None the profile's own: seconds per unit of load.
 
-        Raises `ParameterError` if neither is known, or it is not a number >= 0.
+        Raises `ParameterError` if both are None, or if the result is not a number >= 0.
         """
         slope = self.meta.alpha if alpha is None else alpha
         if slope is None:
@@ -159,15 +161,15 @@ class DelayProfile:
         return answered
 
     def awaited(self) -> DelayProfile:
-        """Return the profile with failures as what they cost: no answer before the slowest one.
+        """Return the profile in which each failure takes at least as long as the slowest answer.
 
-        A failure may be known early, but that is not an answer: to wait for the worker takes
-        at least as long as to wait for everybody else.
+        A failure may be known early, but it is not an answer. To wait for a worker that fails costs
+        at least as much as to wait for all other workers.
 
         Raises
         ------
         ProfileError
-            If nobody answered in some round.
+            If no worker answered in some round.
         """
         if self.answered.all():
             return self
@@ -180,13 +182,16 @@ class DelayProfile:
         return replace(self, times=times)
 
     def scaled(self, factor: float) -> DelayProfile:
-        """Return the profile of a world in which everything takes ``factor`` > 0 times as long."""
+        """Return the profile with all times, and ``alpha``, multiplied by ``factor`` > 0."""
         require_number("factor", factor, above=0)
         alpha = None if self.meta.alpha is None else self.meta.alpha * factor
         return replace(self, times=self.times * factor, meta=replace(self.meta, alpha=alpha))
 
     def select_rounds(self, start: int, *, stop: int) -> DelayProfile:
-        """Return the rounds ``start <= round < stop``; raise `ParameterError` if this is empty."""
+        """Return the rounds ``start <= round < stop`` as a profile.
+
+        Raises `ParameterError` if the range is empty, or not within the recorded rounds.
+        """
         start, stop = require_int("start", start), require_int("stop", stop)
         if not 0 <= start < stop <= self.num_rounds:
             rule = f"must satisfy 0 <= start < stop <= {self.num_rounds}"

@@ -1,4 +1,4 @@
-"""Delay profiles on disk: `.npz` holds everything, `.csv` the matrix for people and other tools."""
+"""Delay profiles on disk: complete in `.npz`, and as `.csv` for people and other tools."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _META_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "rtt_s": (float, int, type(None)),
     "schema": (int,),
 }
-# Larger files are not unpacked: to refuse a bad file takes a few seconds and 256 MB at most.
+# Larger files are not unpacked: to reject a bad file takes at most a few seconds and 256 MB.
 MOST_TIMES: Final = 2**22
-_MOST_CSV_BYTES: Final = 2**27  # more than `MOST_TIMES` times take, at up to 25 characters each
+_MOST_CSV_BYTES: Final = 2**27  # enough for `MOST_TIMES` times of up to 25 characters
 _MOST_LINE: Final = 2**23
-_MOST_OTHER_LINES: Final = 2**17  # empty ones, and comments
-# A worker that did not answer, in lower case; numpy, pandas, R and spreadsheets write these.
+_MOST_OTHER_LINES: Final = 2**17  # empty lines and comments
+# The cells, in lower case, that numpy, pandas, R and spreadsheets write for a missing answer.
 _MISSING: Final = frozenset(("", "nan", "na", "n/a", "null", "none"))
 _ROUND_NAMES: Final = frozenset(("", "round", "rounds", "index", "row", "step", "iteration", "job"))
 _WORKER_NAMES: Final = frozenset(("worker", "worker_id", "rank", "node"))  # in a list of answers
@@ -49,22 +49,22 @@ _MOST_BYTES: Final = {
     "status": 2 * MOST_TIMES + 4096,
     "meta": 2**18,
 }
-_END_BYTES: Final = 22  # of the record at the end of a zip archive
-_ZIP64_MARK_BYTES: Final = 20  # of the one before it, in an archive of gigabytes
-_MOST_MEMBERS_BYTES: Final = 4096  # of the list of members
+_END_BYTES: Final = 22  # size of the record at the end of a zip archive
+_ZIP64_MARK_BYTES: Final = 20  # size of the record before it, in an archive of gigabytes
+_MOST_MEMBERS_BYTES: Final = 4096  # largest size of the list of members
 
 
 def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
-    """Write ``profile`` to a `.npz` or `.csv` file, which appears whole or not at all.
+    """Write ``profile`` to a `.npz` or `.csv` file; no incomplete file ever appears.
 
     Raises
     ------
     ParameterError
         If ``path`` has another suffix.
     ProfileError
-        If `read_profile` could not read the file again. A file may hold `MOST_TIMES` times. A CSV
-        can say that a worker did not answer, but not when this was known, or why: it is written
-        only if `read_profile` makes the same profile of it.
+        If `read_profile` could not read the same profile from the file. A file may hold at most
+        `MOST_TIMES` times. A CSV file can record that a worker did not answer, but not when this
+        was known, or why.
 
     Examples
     --------
@@ -92,30 +92,30 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
     if (longest := max(map(len, rows))) >= _MOST_LINE:
         rule = f"a line of a CSV has fewer than {_MOST_LINE} characters; got {longest}"
         raise ProfileError(f"{path}: {rule}; write a .npz")
-    if _column_counts(answers):  # else it would be read as numbers of rounds
+    if _column_counts(answers):  # without names, the column would be read as numbers of rounds
         rows.insert(0, ",".join(f"w{column}" for column in range(profile.num_workers)) + "\n")
     with replacing(path) as file:
         file.write(f"{_META_COMMENT}{meta}\n{''.join(rows)}".encode())
 
 
 def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayProfile:
-    """Read a delay profile; ``meta`` replaces what the file says of itself.
+    """Read a delay profile; if ``meta`` is given, it replaces the metadata in the file.
 
     A `.csv` file holds one round per line: the seconds of each worker, separated by commas. An
     empty cell or NaN means that the worker did not answer, which costs as much as the round's
-    slowest answer. Lines that start with `#` are comments. The first line may hold names. A first
-    column that is named ``round``, ``index``, ``step`` or the like, or that counts from 0, is left
-    out. docs/profiles.md describes the whole format.
+    slowest answer. Lines that start with `#` are comments. The first line may hold names. If the
+    first column has a name such as ``round``, ``index`` or ``step``, or counts from 0, it is
+    ignored. docs/profiles.md describes the format.
 
     Raises
     ------
     ParameterError
         If ``path`` has another suffix than `.npz` or `.csv`.
     ProfileError
-        If the file is absent, damaged, of another format, or holds anything but positive seconds;
-        names the file, and the row and column where there is one. Also if the first column of a
-        `.csv` counts up from another integer than 0, such as 1, and has no name that says whether
-        it numbers the rounds or holds a worker's seconds.
+        If the file is absent, damaged, or of another format, or if a time is not a positive number.
+        The message names the file and, if possible, the row and column. Also if the first column
+        of a `.csv` file has no name and counts up from an integer other than 0, because it may
+        number the rounds or hold a worker's seconds.
 
     Warns
     -----
@@ -127,7 +127,7 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
         profile = _read_npz(path) if path.suffix == ".npz" else _read_csv(path)
     except ProfileError as error:
         raise ProfileError(f"{path}: {error}") from None
-    except Exception as error:  # of damaged files numpy, zipfile and json raise all sorts
+    except Exception as error:  # for damaged files numpy, zipfile and json raise many types
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ProfileError(f"{path}: not a delay profile: {reason}") from error
     usual_s = float(np.median(profile.times[profile.answered])) if profile.answered.any() else 0.0
@@ -174,7 +174,7 @@ def _read_npz(path: Path) -> DelayProfile:
 
 
 def _check_archive(file: IO[bytes]) -> None:
-    """Refuse what is no archive, and one whose list of members, which is read whole, is long."""
+    """Raise if the file is not a zip archive, or if its list of members is too long to read."""
     if file.read(6) == b"\x93NUMPY":
         raise ProfileError("holds one bare array; a profile needs " + ", ".join(_ARRAYS))
     size = file.seek(0, os.SEEK_END)
@@ -188,7 +188,7 @@ def _check_archive(file: IO[bytes]) -> None:
 
 
 def _unpacked(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """Return an array of an archive, unpacked only if it is as small as it may be."""
+    """Unpack an array of an archive; raise `ProfileError` if it is too large."""
     member = archive.getinfo(f"{name}.npy")
     if member.file_size > _MOST_BYTES[name]:
         rule = f"`{name}` may have {_MOST_BYTES[name]} bytes, for {MOST_TIMES} times"
@@ -196,14 +196,14 @@ def _unpacked(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ProfileError(f"`{name}` is compressed in another way than numpy's")
     with archive.open(member) as file, warnings.catch_warnings():
-        warnings.simplefilter("error")  # of headers that numpy has not written
+        warnings.simplefilter("error")  # numpy warns of headers that it did not write
         array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
 
 
 def _read_csv(path: Path) -> DelayProfile:
     table = _Table()
-    # A spreadsheet puts a byte order mark first: no part of the first number.
+    # A spreadsheet may write a byte order mark before the first number.
     file = open_bounded(path, most_bytes=_MOST_CSV_BYTES)
     with io.TextIOWrapper(file, encoding="utf-8-sig") as text:
         for number, line in enumerate(iter(lambda: text.readline(_MOST_LINE), ""), start=1):
@@ -231,7 +231,7 @@ def _profile(seconds: FloatArray, meta: ProfileMeta) -> DelayProfile:
 
 
 def _is_told_by(seconds: FloatArray, profile: DelayProfile) -> bool:
-    """Return True if seconds, with NaN where a worker did not answer, lose nothing of a profile."""
+    """Return True if `_profile` makes the same profile of these seconds (rounds, workers)."""
     if not profile.answered.any():
         return False
     read = _profile(seconds, profile.meta)
@@ -246,14 +246,14 @@ class _Table:
         self._described = False
         self._others = 0
         self._names: list[str] | None = None
-        self._columns = 0  # without one that counts the rounds
-        self._skipped = 0  # 1 if the first column is named as one that counts the rounds
+        self._columns = 0  # the number of columns of seconds
+        self._skipped = 0  # 1 if the first column has a name such as `round`, and is ignored
         self._rows = 0
         self._seconds = array("d")
         self._all_end_in_comma = True
 
     def add(self, line: str, *, number: int) -> None:
-        """Add a line; lines are numbered from 1. Raise `ProfileError` if it cannot be read."""
+        """Add line ``number`` (from 1); raise `ProfileError` if the line cannot be read."""
         if line.startswith("#") or not line.strip():
             self._comment(line, number=number)
             return
@@ -293,7 +293,7 @@ class _Table:
             self.meta, self._described = _meta_from(line.removeprefix(_META_COMMENT)), True
 
     def _begin(self, cells: list[str], *, line: str, number: int) -> None:
-        """Find the columns, and their names if the first line with cells holds names.
+        """Determine the columns from the first line with cells, and their names if it holds names.
 
         No answer takes 0 s, so a line that counts from 0 holds names. A line that counts from 1 may
         hold times, unless its first cell is a word.
@@ -323,14 +323,14 @@ class _Table:
         self._columns = len(cells) - self._skipped
 
     def _check_index(self, cell: str, *, number: int) -> None:
-        """Refuse a first column without a name if it may hold a worker's seconds."""
+        """Raise `ProfileError` if an unnamed first column may hold a worker's seconds."""
         is_named = self._names is not None and self._names[0] != ""
         if not is_named and _is_number(cell) and not float(cell).is_integer():
             rule = "is no number of a round, and column 0 has no name: name it `round` or `w0`"
             raise ProfileError(f"line {number}: {cell.strip()[:40]} {rule}")
 
     def seconds(self) -> FloatArray:
-        """Return the seconds, NaN where a worker did not answer."""
+        """Return the seconds (rounds, workers), NaN where a worker did not answer."""
         if not self._rows:
             raise ProfileError("holds no times: a CSV has at least one line of seconds")
         times = np.frombuffer(self._seconds).reshape(self._rows, self._columns)
@@ -350,15 +350,15 @@ class _Table:
         )
 
     def _are_workers(self) -> bool:
-        """Return True if the first two names are the same but for their numbers."""
+        """Return True if the first two names differ only in the numbers at their ends."""
         stems = {name.rstrip("0123456789") for name in (self._names or ["round", "w"])[:2]}
         return len(stems) == 1
 
 
 def _column_counts(times: FloatArray) -> bool:
-    """Return True if the first of several columns counts the rows, from any integer.
+    """Return True if the first of several columns numbers the rows, starting from any integer.
 
-    Two rows of integers, as in small examples, may do so by chance: they do not count.
+    Two rows of integers, as in small examples, may look like this by chance: the result is False.
     """
     first, others = times[:, 0], times[:, 1:]
     if not others.size or len(first) < 2 or not float(first[0]).is_integer():

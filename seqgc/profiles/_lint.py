@@ -14,7 +14,7 @@ from seqgc.profiles._delay_profile import DelayProfile
 
 __all__ = ["Finding", "lint", "lint_series"]
 
-_LEAST_S = 1e-4  # to send a task to a process, compute anything, and read its answer
+_LEAST_S = 1e-4  # a worker needs longer than this to receive a task, compute, and answer
 _COLD_RATIO = 1.5
 _STALL_RATIO = 10.0
 _CLUSTER_RATIO = 1.1
@@ -25,10 +25,11 @@ MOST_USUAL_S = 1000.0  # a larger median is more likely in milliseconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something to look at, and where: round and worker from 0, None for all of them.
+    """A suspicious value of a recording, and its place.
 
-    An ``error`` makes the recording useless; a ``warning`` may be true of the workers. `lint` and
-    `lint_series` say what the rules are.
+    ``row`` is the round and ``column`` is the worker, both from 0; None means all of them. An
+    ``error`` makes the recording useless; a ``warning`` may be a true property of the workers.
+    `lint` and `lint_series` list the rules.
     """
 
     rule: str
@@ -43,31 +44,32 @@ _warning = partial(Finding, severity="warning")
 
 
 def lint(profile: DelayProfile) -> list[Finding]:
-    """Return what looks wrong in a profile, errors first, then from top to bottom.
+    """Return the suspicious values of a profile, errors first, then from top to bottom.
 
     These are errors:
 
-    - ``no-answer``: a round, or the whole recording, in which nobody answered;
-    - ``mostly-failed``: half of all calls or more failed: the answers say little about the workers;
-    - ``constant``: a recording all of whose times are the same;
-    - ``too-fast``: answers in less than 0.1 ms, which no worker can give;
-    - ``alpha``: the load model leaves the median answer no time at load 0, so that neither `tune`
-      nor bounds can use it.
+    - ``no-answer``: in a round, or in the whole recording, no worker answered;
+    - ``mostly-failed``: at least half of all calls failed, so that the answers say little about the
+      workers;
+    - ``constant``: all times of the recording are equal;
+    - ``too-fast``: answers took less than 0.1 ms, which is impossible;
+    - ``alpha``: according to the load model, half of the answers would take no time at load 0, so
+      that neither `tune` nor bounds can use the recording.
 
-    And these are warnings:
+    These are warnings:
 
-    - ``often-failed``: a quarter of all calls or more failed;
+    - ``often-failed``: at least a quarter of all calls failed;
     - ``milliseconds``: the median answer took more than 1,000 s;
-    - ``alpha``: it leaves some answers no time at load 0;
-    - ``constant``: a round all of whose times are the same;
-    - ``duplicate-row``: a round that repeats an earlier one to the last digit;
-    - ``silent-worker``: a worker that answered in no round;
-    - ``cold-start``: a first round whose median is more than 1.5 times the median of the other
-      rounds' medians (three rounds or more);
-    - ``retry``: an answer that took more than 10 times its round's median, where another such
-      answer came as much later than its own round's median, to 10 %: clients give up, wait and ask
-      again after fixed times, so that retries inside latencies gather at common offsets;
-    - ``stall``: an answer that took more than 10 times its round's median, at no such offset.
+    - ``alpha``: according to the load model, some answers would take no time at load 0;
+    - ``constant``: all times of a round are equal;
+    - ``duplicate-row``: a round is equal to an earlier round to the last digit;
+    - ``silent-worker``: a worker answered in no round;
+    - ``cold-start``: the median of the first round is more than 1.5 times the median of the other
+      rounds' medians (for three rounds or more);
+    - ``retry``: an answer took more than 10 times its round's median, and another such answer has
+      the same delay behind its own round's median, to 10 %. Clients try again after fixed times, so
+      that answers to retries have common delays;
+    - ``stall``: an answer took more than 10 times its round's median, without such a common delay.
 
     Examples
     --------
@@ -78,15 +80,15 @@ def lint(profile: DelayProfile) -> list[Finding]:
     retry 1 2
     retry 3 0
     """
-    found = [*_errors(profile)]
-    if not found:
-        found = [*_without_load(profile), *_accidents(profile), *_slow(profile)]
+    findings = [*_errors(profile)]
+    if not findings:
+        findings = [*_without_load(profile), *_accidents(profile), *_slow(profile)]
 
     def place(finding: Finding) -> tuple[bool, int, int, str]:
         row, column = (-1 if at is None else at for at in (finding.row, finding.column))
         return finding.severity != "error", row, column, finding.rule
 
-    return sorted(found, key=place)
+    return sorted(findings, key=place)
 
 
 def are_milliseconds(usual_s: float) -> str:
@@ -96,12 +98,13 @@ def are_milliseconds(usual_s: float) -> str:
 
 
 def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
-    """Return what looks wrong in one of several recordings of the same workers at other loads.
+    """Return the recordings that do not fit the other recordings of the same workers.
 
-    One warning, ``crashed``, of a recording whose typical (median) answer took less than half as
-    long as any other's, and less than the line through the others' medians leads to by more than
-    half of what is typical of them: calls that end early for an error look like quick ones where
-    nobody kept their status. It needs three recordings.
+    The recordings are at different loads; at least three are needed. There is one warning,
+    ``crashed``, for a recording with two properties. Its median answer took less than half as long
+    as that of any other recording. The line through the medians of the other recordings predicts
+    a value that is higher by more than half of their median. If the status of calls was not
+    recorded, calls that ended early with an error look like quick answers.
 
     Examples
     --------
@@ -167,7 +170,7 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
 
 
 def _without_load(profile: DelayProfile) -> Iterator[Finding]:
-    """Answers that took less than alpha says that their data points cost."""
+    """Yield a finding if answers took less than the time that ``alpha`` gives for their load."""
     alpha = profile.meta.alpha or 0.0
     cost_s = alpha * profile.meta.base_load
     answers = profile.times[profile.answered]
@@ -233,15 +236,15 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
 
 
 def _medians(profile: DelayProfile) -> FloatArray:
-    """Return each round's median (rounds,) over the workers that answered; all rounds have some."""
+    """Return each round's median (rounds,) over the workers that answered."""
     times: FloatArray = np.where(profile.answered, profile.times, np.nan)
     return np.nanmedian(times, axis=1)
 
 
 def _as_late(offsets: FloatArray) -> list[int]:
-    """Return how many others are in each offset's cluster.
+    """Return, for each offset, the number of other offsets in its cluster.
 
-    From the smallest offset up, a cluster takes what is at most 1.1 times its smallest member.
+    A cluster consists of offsets that are at most 1.1 times its smallest member.
     """
     cluster = np.zeros(len(offsets), dtype=np.intp)
     number, first = -1, -np.inf

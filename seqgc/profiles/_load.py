@@ -1,4 +1,4 @@
-"""The cost of load: a line through recordings of the same workers at several loads."""
+"""The load model: the mean time of workers as a linear function of their load."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadModel:
-    """Mean seconds as a line in the normalized load: ``intercept_s + alpha * load``.
+    """Mean seconds as a linear function of the normalized load: ``intercept_s + alpha * load``.
 
-    ``alpha`` is in seconds per unit of normalized load; below 0 only where noise hides it.
-    ``stderr`` is its standard error, None with two recordings, which fix a line exactly;
-    ``r_squared`` the part of the means' variance that the line explains. ``loads`` and ``mean_s``
-    (recordings,) are what was fitted; ``worker_alpha`` (n,) is each worker's own slope, if asked
-    for. Arrays are read-only.
+    ``alpha`` is in seconds per unit of normalized load; it can be negative if the noise is larger
+    than the effect. ``stderr`` is the standard error of ``alpha``, None for two recordings.
+    ``r_squared`` is the fraction of the variance of the means that the line explains. ``loads`` and
+    ``mean_s`` (recordings,) are the fitted points. ``worker_alpha`` (n,) is each worker's own
+    slope, or None. Arrays are read-only.
     """
 
     alpha: float
@@ -42,8 +42,8 @@ class LoadModel:
         if self.stderr is None:
             return None
         free, z = len(self.loads) - 2, NormalDist().inv_cdf(0.975)
-        # Beyond the table, Fisher's expansion about the normal quantile z to second order
-        # (Abramowitz and Stegun 26.7.5), which is 0.1 % low at 11 and better after.
+        # Beyond the table: Fisher's expansion about the normal quantile z to second order
+        # (Abramowitz and Stegun 26.7.5). It is 0.1 % too low at 11, and better for larger values.
         t = z + (z**3 + z) / 4 / free + (5 * z**5 + 16 * z**3 + 3 * z) / 96 / free**2
         half = (_STUDENT_975[free - 1] if free <= len(_STUDENT_975) else t) * self.stderr
         return self.alpha - half, self.alpha + half
@@ -52,16 +52,16 @@ class LoadModel:
 def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False) -> LoadModel:
     """Fit the load model (docs/mathematics.md, section 7) to recordings at several base loads.
 
-    Ordinary least squares of the recordings' mean times on their loads, every recording with the
-    same weight. Over answers only: when a worker was known to have failed says nothing of load.
-    ``per_worker`` fits each worker's own line as well.
+    The fit is by ordinary least squares of the recordings' mean times on their loads; every
+    recording has the same weight. Means are over answers; the times of failures do not depend on
+    the load. If ``per_worker`` is True, a line is also fitted for each worker.
 
     Raises
     ------
     ParameterError
         If there are not two different loads, or the numbers of workers differ.
     ProfileError
-        If a recording (or, per worker, one of its workers) holds no answer.
+        If a recording holds no answer or, for ``per_worker``, no answer of some worker.
 
     Examples
     --------

@@ -1,27 +1,27 @@
-"""`Pace`: the time that work takes each worker, by its round, its work or the time.
+"""`Pace`: the time that each worker takes for its work, which can vary during a run.
 
 Theory
 ------
-A delay profile has the seconds of each worker's answers, round by round. This suffices as long as
-all workers work in rounds. For a worker without rounds, or with more or less work than others, one
-must know how long *this much* work takes *now*. This is its pace:
+A delay profile has the seconds of each worker's answers, round by round. This suffices if all
+workers work in rounds. For workers without rounds, or with unequal work, a simulation needs the
+time that a given amount of work takes a worker at a given moment. This is the worker's pace:
 
 - a **latency**, seconds that pass before a task's first data point, and
-- the **seconds of work** that follow, in proportion to the load (1 is a whole batch) for as long as
-  the worker's *rate* (seconds per unit of load) stays what it is.
+- the **seconds of work** that follow. They are proportional to the load (1 is a whole batch) as
+  long as the worker's *rate* (seconds per unit of load) does not change.
 
-Both may change. Three kinds of slowness differ in the cause of the change:
+Both may change. There are three kinds of slowness, which differ in the cause of the change:
 
 - `ByRound`: the round, or, without rounds, the number of clocks that the worker has completed. Row
   ``k mod R`` is for round k.
 - `ByWork`: the work that the worker has done so far. The slowness is part of the work, like sleeps
-  in an inner loop. Waiting does not avoid it, so that it is the same for all policies.
-- `ByTime`: the time. A machine with other users is slow at some times, whatever it computes.
+  in an inner loop. Waiting does not avoid it, so it is the same for all policies.
+- `ByTime`: the time. A machine with other users is slow at certain times, whatever it computes.
 
 A recorded profile can be read as a pace in two ways: `seqgc.profiles._readings`.
 """
 
-# ruff: noqa: ARG002 (of all that a pace is told, each kind looks at one thing)
+# ruff: noqa: ARG002 (each kind of pace uses only some of the arguments)
 
 from __future__ import annotations
 
@@ -56,29 +56,29 @@ class Pace(Protocol):
 
     @property
     def n(self) -> int:
-        """Workers."""
+        """The number of workers."""
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
         """Return the seconds, >= 0, before the first data point of a task that begins ``at``."""
 
     def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
-        """Return the seconds, >= 0, that ``load`` more takes from ``at`` on, without a break."""
+        """Return the seconds, >= 0, that the next ``load`` takes if it begins ``at`` this time."""
 
 
 @runtime_checkable
 class RestartablePace(Pace, Protocol):
-    """A pace with slowness that ends when a worker is replaced by a fresh one."""
+    """A pace in which some slowness ends when the worker is restarted."""
 
     def restarted(self, worker: int, *, at: float) -> Pace:
-        """Return the pace of the same workers, of which one was replaced ``at``."""
+        """Return the pace of the same workers after one was restarted at the time ``at``."""
 
 
 def task_seconds(
     pace: Pace, worker: int, *, round: int, at: float, done: float, load: float
 ) -> float:
-    """Return the seconds of a whole task of a worker that begins it ``at``: latency and work.
+    """Return the seconds, latency and work, of a task that a worker begins at the time ``at``.
 
-    Of the latency reading of a profile these are `DelayProfile.times_at` to the last bit.
+    For a pace from `latency_pace`, the result equals `DelayProfile.times_at` to the last bit.
 
     Examples
     --------
@@ -95,9 +95,9 @@ def task_seconds(
 def load_within(
     pace: Pace, worker: int, *, round: int, at: float, done: float, load: float, within_s: float
 ) -> float:
-    """Return how much of ``load`` a worker does in ``within_s`` seconds from the time ``at``.
+    """Return the part of ``load`` that a worker does in ``within_s`` seconds from the time ``at``.
 
-    This is the inverse of `Pace.seconds`: at ``at`` the latency of the task is already over.
+    This is the inverse of `Pace.seconds`: the latency of the task is already over at ``at``.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class ByRound:
 
     @property
     def n(self) -> int:
-        """Workers."""
+        """The number of workers."""
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -195,7 +195,7 @@ class ByWork:
 
     @property
     def n(self) -> int:
-        """Workers."""
+        """The number of workers."""
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -205,7 +205,8 @@ class ByWork:
         if load <= 0:
             return 0.0
         edges = self.width * np.arange(int(done / self.width), int((done + load) / self.width) + 2)
-        # An edge beside `done` or the end may be off by a rounding error: so is what it cuts off.
+        # An edge near `done` or near the end may be wrong by a rounding error. The piece that it
+        # cuts off is then as small as this error.
         edges[0], edges[-1] = done, done + load
         rows = (int(done / self.width) + np.arange(len(edges) - 1)) % len(self.rates)
         return float(np.maximum(np.diff(edges), 0.0) @ self.rates[rows, worker])
@@ -246,7 +247,7 @@ class ByTime:
 
     @property
     def n(self) -> int:
-        """Workers."""
+        """The number of workers."""
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -279,7 +280,7 @@ def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
 
 
 def _of_one_shape(**values: npt.ArrayLike) -> dict[str, FloatArray]:
-    """Return such matrices, broadcast to one shape."""
+    """Check the matrices (see `_matrix`), and broadcast them to a common shape."""
     matrices = {name: _matrix(name, value) for name, value in values.items()}
     shapes = [matrix.shape for matrix in matrices.values()]
     try:

@@ -1,11 +1,12 @@
-"""The two readings of a recorded profile: what of an answer's seconds was the request, what work.
+"""Two ways to read a recorded profile: answer times as latency, or as work at a speed.
 
-They differ where loads do (docs/mathematics.md, section 7).
-*Latency* (`latency_pace`): what an answer took beyond ``alpha`` seconds per unit of load was
-paid for the request, and no other worker can be given a part of it. *Speed* (`speed_pace`): all
-of it was work at the worker's speed of that round; 30 % of the seconds are 30 % of the work, and
-can be done elsewhere. Recordings of the same workers at several loads tell which holds: by latency
-each worker's times lie apart by the same seconds at every load, by speed by the same factor.
+The readings give different times at loads other than the recorded load (docs/mathematics.md,
+section 7). *Latency* (`latency_pace`): each unit of load costs ``alpha`` seconds; the rest of an
+answer's time belongs to the request, and no other worker can take over a part of it. *Speed*
+(`speed_pace`): the whole time was work at the worker's speed in this round; 30 % of the seconds
+are 30 % of the work, which another worker could do. Recordings of the same workers at several
+loads show which reading is right. With latency, times of different workers differ by the same
+seconds at every load; with speed, they differ by the same factor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from seqgc.profiles._pace import ByRound, ByWork
 
 __all__ = ["latency_pace", "speed_pace"]
 
-_LEAST_LOAD = 1e-5  # of a job: a task of one goes through 10⁵ rows then, which take time and memory
+# The least load, in jobs, that can be read as a speed: a task of one job then has 10⁵ rows, which
+# take time and memory.
+_LEAST_LOAD = 1e-5
 
 
 def latency_pace(
@@ -26,9 +29,9 @@ def latency_pace(
 ) -> ByRound:
     """Read a profile as latencies; each unit of load adds ``alpha`` seconds on every worker.
 
-    The seconds of a task are the ones that `DelayProfile.times_at` returns. By default ``alpha`` is
-    the profile's. A unit of load is a job, which for a bundle of ``jobs_per_round`` models has as
-    many batches. Source: docs/mathematics.md, section 7.
+    The seconds of a task are equal to those of `DelayProfile.times_at`. By default ``alpha`` is the
+    profile's own. A unit of load is a job, which consists of ``jobs_per_round`` batches, one for
+    each model of a bundle. Source: docs/mathematics.md, section 7.
 
     Raises
     ------
@@ -51,14 +54,14 @@ def latency_pace(
 def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     """Read a profile as speeds: in each row, all seconds are work on the profile's base load.
 
-    A worker with as much to do as was recorded takes as long as was recorded. What was recorded at
-    no load has no speed: `DelayProfile.at_load` says what it would have been at some. A unit of
-    load is a job, of a bundle of ``jobs_per_round`` models that many batches.
+    At the recorded load, a worker takes the recorded time. A recording at load 0 has no speed, but
+    `DelayProfile.at_load` can estimate the recording at another load. A unit of load is a job,
+    which consists of ``jobs_per_round`` batches, one for each model of a bundle.
 
     Raises
     ------
     ProfileError
-        If the profile's base load is 0, or next to it.
+        If the profile's base load is 0 or nearly 0.
 
     Examples
     --------

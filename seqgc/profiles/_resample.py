@@ -1,4 +1,4 @@
-"""Profiles from profiles: put together, and drawn again with replacement."""
+"""New profiles from given ones, by concatenation or by drawing with replacement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["concatenate", "resample_rounds", "resample_workers"]
 def concatenate(profiles: Sequence[DelayProfile]) -> DelayProfile:
     """Return the rounds of all ``profiles``, one after the other.
 
-    Metadata on which all profiles agree are kept; others become unknown.
+    Metadata that are equal in all profiles are preserved; the other metadata become unknown.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def concatenate(profiles: Sequence[DelayProfile]) -> DelayProfile:
 def resample_rounds(
     profile: DelayProfile, rounds: int, *, block: int, rng: np.random.Generator
 ) -> DelayProfile:
-    """Draw ``rounds`` rounds with replacement, in blocks of ``block`` consecutive ones.
+    """Draw ``rounds`` rounds with replacement, in blocks of ``block`` consecutive rounds.
 
     The circular block bootstrap (Politis and Romano, 1992): the last round is followed by the
     first, so every round is equally likely, and patterns shorter than a block are preserved. A
@@ -80,7 +80,7 @@ def resample_workers(
 ) -> DelayProfile:
     """Draw ``workers`` >= 1 workers with replacement, each with all of its rounds.
 
-    The base load stays what it was when the seconds were measured.
+    The base load does not change.
 
     Examples
     --------

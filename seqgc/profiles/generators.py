@@ -1,4 +1,4 @@
-"""Generators of delay profiles: a heavy tail by itself, and what goes wrong on top of a base."""
+"""Generators of delay profiles: heavy-tailed independent times, and slowdowns of a base."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class ProfileGenerator(Protocol):
-    """Makes delay profiles, and can be wrapped by the generators that make things worse."""
+    """A generator of delay profiles; other generators can use it as their base."""
 
     def profile(self, rounds: int, *, workers: int, rng: np.random.Generator) -> DelayProfile:
         """Generate a profile of ``rounds`` × ``workers`` seconds at load 0.
@@ -30,7 +30,7 @@ class ProfileGenerator(Protocol):
         Raises
         ------
         ParameterError
-            If there is not at least one round and one worker, or no worker that is to be slow.
+            If there is no round or no worker, or if a slow worker is not among the ``workers``.
         """
 
 
@@ -38,9 +38,9 @@ class ProfileGenerator(Protocol):
 class PowerLaw:
     """Independent Pareto times: ``P(time > t) = (least_s / t) ** index`` for ``t >= least_s``.
 
-    An answer takes ``least_s`` seconds at least. The smaller ``index``, the heavier the tail; it is
-    above 1, so that the mean, ``least_s * index / (index - 1)``, is finite. ``alpha``, seconds per
-    unit of normalized load, is passed on to the profiles.
+    The tail is heavier for a smaller ``index``, which must be above 1, so that the mean,
+    ``least_s * index / (index - 1)``, is finite. ``alpha``, in seconds per unit of normalized load,
+    is copied to the metadata of the profiles.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class _Slowed(ABC):
 
     @abstractmethod
     def _mark(self, slow: BoolArray, rng: np.random.Generator) -> None:
-        """Set what is slow in a mask (rounds, workers)."""
+        """Set the entries of slow answers in the mask ``slow`` (rounds, workers)."""
 
     def profile(self, rounds: int, *, workers: int, rng: np.random.Generator) -> DelayProfile:
         """Generate a profile of ``rounds`` × ``workers`` seconds at load 0."""
@@ -120,10 +120,10 @@ class SlowWorkers(_Slowed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptedMachine(_Slowed):
-    """A base with neighbouring workers on one machine, which is slow for some rounds.
+    """A base in which consecutive workers share a machine that is slow for some rounds.
 
     Workers ``first ... first + size - 1`` take ``factor`` > 1 times as long in rounds
-    ``start <= round < stop``; rounds that the profile does not have do not matter.
+    ``start <= round < stop``. The range may extend beyond the rounds of the profile.
 
     Examples
     --------
@@ -158,10 +158,10 @@ class DisruptedMachine(_Slowed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistentStragglers(_Slowed):
-    """A base in which ``count`` workers, drawn at random, are slow for ``life`` rounds on end.
+    """A base in which ``count`` random workers at a time are slow for ``life`` consecutive rounds.
 
-    Then as many others are drawn. They take ``factor`` > 1 times as long. With ``life`` as long as
-    the profile the stragglers never change.
+    After ``life`` rounds, another ``count`` workers are drawn. Slow workers take ``factor`` > 1
+    times as long. If ``life`` is at least the number of rounds, the stragglers never change.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """A generator of delay profiles: two states per worker, a tail of slow answers, rare stalls.
 
-`fit` finds its parameters in a recording, by estimators that can be checked by hand.
+`fit` estimates its parameters from a recording, by estimators that can be checked by hand.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta
 __all__ = ["LAMBDA_CNN", "GilbertElliott", "fit"]
 
 _TAIL = 0.01  # the probability of either outer quantile
-_STALL_RATIO = 10.0  # an answer that took more than so many times the fastest is a stall
-_GROUP = 64  # neighbouring workers that stall in the same rounds, as in the recordings
-_SLOW_SHARE = 0.75  # of the rounds in both halves: a worker that straggles so often is always slow
-_RATE_ERROR = 0.1  # the relative error of the chain's rate of stragglers that is accepted
+_STALL_RATIO = 10.0  # an answer that took more than 10 times the fastest is a stall
+_GROUP = 64  # number of consecutive workers that stall in the same rounds, as in the recordings
+_SLOW_SHARE = 0.75  # a worker that straggles in this share of both halves' rounds is always slow
+_RATE_ERROR = 0.1  # the largest accepted relative error of the chain's rate of stragglers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GilbertElliott:
-    """Workers that are good or bad in each round; bad ones straggle (paper, Appendix C).
+    """Workers that are in a good or a bad state in each round; bad workers straggle.
 
-    In the good state a worker answers after ``base * (1 + e)``, where ``base`` is the round's own
-    (lognormal, one for all workers) and ``e`` lognormal, drawn again where above ``mu``. In the bad
-    state it answers after ``(1 + mu) * fastest * x``, where ``fastest`` is the round's fastest good
-    worker and ``x`` is Pareto with index ``1 / tail``, or it stalls. So, if any worker is good,
-    the bad workers are exactly the stragglers by the tolerance ``mu``. Some answers
-    *stall*, whatever the worker's state. Stalls come together: in few rounds, among neighbours.
+    Source: paper, Appendix C. In the good state a worker answers after ``base * (1 + e)``. ``base``
+    is lognormal, with one value for all workers of a round. ``e`` is lognormal, and is drawn again
+    if it is above ``mu``. In the bad state a worker answers after ``(1 + mu) * fastest * x``, where
+    ``fastest`` is the time of the round's fastest good worker and ``x`` is Pareto with index
+    ``1 / tail``. If any worker is good, the bad workers are exactly the stragglers by the tolerance
+    ``mu``. In both states, some answers *stall*. Stalls occur together: in few rounds, and among
+    consecutive workers.
 
     ``p_bad`` and ``stay_bad`` are P(good → bad) and P(bad → bad) from one round to the next; a
     worker's first state is drawn from the stationary distribution. ``base_s`` is the median of the
@@ -43,15 +44,15 @@ class GilbertElliott:
     ``excess`` (below ``mu``) and ``excess_spread`` are the median and spread of ``e`` before the
     redraw. ``tail``
     is the mean logarithm of ``x``, below 1 so that the mean time is finite. ``alpha``, seconds per
-    unit of normalized load, is passed on to the profiles; times are those at load 0.
+    unit of normalized load, is copied to the profiles. All times are at load 0.
 
-    In each round each group of 64 neighbouring workers (0 to 63 and so on) has stalls with
+    In each round each group of 64 consecutive workers (0 to 63 and so on) has stalls with
     probability ``stalled_groups``. In a group with stalls, each worker stalls with probability
     ``stalled_workers``, for a time (seconds) uniform in the range ``stall_s``.
 
     ``factors`` are for workers that are slow in every round: each answer of worker ``i`` that is
-    not a stall takes ``factors[i]`` times as long. Without factors all workers are alike. With
-    factors, the number of workers of a profile must be a multiple of their number.
+    not a stall takes ``factors[i]`` times as long. If there are no factors, all workers are alike.
+    Otherwise the number of workers of a profile must be a multiple of the number of factors.
 
     Examples
     --------
@@ -94,7 +95,7 @@ class GilbertElliott:
 
     @property
     def straggler_rate(self) -> float:
-        """Long-run fraction of answers that are bad or stall, if no worker has a factor.
+        """The long-run fraction of answers that are bad or stall, if no worker has a factor.
 
         The long-run fraction of bad states alone is ``p_bad / (p_bad + 1 - stay_bad)``.
         """
@@ -125,7 +126,7 @@ class GilbertElliott:
             excess[late] = self.excess * np.exp(self.excess_spread * again)
         good_s = base * (1 + excess)
         fastest = np.where(bad, np.inf, good_s).min(axis=1, keepdims=True)
-        fastest = np.where(np.isfinite(fastest), fastest, base)  # nobody is good: nobody is fast
+        fastest = np.where(np.isfinite(fastest), fastest, base)  # rounds without a good worker
         # exp of an exponential variable with mean `tail` is Pareto with index 1 / tail.
         slow_s = (1 + self.mu) * fastest * np.exp(self.tail * rng.standard_exponential(shape))
         times = np.tile(factors, workers // len(factors)) * np.where(bad, slow_s, good_s)
@@ -140,9 +141,10 @@ class GilbertElliott:
 
 # 256 AWS Lambda functions (2.5 GB), a CNN of 270,000 parameters, batch 2048, recorded for 30 rounds
 # at each of five loads: `seqgc profile fit FILE FILE FILE FILE FILE --loads 0,0.25,0.5,0.75,1`.
-# The first file, of one data point per worker, gives all but alpha and the stalls. alpha is the
-# slope of the mean time over the loads. There are 25 stalls in 6 of the 150 rounds, in each of them
-# among the same 64 workers: so 64 workers have stalls in 1 % of the rounds, and 256 in 4 %.
+# The first file, with one data point per worker, gives all parameters except alpha and the stalls.
+# alpha is the slope of the mean time over the loads. There are 25 stalls in 6 of the 150 rounds. In
+# each of these rounds all stalls are in one group of 64 workers. Therefore a group has stalls in
+# 1 % of the rounds, and 256 workers in 4 %.
 LAMBDA_CNN: Final = GilbertElliott(
     p_bad=0.0478,
     stay_bad=0.0992,
@@ -175,8 +177,8 @@ def fit(
     - ``stalled_groups``, ``stalled_workers``, ``stall_s``: an answer that took more than 10 times
       the fastest is a stall. The two probabilities give as many groups with stalls, and as many
       stalls, as were recorded; ``stall_s`` is the range of the stalls' times;
-    - ``p_bad``, ``stay_bad``: the fraction of good and of bad answers that a bad one follows in
-      the same worker's next round. In the long run a worker turns bad as often as it turns good.
+    - ``p_bad``, ``stay_bad``: the fraction of good and of bad answers after which the same worker's
+      next answer is bad. In the long run a worker turns bad as often as it turns good.
       If the two counts of a short recording differ by more than a tenth, so that the rate of
       stragglers would be wrong, both counts are replaced with their mean;
     - ``base_spread``: standard deviation of the logarithm of the rounds' fastest answers;
@@ -191,8 +193,8 @@ def fit(
     ParameterError
         If ``mu`` is not a positive number, or ``others`` have another number of workers.
     ProfileError
-        If there are fewer than two rounds or workers, an answer is missing, half of the good
-        answers are their rounds' fastest, or the bad ones have a tail without a mean.
+        If there are fewer than two rounds or workers, if an answer is missing, if half of the good
+        answers are the fastest of their rounds, or if the tail of bad answers has no finite mean.
 
     Examples
     --------
@@ -244,7 +246,7 @@ def fit(
 
 
 def _factors(times: FloatArray, *, mu: float) -> FloatArray:
-    """Return the factor (n,) by which each worker is slower: 1 unless it is always slow."""
+    """Return the factors (n,) of the workers: 1 for each worker that is not always slow."""
     bad = times > (1 + mu) * times.min(axis=1, keepdims=True)
     slow = np.all([half.mean(axis=0) >= _SLOW_SHARE for half in np.array_split(bad, 2)], axis=0)
     factors = np.ones(times.shape[1])
@@ -255,7 +257,7 @@ def _factors(times: FloatArray, *, mu: float) -> FloatArray:
 
 
 def _transitions(good: BoolArray, bad: BoolArray) -> tuple[float, float]:
-    """Return P(good → bad) and P(bad → bad); an answer that is neither tells nothing."""
+    """Return P(good → bad) and P(bad → bad); answers that are neither good nor bad are ignored."""
     known = (good | bad)[:-1] & (good | bad)[1:]
     num_good, num_bad = int((good[:-1] & known).sum()), int((bad[:-1] & known).sum())
     turned_bad = float((good[:-1] & bad[1:]).sum())
@@ -271,12 +273,12 @@ def _transitions(good: BoolArray, bad: BoolArray) -> tuple[float, float]:
 def _with_stalls(
     model: GilbertElliott, profiles: Sequence[DelayProfile], *, factors: FloatArray
 ) -> GilbertElliott:
-    """Return the model with the stalls of recordings of the same workers.
+    """Return the model with parameters of stalls that are estimated from the recordings.
 
     A group of g workers has stalls in a round with probability ``p``, and then each of its workers
-    stalls with probability ``q``. So at least one worker is recorded to stall in a share
-    ``p * (1 - (1 - q)**g)`` of the rounds. In these rounds, ``g * q / (1 - (1 - q)**g)`` workers
-    stall on average, which determines q.
+    stalls with probability ``q``. The share of rounds in which at least one worker stalls is
+    therefore ``p * (1 - (1 - q)**g)``. In these rounds, ``g * q / (1 - (1 - q)**g)`` workers stall
+    on average, which determines q.
     """
     starts = np.arange(0, len(factors), _GROUP)
     sizes = np.diff([*starts, len(factors)])
@@ -299,7 +301,7 @@ def _with_stalls(
         else:
             share = middle
     often = with_stalls.sum() / (len(with_stalls) * (1 - (1 - share) ** sizes).sum())
-    if often >= 1:  # the stalls are as spread as independent ones
+    if often >= 1:  # the stalls are spread like independent stalls
         often, share = 1.0, stall_s.size / (len(with_stalls) * len(factors))
     return replace(
         model,
@@ -310,12 +312,12 @@ def _with_stalls(
 
 
 def _shifted_lognormal(ratio: FloatArray, *, mu: float) -> tuple[float, float, float]:
-    """Return shift, excess and spread of ``shift * (1 + excess * exp(spread * z))``, z normal.
+    """Fit ``shift * (1 + excess * exp(spread * z))``, z normal; return shift, excess and spread.
 
-    With quantiles ``low, median, high`` at probabilities p, 1/2, 1-p, the shift is
-    ``(low * high - median**2) / (low + high - 2 * median)``, because ``low``, ``median`` and
-    ``high`` less the shift are in geometric progression. If this is undefined (answers
-    skewed to the fast side), the shift is 1, the fastest answer, and ``low`` is not used.
+    Let ``low, median, high`` be the quantiles at probabilities p, 1/2, 1-p. After subtraction of
+    the shift, they are in geometric progression. Therefore the shift is
+    ``(low * high - median**2) / (low + high - 2 * median)``. If this is undefined (answers skewed
+    to the fast side), the shift is 1, the fastest answer, and ``low`` is not used.
     """
     low, median, high = (float(q) for q in np.quantile(ratio, [_TAIL, 0.5, 1 - _TAIL]))
     if not 1 < median < high:

@@ -1,4 +1,4 @@
-"""Reports: one self-contained page of HTML for a delay profile, for runs, or for a comparison."""
+"""Reports about a delay profile, runs, or a comparison, each a single HTML file."""
 
 from seqgc.report._comparison import comparison_page as comparison_page
 from seqgc.report._drawing import COLOURS as COLOURS

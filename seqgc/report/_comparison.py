@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 
 
 def comparison_page(result: Comparison, *, name: str) -> Page:
-    """Return the page of a comparison that `seqgc.compare` made on the delays called ``name``."""
+    """Return the page of a comparison; ``name`` is the title, the name of the delays."""
     lr = f"{result.trial.rate(result.lr)}{'*' if result.lr_is_edge else ''}"
     columns = _COLUMNS.format(lr=lr, interval=interval_words(result.trial.seeds or 1))
     picture = PICTURES["comparison"], result

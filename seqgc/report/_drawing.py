@@ -1,4 +1,4 @@
-"""A picture as an SVG image inside the page, in the page's colours."""
+"""Pictures as SVG images inside a page, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ WCAG AA asks for a contrast of 4.5 to 1. The marks of pictures have the colours 
 FONTS: Final = 'system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","Liberation Sans",sans-serif'
 _FORBIDDEN: Final = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COORDINATES: Final = re.compile(r' (?:d|x|y|transform|points)="[^"]*"')
-_LONG: Final = re.compile(r"(\d+\.\d{2})\d+")  # two digits are as fine as a pixel
+_LONG: Final = re.compile(r"(\d+\.\d{2})\d+")  # more than two decimals are finer than a pixel
 _HIGHER: Final = 1.5
-_MOST_TICKS: Final = 6  # of an x axis, so that their numbers do not overlap
+_MOST_TICKS: Final = 6  # for an x axis, so that their numbers do not overlap
 _WIDE, _HALF = (10.6, 3.8), (5.0, 3.2)  # inches; the page scales them
 
 

@@ -1,7 +1,7 @@
-"""`Page`: the content of a report, and the HTML file that a template makes of it.
+"""`Page`: the content of a report, which a template turns into an HTML file.
 
-The file needs no network, script or font. A policy in its head makes the browser refuse them all.
-Names and texts that come from a run's folder are escaped by the template engine.
+The file needs no network, script or font, and its content security policy forbids them. The
+template engine escapes names and texts that come from the folder of a run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "PageTable", "Section", "Tile"]
 
-_MOST_ROWS: Final = 60  # of the table below a picture
+_MOST_ROWS: Final = 60  # for the table below a picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """A number at the top of the page, or a few words, with its name, its unit and a remark."""
+    """A number or a few words at the top of the page, with a name, a unit and a remark."""
 
     name: str
     value: object
@@ -46,7 +46,7 @@ class PageTable:
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Any]) -> PageTable:
-        """Return a table with the first rows of columns of equal length."""
+        """Return a table of the first 60 rows of columns of equal length."""
         names = [name.replace("_", " ") for name in columns]
         return cls(names, list(zip(*(each[:_MOST_ROWS] for each in columns.values()), strict=True)))
 
@@ -58,7 +58,7 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a page: a heading, sentences, pictures with their data, facts, and a table."""
+    """A section of a page: a title, sentences, pictures with their data, facts, and a table."""
 
     title: str
     says: Sequence[str] = ()

@@ -1,8 +1,8 @@
 """The page of a delay profile: its stragglers, schemes that suit it, and suspicious entries.
 
-Schemes are searched on a part of the grid of `seqgc.search.tune`, which among hundreds of workers
-would take minutes. The part is evenly spread, and the search is repeated with four times as many
-schemes until the time is over.
+A search on the full grid of `seqgc.search.tune` would take minutes for hundreds of workers.
+Therefore the search begins with a few evenly spaced schemes of the grid, and is repeated with four
+times as many schemes until its time is over.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _TOLERANCE: Final = 1.0  # the paper's mu, on the whole page
 _MOST_FINDINGS, _MOST_RANKED = 30, 15
 _MOST_CELLS: Final = 2**14  # rounds × workers that are replayed
 _FEWEST_ROUNDS: Final = 10
-_FIRST: Final = 4  # schemes of each family in the first search
-_FINER: Final = 4  # factor by which each later search has more of them
-_FINE_UP_TO: Final = 64  # workers; among more, the grid itself is thinned out
+_FIRST: Final = 4  # number of schemes of each family in the first search
+_FINER: Final = 4  # factor by which this number grows with each search
+_FINE_UP_TO: Final = 64  # for more workers than this, a coarser grid is used
 _NO_LIMIT: Final = 2**31
 
 
@@ -45,9 +45,9 @@ def profile_page(
 ) -> Page:
     """Return the page of a profile.
 
-    Schemes are searched for about ``search_s`` seconds, or not at all if it is None. ``alpha`` is
-    the slope in seconds per unit of load; None stands for the profile's own. Raises
-    `ParameterError` if ``alpha`` is not a valid slope.
+    A search for suitable schemes takes about ``search_s`` seconds; if ``search_s`` is None, there
+    is no search. ``alpha`` is the slope in seconds per unit of load; if it is None, the slope of
+    the profile is used. Raises `ParameterError` if ``alpha`` is not a valid slope.
     """
     if alpha is not None:
         profile.slope(alpha)  # a missing slope is reported on the page, an invalid one is refused
@@ -128,10 +128,10 @@ def _facts(profile: DelayProfile) -> Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProfileSearch:
-    """The result of the search. ``complete``: every scheme of the grid was evaluated.
+    """The result of the search.
 
-    ``dealt`` is the run of a scheme that deals work out and has no parameters. It is None if that
-    scheme cannot run on these workers.
+    ``complete`` is True if every scheme of the grid was evaluated. ``dealt`` is the result of the
+    defence ``deal``, or None if it cannot run on these workers.
     """
 
     tuning: Tuning
@@ -141,10 +141,10 @@ class _ProfileSearch:
 
 
 def _search(rehearsal: Rehearsal, *, seconds: float) -> _ProfileSearch:
-    """Search the schemes that work in rounds for about ``seconds``, then the one that deals.
+    """Search the schemes that work in rounds for about ``seconds``, and evaluate ``deal``.
 
     The first, coarsest search is always completed. Raises `ParameterError` or `ProfileError` if
-    the profile cannot be searched on.
+    schemes cannot be evaluated on the profile.
     """
     profile = rehearsal.profile
     rounds = max(_FEWEST_ROUNDS, _MOST_CELLS // profile.num_workers)

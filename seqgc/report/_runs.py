@@ -1,4 +1,4 @@
-"""The page of one or several runs, and `watch`, which writes it again while its run continues."""
+"""The page of one or several runs, and `watch`, which updates the page while a run continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["run_page", "watch"]
 
 _MOST_NOTICES: Final = 40
 _MOST_MODELS: Final = 12
-_LONGEST: Final = 120  # characters of a value of the configuration
+_LONGEST: Final = 120  # most characters of a value of the configuration
 _SETTINGS: Final = (
     "scheme", "workers", "steps", "jobs_per_round", "mu", "wait_out", "timeout_s", "max_attempts",
     "probe", "retune", "backend", "payload", "precision", "stale", "audit", "max_usd",
@@ -41,8 +41,8 @@ def run_page(
 ) -> Page:
     """Return the page of one or several runs by name.
 
-    ``costs`` says in words what each run has cost. ``notices`` are sentences about what is unknown.
-    ``refresh_s`` is for a page that is written again while its run continues.
+    ``costs`` describes the cost of each run, by name. ``notices`` are sentences about missing
+    information. ``refresh_s`` is for a page that is updated while its run continues.
     """
     costs, notices = costs or {}, [*notices]
     single = len(runs) == 1
@@ -71,7 +71,7 @@ def run_page(
 
 
 def _drawn(runs: Mapping[str, RecordedRun]) -> list[Section]:
-    """Return the pictures of runs that have closed a round."""
+    """Return the sections with pictures, for runs that have closed at least one round."""
     names = ["timeline", "finished_jobs", "losses", "worker_seconds"]
     if not any(len(run.models()["loss"]) for run in runs.values()):
         names.remove("losses")
@@ -162,7 +162,7 @@ def _glance(run: RecordedRun, cost: str | None) -> list[Tile]:
 
 
 def _moment(text: str) -> str:
-    """Return a time in ISO 8601 in a more readable form, or any other text unchanged."""
+    """Return an ISO 8601 time in a more readable form; return any other text unchanged."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -271,10 +271,11 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Call ``make`` at once, and again each time the log of a run has grown, until it returns True.
+    """Call ``make`` each time the log of a run has grown, until ``make`` returns True.
 
-    The log grows when a round closes. The pause between two calls is at least a second and at least
-    four times as long as the last call took, because a page takes longer as its run grows.
+    The first call is immediate. The log grows when a round closes. The pause between two calls is
+    at least one second, and at least four times the duration of the last call, because the page of
+    a longer run takes longer to make.
 
     Raises
     ------

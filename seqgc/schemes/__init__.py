@@ -1,4 +1,4 @@
-"""Schemes: each round's tasks from the straggler history. `register` says how to add one."""
+"""Schemes, which decide each round's tasks from earlier rounds; `register` shows how to add one."""
 
 from seqgc.schemes._defence import Defence as Defence
 from seqgc.schemes._defence import Grid as Grid

@@ -1,9 +1,10 @@
-"""`Defence`: a strategy against stragglers; its registered names, and how it cuts a batch.
+"""`Defence`, the base of all strategies against stragglers, and the registry of their names.
 
-There are two kinds. A `Scheme` decides before each round what every worker computes, and codes the
-work so that some answers may be missing. Other defences, such as `Deal`, assign work only when a
-worker is free. This module holds what both have in common: how a batch is cut into chunks, how much
-each worker computes, and how the command line spells a defence.
+There are two kinds of defences. A `Scheme` decides before each round which tasks every worker
+computes, and codes the work so that some answers may be missing. Other defences, such as `Deal`,
+assign work only when a worker is free. This module holds the parts that both kinds have in common:
+the cut of a batch into chunks, the load of each worker, and the spelling of a defence on the
+command line.
 """
 
 from __future__ import annotations
@@ -22,49 +23,51 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, IntArray
 
 Kind: TypeAlias = Literal["exact", "approximate", "stale"]
-# Quotas this close to an integer are rounded to it: they were computed as batch * (a / b).
+# Quotas are rounded to this many decimals, because they were computed as batch * (a / b): a quota
+# that should be an integer then becomes one.
 _QUOTA_DECIMALS = 9
 
 
 class Defence(ABC):
-    """A strategy against stragglers; frozen, picklable, ``eval(repr(x)) == x``, with a name."""
+    """A strategy against stragglers: a frozen, picklable dataclass with ``eval(repr(x)) == x``."""
 
     n: int
-    """Workers."""
+    """The number of workers."""
 
     @property
     @abstractmethod
     def delay(self) -> int:
-        """T: job ``t`` is decoded by the end of round ``t + T``."""
+        """The delay T, in rounds: job ``t`` is decoded by the end of round ``t + T``."""
 
     @abstractmethod
     def jobs_in_flight(self, bundles: int) -> int:
-        """Return the number of jobs in flight at a time if this many bundles of models take turns.
+        """Return the number of jobs in flight at the same time.
 
-        When job ``t`` begins, all jobs up to ``t`` minus this number have been decoded.
+        ``bundles`` is the number of bundles of models that take turns. When job ``t`` begins, all
+        jobs up to ``t`` minus the result have been decoded.
         """
 
     def jobs_read(self, bundles: int) -> int:
         """Return the number of most recent jobs whose weights a task may still read.
 
-        These are the jobs in flight. If late answers are used, earlier jobs are added, because the
-        task of a late answer may contain mini-tasks of such jobs, too.
+        These are the jobs in flight. If late answers are used, some earlier jobs are added, because
+        the task of a late answer may contain mini-tasks of earlier jobs.
         """
         return self.jobs_in_flight(bundles)
 
     @abstractmethod
     def fitted(self, bundles: int) -> Defence:
-        """Return this defence with its open parameters chosen for this many bundles of models."""
+        """Return this defence with its open parameters chosen for a number of model bundles."""
 
     @property
     @abstractmethod
     def worker_loads(self) -> FloatArray:
-        """(n,) the largest fraction of a batch that each worker computes in a round."""
+        """The largest fraction of a batch that each worker computes in a round, (n,)."""
 
     @property
     @abstractmethod
     def exact(self) -> bool:
-        """True if all decoded gradients are exact, and none is an approximation."""
+        """True if all decoded gradients are exact; False if some are approximations."""
 
     @property
     def kind(self) -> Kind:
@@ -74,35 +77,38 @@ class Defence(ABC):
     @property
     @abstractmethod
     def chunk_fractions(self) -> FloatArray:
-        """(num_chunks,) share of the batch of each chunk; sums to 1."""
+        """The share of each chunk in the batch, (num_chunks,); the shares sum to 1."""
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Defence]:  # noqa: ARG003 (for overriding)
-        """Yield the defences that a search should try, smaller parameters first; default: none."""
+        """Yield the defences that a search should try, smaller parameters first.
+
+        By default a search tries no defence of the class.
+        """
         return ()
 
     @classmethod
     def further_names(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return further names, each with the values of fields that it stands for.
+        """Return further names of the class, each with the field values that the name fixes.
 
-        A class can override this if one of its fields refers to something with a registry of its
-        own, such as a kind of code: each registered kind then has a name without further steps.
+        A class can override this method if one of its fields refers to another registry, such as
+        the registry of codes. Each registered code is then also the name of a defence.
         """
         return {}
 
     def points_touched(self, sizes: IntArray) -> IntArray | None:  # noqa: ARG002 (for overriding)
-        """Return the most data points of the chunks that each worker touches in a round, (n,).
+        """Return the largest number of data points that each worker processes in a round, (n,).
 
-        None means that the class does not know: then batches are cut by largest remainder, and
-        loads are nominal.
+        ``sizes`` (num_chunks,) are the numbers of points in the chunks. A class that does not
+        support this returns None: batches are then cut by largest remainder, and loads are nominal.
         """
         return None
 
     def cut(self, batch_size: int) -> IntArray:
         """Return the number of data points in each chunk of a batch, (num_chunks,), read-only.
 
-        They sum to the batch size, and are chosen so that the busiest worker touches few points.
-        Chunks may be empty. Raises `ParameterError` if ``batch_size < 1``.
+        The numbers sum to the batch size, and are chosen so that the busiest worker processes few
+        points. Chunks may be empty. Raises `ParameterError` if ``batch_size < 1``.
 
         Examples
         --------
@@ -114,31 +120,32 @@ class Defence(ABC):
         return _cut(self, batch_size)
 
     def loads_of(self, batch_size: int | None) -> FloatArray:
-        """Return the loads (n,) for batches of this size, cut to whole points; None: nominal loads.
+        """Return the workers' loads (n,) for batches of a size, which are cut into whole points.
 
-        If all nominal loads are equal, each worker gets the load of the busiest one.
+        If ``batch_size`` is None, the result is the nominal loads (`worker_loads`). If all nominal
+        loads are equal, each worker gets the load of the busiest worker.
         """
         return self.worker_loads if batch_size is None else _cut_loads(self, batch_size)
 
     @property
     def normalized_load(self) -> float:
-        """Largest fraction of a batch that a worker touches in a round."""
+        """The largest fraction of a batch that any worker processes in a round."""
         return float(self.worker_loads.max())
 
     @property
     @abstractmethod
     def load_lower_bound(self) -> float:
-        """Lower bound on the load of any exact defence with the same promise and delay."""
+        """A lower bound on the load of any exact defence with the same promise and delay."""
 
     @property
     def spec(self) -> str:
-        """The spelling on the command line, which `parse_scheme` reads; see `entry_of`."""
+        """The spelling of this defence on the command line, which `parse_scheme` reads."""
         return entry_of(self).spec(self)
 
     def _keep_integers(self, *arguments: str) -> None:
-        """Convert these fields to Python integers, and check that ``n >= 1``.
+        """Convert the fields named ``arguments`` to Python integers, and check that ``n >= 1``.
 
-        NumPy's integers would overflow, and show in the `repr`.
+        NumPy integers would overflow, and would appear as such in the `repr`.
         """
         for argument in arguments:
             object.__setattr__(self, argument, require_int(argument, getattr(self, argument)))
@@ -161,7 +168,7 @@ def _cut(scheme: Defence, batch_size: int) -> IntArray:
     return even_cut(batch_size, fractions, touched=scheme.points_touched, least=least)
 
 
-@lru_cache(maxsize=2**15)  # a search asks once for every closing rule
+@lru_cache(maxsize=2**15)  # a search calls this once for every closing rule
 def _cut_loads(scheme: Defence, batch_size: int) -> FloatArray:
     nominal, touched = scheme.worker_loads, scheme.points_touched(_cut(scheme, batch_size))
     if touched is None:
@@ -175,7 +182,7 @@ def _cut_loads(scheme: Defence, batch_size: int) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SchemeEntry:
-    """A name of a scheme: its class, and the values of fields that the name stands for."""
+    """A registered name of a defence: the class ``kind`` and the values of its ``fixed`` fields."""
 
     name: str
     kind: type[Defence]
@@ -183,7 +190,7 @@ class SchemeEntry:
 
     @cached_property
     def _fields(self) -> dict[str, dataclasses.Field[object]]:
-        """The fields that a spec may set: all but ``n`` and the fixed ones."""
+        """The fields that a spec may set: all except ``n`` and the fixed fields."""
         fields = dataclasses.fields(self.kind)  # type: ignore[arg-type]  # `register` checked it
         omitted = {"n", *self.fixed}
         return {each.name: each for each in fields if each.init and each.name not in omitted}
@@ -201,14 +208,14 @@ class SchemeEntry:
         return [name for name, field in self._fields.items() if field.default is missing]
 
     def spec(self, scheme: Defence) -> str:
-        """Return the spec of a scheme of this name, without parameters that have their default."""
+        """Return the spec of a scheme of this name; parameters with their default are omitted."""
         values = {name: getattr(scheme, name) for name in self._fields}
         chosen = [f"{k}={v}" for k, v in values.items() if v != self._fields[k].default]
         return ":".join(filter(None, [self.name, ",".join(chosen)]))
 
 
 def _number(hint: object) -> type | None:
-    """Return the type of number in a type hint such as ``int | None``, if there is one."""
+    """Return `int` or `float` if a type hint such as ``int | None`` contains it, else None."""
     kinds = {hint, *get_args(hint)} & {int, float}
     return float if float in kinds else int if kinds else None
 
@@ -218,7 +225,7 @@ ENTRIES: Final[dict[str, SchemeEntry]] = {}
 
 
 def further_entries() -> dict[str, SchemeEntry]:
-    """Return the entries of `Defence.further_names`, except for names that are registered."""
+    """Return the entries of `Defence.further_names` whose names are not registered themselves."""
     return {
         name: SchemeEntry(name=name, kind=kind, fixed=fixed)
         for kind in dict.fromkeys(entry.kind for entry in ENTRIES.values())
@@ -228,9 +235,10 @@ def further_entries() -> dict[str, SchemeEntry]:
 
 
 def entry_of(scheme: Defence) -> SchemeEntry:
-    """Return the entry that names a scheme.
+    """Return the registered entry whose class and fixed fields match a scheme.
 
-    Raises `ParameterError` if no name is registered for its class and the values of its fields.
+    If several entries match, the entry with the most fixed fields is returned. Raises
+    `ParameterError` if no entry matches.
     """
 
     def names_it(entry: SchemeEntry) -> bool:
@@ -250,8 +258,9 @@ def entry_of(scheme: Defence) -> SchemeEntry:
 class Grid:
     """The part of the parameter space that `Defence.candidates` covers.
 
-    Delays T are at most ``max_delay`` rounds. ``coarse`` thins ranges out geometrically, which
-    suits thousands of workers. ``inexact`` adds schemes whose gradients are approximations.
+    Delays T are at most ``max_delay`` rounds. If ``coarse`` is True, only some values of each range
+    are tried, in geometric steps, which suits thousands of workers. If ``inexact`` is True, schemes
+    whose gradients are approximations are tried too.
 
     Examples
     --------
@@ -264,7 +273,7 @@ class Grid:
     inexact: bool = False
 
     def values(self, low: int, high: int) -> list[int]:
-        """Return the integers low … high; if ``coarse``, only about eight per factor of ten."""
+        """Return the integers low … high; a coarse grid has about eight for each factor of ten."""
         if high < low:
             return []
         if not self.coarse:
@@ -275,7 +284,7 @@ class Grid:
         return sorted({low, *(value for value in spread if value <= high)})
 
     def divisors(self, n: int) -> list[int]:
-        """Return the group sizes that divide ``n`` workers, except for 1 (no redundancy)."""
+        """Return the group sizes from 2 to ``n`` that divide ``n`` workers into equal groups."""
         return [size for size in range(2, n + 1) if n % size == 0]
 
 
@@ -283,9 +292,10 @@ def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
     """Return the number of data points in each chunk, (num_chunks,), read-only.
 
     Points are shared out by largest remainder: each chunk gets the integer part of its quota
-    ``batch_size * fraction``. The remaining points go, one each, to the largest remainders, the
-    lowest index first among equals. Chunks may be empty. Raises `ParameterError` if
-    ``batch_size < 1``, or if ``fractions`` are not non-negative numbers that sum to 1.
+    ``batch_size * fraction``. Each of the remaining points goes to one of the chunks with the
+    largest remainders; among equal remainders the lowest index comes first. Chunks may be empty.
+    Raises `ParameterError` if ``batch_size < 1``, or if ``fractions`` are not non-negative numbers
+    that sum to 1.
 
     Examples
     --------
@@ -305,17 +315,18 @@ def even_cut(
     touched: Callable[[IntArray], IntArray | None],
     least: float,
 ) -> IntArray:
-    """Return chunk sizes (num_chunks,), read-only, for which the busiest worker touches few points.
+    """Return chunk sizes (num_chunks,), read-only, that give the busiest worker few points.
 
     No single rounding method is best for all schemes. Largest remainder is bad for M-SGC if the
     chunks of D2 are smaller than a point: their remainders are all equal and larger than those of
-    D1, so that each chunk of D2 becomes a whole point, and a coded result touches ``lam + 1``
+    D1, so that each chunk of D2 becomes a whole point, and a coded result covers ``lam + 1``
     points. Rounding the cuts between chunks is bad if D1 and D2 happen to share the points
-    unevenly. Therefore several methods are tried, and the first of the best is used.
+    unevenly. Therefore several methods are tried, and the best is used (among equals, the first).
 
-    ``touched(sizes)`` is the most points that each worker touches in a round, (n,); if it is None,
-    the result is `chunk_sizes`. The busiest worker touches at least ``least`` points, the average.
-    A method that reaches this bound, rounded up to whole points, is used without trying another.
+    ``touched(sizes)`` returns the largest number of points that each worker processes in a round,
+    (n,). If it returns None, the result is that of `chunk_sizes`. The busiest worker processes at
+    least ``least`` points, the average over the workers. If a method reaches this bound, rounded up
+    to whole points, no other method is tried.
     """
     quotas = _quotas(batch_size, fractions)
     best, most = np.zeros(0, dtype=np.intp), math.inf
@@ -343,7 +354,7 @@ def _quotas(batch_size: int, fractions: FloatArray) -> FloatArray:
 
 
 def _by_remainder(quotas: FloatArray) -> IntArray:
-    """Round by largest remainder; the sum is that of the quotas."""
+    """Round the quotas to integers by largest remainder, without changing their sum."""
     quotas = np.round(quotas, _QUOTA_DECIMALS)
     sizes = np.floor(quotas).astype(np.intp)
     remainders = np.round(quotas - sizes, _QUOTA_DECIMALS)
@@ -353,7 +364,7 @@ def _by_remainder(quotas: FloatArray) -> IntArray:
 
 
 def _by_cuts(quotas: FloatArray) -> IntArray:
-    """Round the cuts between chunks; the sums of neighbouring chunks then stay close to quota."""
+    """Round the cuts between chunks, so that sums of consecutive chunks stay close to quota."""
     ends = np.round(np.cumsum(quotas), _QUOTA_DECIMALS)
     return np.diff(np.round(ends), prepend=0.0).astype(np.intp)
 

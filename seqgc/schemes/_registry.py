@@ -1,13 +1,15 @@
 """The registry of schemes, and the reader of specs such as ``gc-rep:s=3``.
 
-The file of a scheme registers it; seqgc has no other list of schemes. The parameters in a spec are
-the fields of the scheme's dataclass, except for ``n`` and the fields that the name fixes. They are
-integers, real numbers or words, and may be omitted if they have a default. A class can have several
-names: ``gc``, ``gc-rep`` and ``gc-binary`` stand for values of ``GC``'s ``family``. A file outside
-of seqgc can do the same. A registered kind of code needs no registration as a scheme: ``GC`` gives
-it the name ``gc-KIND`` (`Defence.further_names`). An installed package registers schemes by an
-entry point of the group ``seqgc.schemes``; any other module must be named to `load_plugins`, as
-``--plugin`` does.
+Each scheme is registered by the module that defines it; seqgc has no other list of schemes. The
+parameters in a spec are the fields of the scheme's dataclass, except for ``n`` and the fields that
+the name fixes. They are integers, real numbers or words. A parameter with a default may be omitted.
+A class can have several names: ``gc``, ``gc-rep`` and ``gc-binary`` stand for different values of
+the field ``family`` of ``GC``. A registered kind of code needs no registration as a scheme: ``GC``
+gives it the name ``gc-KIND`` (`Defence.further_names`).
+
+A module outside of seqgc registers schemes in the same way. The schemes of an installed package
+are found through an entry point of the group ``seqgc.schemes``. Any other module must be passed to
+`load_plugins`, as the option ``--plugin`` does.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ _loaded: set[str] = set()  # entry points
 
 
 def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
-    """Register a scheme under a name; a decorator for its frozen dataclass.
+    """Return a class decorator that registers a frozen dataclass as the scheme ``name``.
 
-    Specs begin with ``name``, which consists of lower-case letters, digits and hyphens, for example
-    ``gc-rep``. It stands for the ``fixed`` values of fields. Raises `ParameterError` if the name is
-    taken or malformed, or if the class breaks the contract of `Scheme` or `Defence`.
+    The name begins the specs of the scheme. It consists of lower-case letters, digits and hyphens,
+    for example ``gc-rep``. ``fixed`` are the values of fields that the name implies. Raises
+    `ParameterError` if the name is taken or malformed, or if the class breaks the contract of
+    `Scheme` or `Defence`.
 
     Examples
     --------
@@ -82,8 +85,8 @@ def _path(kind: type[Defence]) -> str:
 def forget_scheme(name: str) -> None:
     """Remove a registered name, for example in a test or a notebook.
 
-    Raises `ParameterError` if `register` has not added it. To remove ``gc-KIND``, remove its code
-    with `seqgc.codes.forget_code`.
+    To remove a name ``gc-KIND`` that belongs to a code, call `seqgc.codes.forget_code`. Raises
+    `ParameterError` if the name was not added by `register`.
     """
     if name not in ENTRIES:
         raise ParameterError("name", f"must be one of {', '.join(ENTRIES)}", name)
@@ -91,7 +94,10 @@ def forget_scheme(name: str) -> None:
 
 
 def registered(name: str | None = None) -> dict[str, SchemeEntry]:
-    """Return the registered schemes; load plug-ins if ``name`` is None or not registered."""
+    """Return the registered schemes by name.
+
+    If ``name`` is None or not registered, the plug-ins of installed packages are loaded first.
+    """
     if name is None or name not in ENTRIES | further_entries():
         for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
             if point.value not in _loaded:
@@ -106,8 +112,8 @@ def registered(name: str | None = None) -> dict[str, SchemeEntry]:
 def load_plugins(modules: Iterable[str]) -> None:
     """Import modules that register schemes or codes.
 
-    Raises `ParameterError` if a module cannot be imported, or if a scheme or code of it breaks the
-    contract.
+    Raises `ParameterError` if a module cannot be imported, or if one of its schemes or codes breaks
+    its contract.
     """
     for module in modules:
         with refusing("plugin", "must be importable ({})", module):
@@ -115,11 +121,11 @@ def load_plugins(modules: Iterable[str]) -> None:
 
 
 def parse_scheme(spec: str, *, n: int) -> Defence:
-    """Read a scheme spec such as ``m-sgc:B=1,W=2,lam=27``; the inverse of ``Scheme.spec``.
+    """Return the scheme that a spec such as ``m-sgc:B=1,W=2,lam=27`` describes.
 
-    Raises `ParameterError` if the scheme or a parameter is unknown (naming the nearest one), if a
-    parameter is missing, repeated, of the wrong type or out of range, or if the scheme breaks its
-    contract.
+    This is the inverse of ``Scheme.spec``. Raises `ParameterError` if the name or a parameter is
+    unknown (the message suggests the nearest name), if a parameter is missing, repeated, of the
+    wrong type or out of range, or if the scheme breaks its contract.
 
     Examples
     --------
@@ -169,7 +175,7 @@ def _parameter(entry: SchemeEntry, pair: str) -> tuple[str, int | float | str]:
 
 
 def _broken_rule(scheme: Defence) -> str:
-    """Return the rule that the scheme's basic numbers break, or ""."""
+    """Return the rule of the contract that the scheme's basic properties break, or ""."""
     loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
     are_loads = loads.shape == (scheme.n,) and (np.isfinite(loads) & (loads >= 0)).all()
     if not are_loads or not loads.any():

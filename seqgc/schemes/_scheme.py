@@ -1,22 +1,22 @@
-"""`Scheme`, the frozen parameters of a defence by rounds, and `Schedule`, the state of a run.
+"""`Scheme`, the frozen parameters of a defence that works in rounds, and `Schedule`, its state.
 
 Theory of operation
 -------------------
-The state of a schedule depends only on the answers that it has been told of. It says what each
-worker computes (`Schedule.assignment`) and whether the answers so far suffice (`Schedule.feasible`,
-`Schedule.enough`, `Schedule.conforms`). These methods change nothing, and may be called any number
-of times. Two methods tell a schedule of answers:
+The state of a schedule depends only on the answers that were passed to it. The schedule decides
+which mini-tasks each worker computes (`Schedule.assignment`), and whether the answers received so
+far suffice (`Schedule.feasible`, `Schedule.enough`, `Schedule.conforms`). These methods change
+nothing, and may be called any number of times. Two methods pass answers to a schedule:
 
 - `Schedule.close_round` closes the open round with a set of answers. Each worker without an answer
   in this set is a straggler of the round.
-- `Schedule.take_late` adds a straggler's late answer to a closed round. It is for schedules whose
-  `Schedule.takes_late` is true, and only while the answer is still useful (`Schedule.awaits`), that
-  is, while its results belong to a job in flight. The assignment of the open round does not change,
-  but fewer answers may suffice to close it.
+- `Schedule.take_late` adds a straggler's late answer to a closed round. It may be called if
+  `Schedule.takes_late` is true, and as long as the answer is useful (`Schedule.awaits`): its
+  results must belong to a job in flight. The assignment of the open round does not change, but
+  fewer answers may suffice to close the round.
 
-Both replace state and never edit it in place: ``copy.copy(schedule)`` is a snapshot, and a refused
-transition changes nothing. Therefore a run can be rebuilt from the answers that closed its rounds,
-and the late answers that each round took (`Schedule.repeat`).
+Both methods replace state and never edit it in place: ``copy.copy(schedule)`` is a snapshot, and a
+call that raises changes nothing. A run can be rebuilt from two records: the answers that closed
+each round, and the late answers that were taken during each round (`Schedule.repeat`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ _BOOL = np.dtype(np.bool_)
 
 
 class Assignment:
-    """The mini-tasks of each worker in a round, in order of slot; () for an idle worker.
+    """The mini-tasks of each worker in a round, ordered by slot; () for an idle worker.
 
-    ``tasks_of`` is called at most once for each ``busy`` (n,) worker, when its mini-tasks are read.
-    Decisions do not need them, and replays do not read any: creating the mini-tasks of 256 workers
-    takes longer than deciding the round, and the first coded one designs the coefficients of its
-    code. The result of ``tasks_of`` must not change when the round closes.
+    Mini-tasks are created when they are first read: ``tasks_of(worker)`` is called at most once for
+    each worker that is ``busy`` (n,). To decide a round does not need the mini-tasks, and a replay
+    reads none. This saves time: to create the mini-tasks of 256 workers takes longer than to decide
+    the round, and the first coded mini-task requires the design of the code's coefficients. The
+    result of ``tasks_of`` must not change when the round closes.
 
     Examples
     --------
@@ -73,25 +74,22 @@ class Assignment:
 
 
 class Schedule(ABC):
-    """One run of a scheme: assigns each round's tasks, and knows when a job can be decoded."""
+    """The state of one run of a scheme: each round's tasks, and the jobs that can be decoded."""
 
     batch_size: int | None = None
-    """The size of all batches, which are cut to whole points; None makes `loads` nominal."""
+    """The size of all batches, which are cut into whole points; if None, `loads` are nominal."""
 
     payload: Payload | None = None
-    """The number format of results: answers that it makes too inexact to decode lose a job.
-
-    None means that nothing is decoded, as in a replay: only the presence of answers counts.
+    """The number format of results; it limits which answers can be decoded exactly enough.
+    If it is None, as in a replay, rounding errors are not considered.
     """
 
     takes_late: bool = False
     """True if late answers to closed rounds may be useful; see `awaits`."""
 
     _reach: int | None = None
-    """The number of latest rounds that determine the state and the jobs finished last.
-
-    None means that all rounds may matter. A class that sets it (>= 1) must make `_begin_at` suffice
-    to begin that many rounds back.
+    """The number (>= 1) of most recent rounds that determine the state; None means all rounds.
+    A schedule can then be rebuilt by `_begin_at` and by repeating only these rounds.
     """
 
     def __init__(
@@ -103,15 +101,15 @@ class Schedule(ABC):
         self._of: Final = scheme
         self._model = scheme.promise if conformity is None else conformity
         self._round = 0
-        # The jobs that the open round finished when it was closed before, while it is repeated.
+        # While `repeat` closes a round again: the jobs that the round finished the first time.
         self._recorded: Collection[int] | None = None
-        self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers, latest last
+        self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers by round
         self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
         self._leaves_out = False
 
     @property
     def scheme_name(self) -> str:
-        """The scheme of this run, for messages: its spec, or its `repr` if it is not registered."""
+        """The scheme's name in messages: its spec, or its `repr` if no name is registered."""
         try:
             return self._of.spec
         except ParameterError:
@@ -119,25 +117,25 @@ class Schedule(ABC):
 
     @property
     def round(self) -> int:
-        """The round that is open, 0-based; ``num_rounds`` once all are closed."""
+        """The number of the open round, 0-based; ``num_rounds`` when all rounds are closed."""
         return self._round
 
     @property
     def excused(self) -> BoolArray:
-        """(n,) the workers without any data point: they get no task, and are never stragglers."""
+        """A mask (n,) of the workers without data points: they get no task, and never straggle."""
         return self._excused
 
     @property
     def leaves_out(self) -> bool:
-        """True if some mini-task is never sent because it has no data point."""
+        """True if some mini-tasks are never sent, because they have no data points."""
         return self._leaves_out
 
     def leave_out(self, empty: BoolArray) -> None:
-        """Leave out the chunks without a data point, (num_chunks,), before the first round closes.
+        """Leave out empty chunks: ``empty`` (num_chunks,) marks the chunks without data points.
 
-        A mini-task that consists of such chunks is never sent, and counts as received: its partial
-        gradient is zero. A schedule that does not support this sends it, and waits for the zeros.
-        Raises `ScheduleError` if a round has been closed.
+        A mini-task that consists of empty chunks is never sent, and counts as received: its partial
+        gradient is zero. A schedule that does not support this sends the mini-task and waits for
+        the zeros. Raises `ScheduleError` if a round has been closed.
         """
         if self._round:
             raise ScheduleError(
@@ -147,24 +145,25 @@ class Schedule(ABC):
         self._leaves_out = bool(empty.any()) and self._leave_out(empty)
 
     def assignment(self) -> Assignment:
-        """Return the mini-tasks of the open round, without trivial ones; changes nothing."""
+        """Return the mini-tasks of the open round; mini-tasks without work are omitted."""
         self._require_open()
         return self._assign()
 
     def loads(self) -> FloatArray:
         """Return the fraction of a batch that each worker computes in the open round, (n,).
 
-        Unless a scheme overrides it, it is the same in every round: `Scheme.loads_of`. Replays
-        compute times from it, and live runs send it along (`seqgc.ports.Dispatch`).
+        Unless a scheme overrides this, the loads are those of `Scheme.loads_of` in every round.
+        Replays compute times from the loads; in live runs a task contains its load
+        (`seqgc.ports.Dispatch`).
         """
         self._require_open()
         return self._loads(self.batch_size)
 
     def conforms(self, responded: BoolArray) -> bool:
-        """Return whether the stragglers so far, including this round, fit the straggler model.
+        """Return whether the stragglers up to and including this round fit the straggler model.
 
-        More answers never hurt. Only windows that end with this round are judged, because earlier
-        ones were judged when their rounds closed.
+        Additional answers never turn the result from True to False. Only windows of rounds that
+        end with this round are checked; earlier windows were checked when their rounds closed.
         """
         responded = self._checked(responded)
         return self._model.admits(np.concatenate([self._past, ~responded[None]]))
@@ -172,17 +171,18 @@ class Schedule(ABC):
     def feasible(self, responded: BoolArray) -> bool:
         """Return whether the round can close with these answers without losing a job.
 
-        That is the case if the job due now can be decoded, and every job in flight could be decoded
-        by its deadline if no worker straggled in later rounds (docs/mathematics.md, section 6). If
-        there is a `payload`, decoding must be possible to a useful precision. More answers never
-        hurt.
+        It can if the job whose deadline is this round can be decoded, and every other job in flight
+        could be decoded by its deadline if no worker straggled in later rounds
+        (docs/mathematics.md, section 6). If `payload` is given, decoding must be possible to a
+        useful precision. Additional answers never turn the result from True to False.
         """
         return self._feasible(self._checked(responded))
 
     def enough(self, responded: BoolArray) -> bool:
-        """Return True if these answers are feasible and the scheme waits for nothing more.
+        """Return True if these answers are feasible, and the scheme waits for no further answers.
 
-        More answers never hurt. A round that can get no further answers closes if it is `feasible`.
+        Additional answers never turn the result from True to False. If no further answer can come,
+        a round closes as soon as it is `feasible`.
         """
         responded = self._checked(responded)
         return self._feasible(responded) and self._enough(responded)
@@ -193,10 +193,10 @@ class Schedule(ABC):
         return is_closed and 0 <= worker < self.n and self._awaits(round, worker)
 
     def close_round(self, responded: BoolArray) -> tuple[int, ...]:
-        """Close the open round with the answers (n,) to be used; return the jobs that it finished.
+        """Close the open round with the answers ``responded`` (n,); return the finished jobs.
 
-        Raises `NotDecodableError`, and changes nothing, if the job due now cannot be decoded, and
-        `ScheduleError` if all rounds are closed.
+        Raises `NotDecodableError`, and changes nothing, if a job whose deadline is this round
+        cannot be decoded. Raises `ScheduleError` if all rounds are closed.
         """
         responded = self._checked(responded)
         finished = self._advance(responded)
@@ -210,9 +210,9 @@ class Schedule(ABC):
         return self._asked(round)
 
     def take_late(self, round: int, worker: int) -> None:
-        """Count a worker's answer to a closed round from now on.
+        """Count a worker's late answer to a closed round from now on.
 
-        Raises `ScheduleError`, and changes nothing, if the schedule does not `awaits` it.
+        Raises `ScheduleError`, and changes nothing, if `awaits` is False for the answer.
         """
         if not self.awaits(round, worker):
             raise ScheduleError(
@@ -226,12 +226,13 @@ class Schedule(ABC):
         late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
         finished: Mapping[int, Collection[int]] = MappingProxyType({}),
     ) -> None:
-        """Close the first rounds as they were closed before, with these answers (n,) each.
+        """Bring a new schedule to the state of an earlier one by closing the first rounds again.
 
-        ``late`` holds the late answers that each round took. ``finished`` holds the jobs that each
-        round finished, where they were recorded, so that they need not be determined again. Only
-        rounds that still matter are computed; they raise the same exceptions as `close_round`.
-        Raises `ScheduleError` if a round has been closed.
+        ``answers`` holds the answers (n,) that closed each round. ``late`` holds the late answers
+        that were taken in each round. ``finished`` holds the jobs that each round finished, if this
+        was recorded; such jobs are not determined again. Only the rounds that determine the present
+        state are computed. They raise the same exceptions as `close_round`. Raises `ScheduleError`
+        if a round has been closed.
         """
         if self._round:
             raise ScheduleError(
@@ -246,7 +247,7 @@ class Schedule(ABC):
         self._begin_at(first)
         for number in range(first, len(answers)):
             for round, worker in late.get(number, ()):
-                if self.awaits(round, worker):  # otherwise its job ended before these rounds
+                if self.awaits(round, worker):  # if not, the answer's job ended before these rounds
                     self._take_late(round, worker)
             self._recorded = finished.get(number)
             self.close_round(answers[number])
@@ -254,10 +255,10 @@ class Schedule(ABC):
 
     @abstractmethod
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
-        """Return the gradient of a job that the latest `close_round` finished, as a weighted sum.
+        """Return the weighted sum of results that is the gradient of a job.
 
-        ``payload`` is the number format of results, which limits how much decoding may amplify
-        their errors.
+        The job must have been finished by the latest call of `close_round`. ``payload`` is the
+        number format of results, which limits the amplification of their rounding errors.
 
         Raises
         ------
@@ -268,17 +269,17 @@ class Schedule(ABC):
         """
 
     def _leave_out(self, empty: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
-        """Record the empty chunks; return whether a mini-task consists of them."""
+        """Record the empty chunks; return whether some mini-task consists of empty chunks."""
         return False
 
     def _begin_at(self, round: int) -> None:  # noqa: B027 (for overriding)
-        """Begin at a round as if there had been no earlier job; see `_reach`."""
+        """Set the state to that before this round, as if no job had begun earlier."""
 
     def _loads(self, batch_size: int | None) -> FloatArray:
         return self._of.loads_of(batch_size)
 
     def _enough(self, responded: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
-        """Return True if the scheme waits for nothing more once the answers are feasible."""
+        """Return True if the scheme waits for no answers beyond these feasible ones."""
         return True
 
     def _awaits(self, round: int, worker: int) -> bool:  # noqa: ARG002 (for overriding)
@@ -289,7 +290,7 @@ class Schedule(ABC):
         raise ScheduleError(f"{name} takes no late answers, here to round {round}: drop them")
 
     def _take_late(self, round: int, worker: int) -> None:  # noqa: B027 (for overriding)
-        """Count an awaited answer."""
+        """Count a late answer for which `_awaits` is True."""
 
     @abstractmethod
     def _assign(self) -> Assignment: ...
@@ -323,12 +324,12 @@ class Schedule(ABC):
 
 
 class Scheme(Defence):
-    """A way to spread redundancy over workers and rounds; frozen, ``eval(repr(x)) == x``.
+    """A defence that works in rounds, and spreads redundant work over workers and rounds.
 
     To add a scheme, write a frozen dataclass with the field ``n``, and register it under a name
-    (`seqgc.schemes.register`); `seqgc.testing.check_scheme` tests whether it keeps this contract.
-    ``late`` is ``drop`` if answers to closed rounds are ignored, and ``take`` if they are used as
-    long as they are useful.
+    (`seqgc.schemes.register`). `seqgc.testing.check_scheme` tests whether the class fulfils this
+    contract. If ``late`` is ``drop``, answers to closed rounds are ignored; if it is ``take``, they
+    are used as long as they are useful.
     """
 
     late: str = "drop"
@@ -336,7 +337,7 @@ class Scheme(Defence):
     @property
     @abstractmethod
     def tolerated(self) -> int:
-        """Stragglers that the scheme's gradient code tolerates (``s``, or lam for M-SGC)."""
+        """The number of stragglers that the gradient code tolerates (``s``, or lam for M-SGC)."""
 
     @property
     @abstractmethod
@@ -347,7 +348,7 @@ class Scheme(Defence):
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
         """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds.
 
-        ``conformity`` is the model for `Schedule.conforms`; None means the scheme's own promise.
+        `Schedule.conforms` uses the straggler model ``conformity``; None means the `promise`.
         """
 
     def begin(
@@ -358,9 +359,10 @@ class Scheme(Defence):
         batches: Iterable[int] = (),
         payload: Payload | None = None,
     ) -> Schedule:
-        """Return the schedule of `start`, without chunks that are empty in batches of these sizes.
+        """Return a schedule as from `start`, for batches of known sizes and a payload format.
 
-        ``payload``: see `Schedule.payload`.
+        ``batches`` are the sizes of the batches. Chunks that are empty in all of them are left out
+        (`Schedule.leave_out`). ``payload`` is explained at `Schedule.payload`.
         """
         schedule, sizes = self.start(num_jobs, conformity=conformity), set(batches)
         schedule.payload = payload
@@ -382,16 +384,18 @@ class Scheme(Defence):
 
     @property
     def load_lower_bound(self) -> float:
-        """Lower bound on the largest load of any exact scheme with this promise and delay.
+        """A lower bound on the largest load of any exact scheme with this promise and delay.
 
-        It holds for runs of any length. If there is a delay, a run of a few jobs may need less
-        (docs/mathematics.md, section 4).
+        The bound holds for schemes that work for runs of any length. If there is a delay, a run of
+        a few jobs may need a smaller load (docs/mathematics.md, section 4).
         """
         return self.promise.load_lower_bound(self.n, delay=self.delay)
 
 
 def by_rounds(defence: Defence, what: str) -> Scheme:
-    """Return the defence if it is a scheme; raise `ParameterError` that ``what`` needs one if not.
+    """Return the defence if it is a `Scheme`; otherwise raise `ParameterError`.
+
+    The message says that ``what`` needs rounds.
 
     Examples
     --------
@@ -399,12 +403,12 @@ def by_rounds(defence: Defence, what: str) -> Scheme:
     >>> by_rounds(Deal(n=2), "an audit")
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `scheme` must have rounds for an audit; got 'deal' (take \
-gc-rep or another one that `seqgc scheme` explains)
+    seqgc.errors.ParameterError: `scheme` must have rounds for an audit; got 'deal' (use \
+gc-rep or another scheme; `seqgc scheme` lists them)
     """
     if isinstance(defence, Scheme):
         return defence
-    remedy = "take gc-rep or another one that `seqgc scheme` explains"
+    remedy = "use gc-rep or another scheme; `seqgc scheme` lists them"
     raise ParameterError("scheme", f"must have rounds for {what}", defence.spec, remedy)
 
 

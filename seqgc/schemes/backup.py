@@ -1,21 +1,22 @@
-"""Backup workers: a round closes without its ``b`` slowest answers, whose data are lost.
+"""Backup workers: each round closes without its ``b`` slowest answers, whose data are lost.
 
 Chen, Pan, Monga, Bengio, Jozefowicz (2016), "Revisiting Distributed Synchronous SGD", section 3:
-the first n - b answers of n workers make the step, and later results are discarded. In the paper,
-each worker draws its own data. Here each worker holds one n-th of the job's batch. The batch of a
-step is therefore smaller by b/n, the missing chunks are known (`Decoding.lost`), and the sum is
-scaled by ``n / (n - b)``: on average this is the gradient if all workers are equally likely to
-straggle.
+the optimizer step uses the first n - b answers of n workers, and later results are discarded. In
+the paper, each worker draws its own data. Here each worker holds one n-th of the job's batch. The
+batch of a step is therefore smaller by the fraction b/n, `Decoding.lost` lists the missing chunks,
+and the sum of results is multiplied by ``n / (n - b)``. If all workers are equally likely to
+straggle, the average of this product is the gradient.
 
 *Lost data are used again.* In training, the points of lost chunks return to the end of the epoch's
-queue, so that each point is used exactly once per epoch, and an epoch takes n / (n - b) times as
-many steps. The number of steps of a run is fixed: points that its last epoch loses last are not
-used.
+queue, so that each point is used exactly once in an epoch, and an epoch takes n / (n - b) times as
+many steps. Because the number of steps of a run is fixed, some points that are lost near its end
+are not used again.
 
-*Exactly b answers are dropped.* Answers can arrive at the same instant, in particular in a replay,
-so that more than n - b are there when a round closes. The gradient still uses n - b of them, from
-the workers with the lowest numbers. Otherwise the resolution of the clock would decide whether data
-are lost, and the scheme would look better in a replay, where ties are common, than it is.
+*Exactly b answers are dropped.* Several answers can arrive at the same instant, in particular in a
+replay. If more than n - b answers have arrived when a round closes, the gradient still uses only
+n - b of them, from the workers with the lowest numbers. Otherwise the resolution of the clock would
+decide how many data are lost, and the scheme would look better in a replay, where ties are common,
+than it is.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ __all__ = ["Backup"]
 @register("backup")
 @dataclass(frozen=True, kw_only=True)
 class Backup(Scheme):
-    """Uncoded work whose rounds close without ``b`` of the n answers; ``0 <= b < n``, delay 0.
+    """Uncoded work; each round closes without ``b`` of the n answers. ``0 <= b < n``, delay 0.
 
-    The gradient is ``n / (n - b)`` times the sum of exactly n - b results. As an approximation of
-    the batch's gradient it has the error bound ``sqrt(b / (n - b))`` (see
-    `GradientCode.approximation`): the weights of n - b chunks of share 1/n are wrong by
-    ``b / (n - b)`` each, and the weights of b chunks by 1.
+    The decoded gradient is ``n / (n - b)`` times the sum of exactly n - b results. Its error bound
+    as an approximation of the batch's gradient is ``sqrt(b / (n - b))`` (see
+    `GradientCode.approximation`): each chunk has the share 1/n; the weights of n - b chunks are
+    wrong by ``b / (n - b)``, and the weights of b chunks by 1.
 
     Examples
     --------
@@ -69,7 +70,7 @@ class Backup(Scheme):
 
     @property
     def error(self) -> float:
-        """The `Decoding.error` of each gradient."""
+        """The error bound of each gradient (`Decoding.error`)."""
         return math.sqrt(self.b / (self.n - self.b))
 
     @property
@@ -100,7 +101,7 @@ class Backup(Scheme):
 
 
 class BackupSchedule(Schedule):
-    """Round ``t`` computes job ``t``; any n - b answers close it, and n - b of them are used."""
+    """A run of `Backup`: round ``t`` computes job ``t``, and closes with any n - b answers."""
 
     _reach = 1
 

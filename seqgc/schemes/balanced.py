@@ -1,17 +1,18 @@
-"""Uncoded work in uneven shares: slower workers get less of each batch.
+"""Uncoded work in unequal shares: slower workers get less of each batch.
 
-Nothing is coded and no answer may be missing, as with `Uncoded`, but worker i computes
-``shares[i]`` parts of the batch out of ``sum(shares)``. If shares are proportional to speeds, all
-workers answer at the same time. A controller finds out the speeds (`seqgc.control`). Because the
-delay is 0, a run can change from one `Balanced` to another between two rounds at no cost
+As with `Uncoded`, nothing is coded and no answer may be missing. But the batch has ``sum(shares)``
+equal parts, and worker i computes ``shares[i]`` of them. If shares are proportional to speeds, all
+workers answer at the same time. A controller measures the speeds (`seqgc.control`). Because the
+delay is 0, a run can change from one `Balanced` scheme to another between two rounds at no cost
 (`seqgc.rounds.Decision`).
 
 *Blocks.* A worker computes each mini-task in one pass, which takes memory in proportion to its data
 points. If a share does not fit into memory, it is cut into ``blocks`` equal mini-tasks, whose
 results are added: AntDT's gradient accumulation (its Eq. 4, C_i).
 
-*Spelling.* ``shares`` lists the workers' integers, joined by ``-``; ``144x4-48x4`` means four times
-144 and four times 48. ``blocks`` is spelled alike, and omitted if each worker has one block.
+*Spelling.* ``shares`` lists one integer for each worker, joined by ``-``; ``144x4-48x4`` means four
+times 144 and four times 48. ``blocks`` is spelled in the same way, and is omitted if each worker
+has one block.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ from seqgc.stragglers import PerRound, StragglerModel
 __all__ = ["Balanced"]
 
 _LARGEST_SHARE = 10**9
-_MOST_BLOCKS = 1000  # of a worker
+_MOST_BLOCKS = 1000  # for one worker
 _RUN = re.compile(r"(\d{1,10})(?:x(\d{1,10}))?", re.ASCII)
 
 
 @register("balanced")
 @dataclass(frozen=True, kw_only=True)
 class Balanced(Scheme):
-    """Worker i computes ``shares[i]`` of ``sum(shares)`` parts of each batch; exact, delay 0.
+    """Uncoded work: worker i computes ``shares[i]`` of the ``sum(shares)`` parts of each batch.
 
-    ``shares`` are integers >= 0, not all of them 0; a worker with share 0 gets no task. ``blocks``
-    are the numbers of mini-tasks in which shares are computed, from 1 to 1000. `of` spells both.
+    The delay is 0, and gradients are exact. ``shares`` are integers >= 0, not all of them 0; a
+    worker with share 0 gets no task. ``blocks`` are the numbers of mini-tasks, from 1 to 1000, into
+    which the workers' shares are cut. `of` creates a scheme from lists of integers.
 
     Examples
     --------
@@ -77,12 +79,12 @@ class Balanced(Scheme):
 
     @classmethod
     def of(cls, shares: Sequence[int], *, blocks: Sequence[int] = ()) -> Balanced:
-        """Return the scheme with these shares of workers, each computed in this many blocks."""
+        """Return the scheme for a list of workers' shares, and of their numbers of blocks."""
         return cls(n=len(shares), shares=_spelt(shares), blocks=_spelt(blocks))
 
     @property
     def parts(self) -> IntArray:
-        """(n,) the shares as integers, read-only."""
+        """The workers' shares as integers (n,), read-only."""
         return _layout(self).parts
 
     @property
@@ -91,7 +93,10 @@ class Balanced(Scheme):
 
     @property
     def chunk_fractions(self) -> FloatArray:
-        """(chunks,) worker by worker, one for each block of each worker that has a share."""
+        """The share of each chunk in the batch, (chunks,).
+
+        Each block of a worker with a share above 0 is a chunk; chunks are ordered by worker.
+        """
         return _layout(self).fractions
 
     def points_touched(self, sizes: IntArray) -> IntArray:
@@ -129,7 +134,7 @@ def _layout(scheme: Balanced) -> _Layout:
 
 
 class BalancedSchedule(Schedule):
-    """Round ``t`` computes job ``t``, and closes when all workers with a share have answered."""
+    """A run of `Balanced`: round ``t`` computes job ``t``; all workers with shares must answer."""
 
     _reach = 1
 
@@ -153,7 +158,7 @@ class BalancedSchedule(Schedule):
         return Decoding(job=job, terms=tuple(terms))
 
     def _chunks(self, worker: int) -> list[int]:
-        """Return a worker's chunks that hold data points."""
+        """Return the non-empty chunks of a worker."""
         chunks: list[int] = np.flatnonzero((self._holders == worker) & ~self._empty).tolist()
         return chunks
 
@@ -199,13 +204,13 @@ def _read_only(chunk: int) -> IntArray:
 
 
 def _spelt(numbers: Sequence[int]) -> str:
-    """Join integers by ``-``; a repeated integer is written as VALUExTIMES."""
+    """Join integers by ``-``, for example ``144x4-48x4`` for four times 144 and four times 48."""
     runs = [(value, len(list(run))) for value, run in groupby(map(int, numbers))]
     return "-".join(f"{value}x{times}" if times > 1 else str(value) for value, times in runs)
 
 
 def _numbers(word: str, n: int, *, argument: str, most: int) -> list[int]:
-    """Read the integers of n workers from a word that `_spelt` wrote."""
+    """Read the integers of n workers from a string that `_spelt` wrote."""
     numbers: list[int] = []
     for run in word.split("-") if isinstance(word, str) else [""]:
         match = _RUN.fullmatch(run)

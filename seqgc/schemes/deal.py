@@ -1,25 +1,28 @@
-"""Dealing: a job is cut into pieces, and each worker that is free gets the next piece.
+"""Dealing: each job is cut into pieces, and each free worker gets the next piece.
 
 Theory
 ------
-Nothing is coded, and no work is assigned before a worker is free to do it. A slow worker gets few
-pieces, a dead one none, and the other workers compute the rest. A worker that fails loses one
-piece, which is dealt again. The total load is therefore that of one batch, plus a few copies of
-overdue pieces at the end of a job, and no worker is waited for as long as another can do its work.
+Nothing is coded, and work is assigned only when a worker is free. A slow worker gets few pieces, a
+dead worker gets none, and the other workers compute the rest. A worker that fails loses one piece,
+which is dealt again. The total load is therefore one batch, plus a few copies of overdue pieces at
+the end of a job. As long as another worker can do the work of a late worker, the job does not wait
+for the late worker.
 
-The *cut* is fixed in advance: piece p of a job is chunk p of its batch, whichever worker computes
-it and whenever. A gradient is the plain sum of a job's chunks. Its bits do not depend on the course
-of the run, so that a run that was killed and resumed ends with the same weights.
+The *cut* is fixed in advance: piece p of a job is always chunk p of its batch, whichever worker
+computes it. The gradient is the plain sum of the partial gradients of a job's chunks. Its bits do
+not depend on the course of the run, so that a run that was killed and resumed ends with the same
+weights.
 
-Each piece costs a message, but with few pieces a slow worker holds up much of the job. If there are
-more pieces than workers, a worker that arrives late still finds work; and the end of a job is
-balanced best if its last pieces are small. *Guided self-scheduling* (Polychronopoulos and Kuck
-1987) gives each of n workers that asks ``1/n`` of the remaining work. Here this continues until
-such a piece would be smaller than an equal share of the remaining work for the requested number of
-pieces. If more than ``(1 + ln 4) n`` pieces are requested, all are made smaller, so that the last
-remains about a quarter of the first (at least 0.24 of it for 18 workers or more, 0.15 for two). If
-M jobs are in flight at a time, the end of one is the middle of the next: then ``n/M`` equal pieces
-of each keep all workers busy.
+Each piece costs a message, but with few pieces a slow worker delays a large part of the job. If
+there are more pieces than workers, a worker that becomes free late still finds work. Workers finish
+a job at nearly the same time if the last pieces of the job are small. *Guided self-scheduling*
+(Polychronopoulos and Kuck 1987) gives each free worker ``1/n`` of the remaining work. Here this
+continues until such a piece would be smaller than the remaining work divided by the remaining
+number of pieces; from then on, pieces are equal. If more than ``(1 + ln 4) n`` pieces are
+requested, all pieces are made smaller, so that the last piece is still about a quarter of the first
+(at least 0.24 of it for 18 workers or more, 0.15 for two). If M jobs are in flight at a time,
+workers that find no piece of one job compute pieces of the next. Then ``n/M`` equal pieces of each
+job keep all workers busy.
 """
 
 from __future__ import annotations
@@ -39,22 +42,24 @@ from seqgc.schemes._registry import register
 
 __all__ = ["Deal"]
 
-_MOST_PIECES = 100_000  # of a job
-# If p n pieces begin at 1/n, the last is about exp(1 - p) of the first: a quarter for this p.
+_MOST_PIECES = 100_000  # for one job
+# If the first of p n pieces has the size 1/n, the last has about exp(1 - p) times this size: a
+# quarter for this p.
 _FINEST = 1 + math.log(4)
 
 
 @register("deal")
 @dataclass(frozen=True, kw_only=True)
 class Deal(Defence):
-    """Each job in ``pieces``, dealt to workers that are free; exact, with a load of 1/n and copies.
+    """A defence that cuts each job into ``pieces``, and gives each free worker the next piece.
 
-    Up to ``n`` pieces are of equal size; if there are more, later pieces are smaller. None chooses
-    the number by the number M of jobs in flight: ``3 n`` for one, ``n / M`` for more (see
-    `fitted`).
+    Gradients are exact, and each job costs one batch of work plus a few copies of overdue pieces.
+    Up to ``n`` pieces have equal sizes; if there are more, later pieces are smaller. If ``pieces``
+    is None, `fitted` chooses the number: ``3 n`` if one job is in flight at a time, ``n / M`` if M
+    jobs are.
 
-    `seqgc.rounds.DealingPolicy` runs it. It is not a `Scheme`: it has no rounds and no promise, and
-    its workers must stay from one piece to the next.
+    `seqgc.rounds.DealingPolicy` runs a `Deal`. It is not a `Scheme`: it has no rounds and no
+    promise, and its workers must stay alive from one piece to the next.
 
     Examples
     --------
@@ -91,7 +96,7 @@ class Deal(Defence):
 
     @property
     def worker_loads(self) -> FloatArray:
-        """(n,) the size of the largest piece, the most that a worker computes at a time."""
+        """The size of the largest piece, which bounds the work of a single task, (n,)."""
         return self._equal_loads(float(self.chunk_fractions.max()))
 
     @property
@@ -112,7 +117,7 @@ class Deal(Defence):
 
 @lru_cache(maxsize=64)
 def _shares(n: int, pieces: int) -> FloatArray:
-    """Return each piece's share of a batch, (pieces,), read-only, in descending order."""
+    """Return the share of each piece in a batch, (pieces,), read-only, in descending order."""
     shares: list[float] = []
     rest, parts = 1.0, max(n, 2, pieces / _FINEST)
     while (equal := rest / (pieces - len(shares))) < rest / parts:

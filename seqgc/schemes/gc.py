@@ -1,4 +1,4 @@
-"""Gradient coding with one job a round (paper, 3.1; Tandon et al. 2017), and the uncoded scheme."""
+"""Gradient coding with one job in each round (paper, 3.1; Tandon et al. 2017); uncoded work."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
 
 
-_EVERY_S_UP_TO: Final = 32  # workers, for which a search tries every s of a user's family
-_FAMILIES: Final = ("cyclic", "rep", "binary")  # built in: registered by name, with equal loads
+_EVERY_S_UP_TO: Final = 32  # most workers for which a search tries every s of a user's family
+_FAMILIES: Final = ("cyclic", "rep", "binary")  # the built-in families; their loads are equal
 
 
 class CodedScheme(Scheme):
-    """A scheme that codes each job as a whole by one gradient code; its chunks are the code's."""
+    """A scheme that codes each job by one gradient code; its chunks are those of the code."""
 
     allow_error: float = 0.0  # see `GC`
 
@@ -94,13 +94,13 @@ class Uncoded(CodedScheme):
 @register("gc", family="cyclic")
 @dataclass(frozen=True, kw_only=True)
 class GC(CodedScheme):
-    """(n, s) gradient coding with a code of a family; delay 0, load (s+1)/n; ``0 <= s < n``.
+    """Gradient coding that tolerates ``s`` stragglers in each round; delay 0, load (s+1)/n.
 
-    The ``family`` is a kind of code (`seqgc.codes.make_code`), such as ``cyclic``, ``rep`` or
-    ``binary``. ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load ``1 / floor(n / (s+1))``.
-    Every kind registered with `seqgc.codes.register_code` is a family, whose specs begin with
-    ``gc-KIND``. The gradients of an approximate code have at most the error that it declares
-    (`worst_error`).
+    ``0 <= s < n``. The ``family`` is a kind of code (`seqgc.codes.make_code`), such as ``cyclic``,
+    ``rep`` or ``binary``. ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load
+    ``1 / floor(n / (s+1))``. Every kind registered with `seqgc.codes.register_code` is a family,
+    whose specs begin with ``gc-KIND``. The error of gradients of an approximate code is at most its
+    `worst_error`.
 
     If ``allow_error`` is above 0, answers that do not determine the gradient also suffice, provided
     that the error bound of their least-squares combination (`GradientCode.approximation`) is at
@@ -130,8 +130,8 @@ class GC(CodedScheme):
         if not 0 <= self.allow_error < 1:
             rule = "must satisfy 0 <= allow_error < 1 (GC)"
             raise ParameterError("allow_error", rule, self.allow_error)
-        # This refuses n and s that the family does not support. The code is also pickled with the
-        # scheme, so that unpickling imports the module that registers the family.
+        # Creating the code raises if the family does not support n and s. The code is also pickled
+        # with the scheme, so that unpickling imports the module that registers the family.
         _ = self._code
 
     @property
@@ -174,9 +174,9 @@ class GC(CodedScheme):
 
 
 def _of_a_family(family: str, n: int, grid: Grid) -> Iterator[GC]:
-    """Yield the schemes of a user's family for n workers, for each s that the family accepts.
+    """Yield the schemes with a user-defined code for n workers, for each s that the code supports.
 
-    For many workers only some ``s`` are tried, because a search replays each of them separately.
+    For many workers only some ``s`` are tried, because a search replays each scheme separately.
     """
     for s in (grid if n <= _EVERY_S_UP_TO else replace(grid, coarse=True)).values(1, n - 1):
         try:
@@ -207,14 +207,14 @@ class CodedSchedule(Schedule):
         return Decoding(job=job, terms=terms, error=used.error, lost=lost)
 
     def _not_held_by(self, workers: Iterable[int]) -> tuple[int, ...]:
-        """Return the chunks that none of these workers holds."""
+        """Return the chunks that are held by none of these workers."""
         missing = np.ones(len(self._code.chunk_fractions), dtype=np.bool_)
         for worker in workers:
             missing[self._code.support(worker)] = False
         return tuple(np.flatnonzero(missing).tolist())
 
     def _suffices(self, answered: BoolArray) -> bool:
-        """Return whether these answers (n,) for a job give its gradient to the accepted error."""
+        """Return whether these answers (n,) determine a job's gradient to the accepted error."""
         return self._code.is_within(answered, self._allow_error, self.payload)
 
     def _leave_out(self, empty: BoolArray) -> bool:
@@ -229,7 +229,7 @@ class GCSchedule(CodedSchedule):
 
     def _assign(self) -> Assignment:
         code, job = self._code, self._round
-        sums = not self._allow_error  # least squares weighs results
+        sums = not self._allow_error  # a least-squares solution is a weighted sum
         return Assignment(
             ~self._excused, lambda worker: (coded_mini_task(code, worker, job, sums=sums),)
         )
@@ -249,7 +249,7 @@ def coded_mini_task(
 ) -> MiniTask:
     """Return a worker's mini-task for a job; chunk 0 of the code is ``first_chunk`` of the batch.
 
-    ``sums`` means that decoding will only use vectors that add results up, if the code has any.
+    If ``sums`` is True and the code has covers, decoding will use plain sums only.
     """
     support = code.support(worker)
     cover, place = (code.place_of(worker) if sums else None) or (None, 0)
@@ -258,7 +258,7 @@ def coded_mini_task(
 
 
 def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[Term, ...]:
-    """Return the terms for the workers' results of a slot, without terms of weight 0."""
+    """Return a decoding's terms for the results of one slot, without terms of weight 0."""
     return tuple(
         Term(worker=i, round=round, slot=slot, weight=weight)
         for i, (round, weight) in enumerate(zip(rounds.tolist(), weights.tolist(), strict=True))
@@ -267,21 +267,21 @@ def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[T
 
 
 def held(code: GradientCode, amounts: IntArray) -> IntArray:
-    """Return the total ``amounts`` (k,) of the chunks that each worker holds, (n,)."""
+    """Return the sum of the ``amounts`` (k,) of the chunks that each worker holds, (n,)."""
     chunks, starts = _supports(code)
     return np.add.reduceat(amounts[chunks], starts)
 
 
 @lru_cache(maxsize=4)  # called several times in a row
 def _supports(code: GradientCode) -> tuple[IntArray, IntArray]:
-    """Return all workers' chunks, one worker after the other, and the index of each first one."""
+    """Return the concatenated chunks of all workers, and the index of each worker's first chunk."""
     supports = [code.support(worker) for worker in range(code.n)]
     ends = np.cumsum([len(support) for support in supports])
     return np.concatenate(supports), np.concatenate([[0], ends[:-1]])
 
 
 def require_family(family: str, known: Sequence[str], *, name: str) -> None:
-    """Raise `ParameterError`, with the nearest name, if the scheme has no such family of codes."""
+    """Raise `ParameterError`, which suggests the nearest name, if the family is not known."""
     if family not in known:
         rule = f"must be one of {', '.join(known)} ({name})"
         raise ParameterError("family", rule, family, did_you_mean(str(family), known))

@@ -31,12 +31,13 @@ _MOST_CHUNKS = 2**22  # D1 has (W-1) n chunks, whose fractions are an array
 class MSGC(Scheme):
     """(B, W, lam) multiplexed sequential gradient coding; delay W - 2 + B.
 
-    It tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window of
-    ``W``, where ``1 <= B < W`` and ``0 <= lam <= n``. The code of the D2 groups has the ``family``
-    ``cyclic``, ``rep`` (M-SGC-Rep, which needs ``(lam+1) | n``) or ``binary`` (which needs
-    ``lam < n``). If ``lam = n``, there is no D2 and nothing to encode; the family is ``cyclic``.
-    Answers that come after their round, while their jobs are in flight, are dropped, or used if
-    ``late="take"``.
+    The scheme tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window
+    of ``W`` rounds, where ``1 <= B < W`` and ``0 <= lam <= n``. The uncoded part of a batch is D1,
+    and the coded part is D2, which consists of ``B`` groups. The code of the D2 groups has the
+    ``family`` ``cyclic``, ``rep`` (M-SGC-Rep, which needs ``(lam+1) | n``) or ``binary`` (which
+    needs ``lam < n``). If ``lam = n``, there is no D2, and the family is ``cyclic``. Answers that
+    come after their round, but while their jobs are in flight, are used if ``late="take"``, and
+    dropped by default.
 
     Examples
     --------
@@ -85,16 +86,16 @@ class MSGC(Scheme):
 
     @property
     def _d1_fraction(self) -> float:
-        """Fraction of the batch in a D1 chunk, which is also the most that a mini-task touches.
+        """The fraction of the batch in a D1 chunk, which is also the largest load of a mini-task.
 
-        There are (W-1) n such chunks. A D2 group is `_d2_results` times as large, so that each of
-        its coded results touches as much (docs/mathematics.md, section 3.3).
+        There are (W-1) n D1 chunks. A D2 group is `_d2_results` times as large as a D1 chunk, so
+        that each coded result of the group has the same load (docs/mathematics.md, section 3.3).
         """
         return 1 / ((self.W - 1) * self.n + self.B * self._d2_results)
 
     @property
     def _d2_results(self) -> float:
-        """Least number of coded results that cover a D2 group: 1 over the load of its code."""
+        """The least number of coded results that cover a D2 group: 1 over the load of its code."""
         if self.lam == self.n:
             return 0.0
         least = self.n / (self.lam + 1)
@@ -126,7 +127,7 @@ class MSGC(Scheme):
 
     @cached_property
     def uncoded_tasks(self) -> tuple[MiniTasks, ...]:
-        """``[worker][chunk]``: the mini-tasks on the worker's own D1 chunks, for job 0 and slot 0.
+        """The mini-tasks on D1 chunks, ``[worker][chunk of the worker]``, for job 0 and slot 0.
 
         Every D1 chunk enters the gradient uncoded; the D1 chunks are the places of cover 0.
         """
@@ -140,10 +141,10 @@ class MSGC(Scheme):
 
     @cached_property
     def coded_tasks(self) -> tuple[MiniTasks, ...]:
-        """``[worker][group]``: the mini-tasks on the D2 groups, for job 0 and slot 0.
+        """The mini-tasks on D2 groups, ``[worker][group]``, for job 0 and slot 0.
 
-        The chunks of the groups come after the D1 chunks, and the covers of their codes after
-        cover 0.
+        The chunks of the groups are numbered after the D1 chunks, and the covers of their codes
+        after cover 0.
         """
         if self.code is None:
             return ((),) * self.n
@@ -185,19 +186,19 @@ class MSGC(Scheme):
 class _JobState:
     """The results that have been received for one job."""
 
-    received_in: IntArray  # (n, W-1) the slot in which a D1 chunk's gradient came, if `received`
+    received_in: IntArray  # (n, W-1) the slot whose result is a D1 chunk's gradient, if `received`
     received: BoolArray  # (n, W-1)
-    owed: IntArray  # (n,) the number of D1 gradients that a worker was asked for and still owes
-    coded: BoolArray  # (B, n) the workers whose coded result of D2 group g came, in slot W-1+g
+    owed: IntArray  # (n,) the number of requested D1 gradients that a worker has not returned
+    coded: BoolArray  # (B, n) the workers that returned the coded result of each D2 group
     is_lost: bool  # True if a D2 group was requested and cannot be decoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flight:
-    """A job in flight in the open round, and its slot there.
+    """A job in flight in the open round, and its slot in this round.
 
-    ``asked`` is the state when the round opened, which determines the tasks of the round. ``state``
-    is the current one: late answers to earlier rounds may have been added.
+    ``asked`` is the job's state when the round opened, which determines the tasks of the round.
+    ``state`` is its current state, to which late answers to earlier rounds may have been added.
     """
 
     job: int
@@ -221,7 +222,8 @@ class MSGCSchedule(Schedule):
         self._reach = scheme.delay + 1  # no job is in flight for longer, and jobs are independent
         self._first_adaptive, self._last_slot = scheme.W - 1, scheme.delay
         self.takes_late = scheme.late == "take"
-        # The states when closed rounds opened, by round and job; empty if late answers are dropped.
+        # The states of jobs when the rounds opened, by round and job, for rounds that are closed;
+        # empty if late answers are dropped.
         self._asked_in: dict[int, dict[int, _JobState]] = {}
         # D1 chunks, and workers' parts of D2 groups, that hold no data point.
         self._void: BoolArray = np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_)
@@ -248,7 +250,10 @@ class MSGCSchedule(Schedule):
         return Decoding(job=job, terms=tuple(terms))
 
     def _in_flight(self, round: int, states: Mapping[int, _JobState]) -> list[_Flight]:
-        """Return the jobs in flight in a round, oldest first, given those from before."""
+        """Return the jobs in flight in a round, oldest first.
+
+        ``states`` are the states of the unfinished jobs from earlier rounds.
+        """
         if round < self.num_jobs:
             states = {**states, round: self._new_job}
         return [
@@ -300,7 +305,7 @@ class MSGCSchedule(Schedule):
         return busy
 
     def _template(self, worker: int, slot: int, state: _JobState) -> MiniTask | None:
-        """Return a worker's mini-task in a slot as if of job 0 and slot 0; None if it has none."""
+        """Return a worker's mini-task in a slot, numbered as job 0 and slot 0; None if idle."""
         uncoded, group = self._scheme.uncoded_tasks[worker], slot - self._first_adaptive
         if group < 0:
             return None if self._void[worker, slot] else uncoded[slot]
@@ -311,7 +316,7 @@ class MSGCSchedule(Schedule):
         return self._scheme.coded_tasks[worker][group]
 
     def _brought(self, flight: _Flight, responded: BoolArray) -> tuple[IntArray, IntArray]:
-        """Return the workers (m,) whose answers bring a missing D1 gradient, and its chunk (m,)."""
+        """Return the workers (m,) that answered with a missing D1 gradient, and its chunks (m,)."""
         if flight.slot < self._first_adaptive:
             missing = responded & ~flight.state.received[:, flight.slot]
             workers: IntArray = missing.nonzero()[0]
@@ -336,7 +341,7 @@ class MSGCSchedule(Schedule):
         return rest
 
     def _coded_by(self, flight: _Flight, responded: BoolArray) -> BoolArray:
-        """Return the workers whose answers bring a coded result: they owe no D1 gradient."""
+        """Return the workers (n,) that answered with a coded result: they owed no D1 gradient."""
         coded: BoolArray = responded & (flight.asked.owed == 0)
         if not self._coded_is_whole:
             coded |= self._void_coded[flight.slot - self._first_adaptive]
@@ -367,8 +372,8 @@ class MSGCSchedule(Schedule):
     def _can_finish(self, flight: _Flight, responded: BoolArray) -> bool:
         """Return whether the job can be decoded if no worker straggles after this round.
 
-        A worker that owes ``m`` D1 gradients spends its next ``m`` adaptive slots on them, and
-        answers every later group.
+        A worker that owes ``m`` D1 gradients needs its next ``m`` adaptive slots for them, and
+        returns a coded result for every later group.
         """
         owed = self._owed_after(flight, responded)
         group = max(0, flight.slot + 1 - self._first_adaptive)  # the next D2 group
@@ -406,9 +411,9 @@ class MSGCSchedule(Schedule):
     # ---- answers to closed rounds ----------------------------------------------------------------
 
     def _new(self, round: int, worker: int, flight: _Flight) -> int | None:
-        """Return the D1 chunk that a late answer brings to a job; -1 stands for a coded result.
+        """Return the D1 chunk that a late answer adds to a job, or -1 for a coded result.
 
-        None means that the answer brings nothing new.
+        Return None if the answer adds no new result.
         """
         if not (flight.job <= round and flight.job in self._asked_in.get(round, {})):
             return None
@@ -432,7 +437,7 @@ class MSGCSchedule(Schedule):
         ]
 
     def _with(self, flight: _Flight, round: int, worker: int, chunk: int) -> _JobState:
-        """Return the state of a job after a late answer brought this chunk (see `_new`)."""
+        """Return the state of a job after a late answer added this chunk (see `_new`)."""
         state, slot = flight.state, round - flight.job
         if chunk < 0:
             coded = state.coded.copy()

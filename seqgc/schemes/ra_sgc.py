@@ -4,26 +4,26 @@ Source: docs/mathematics.md, section 3.4.
 
 Theory of operation
 -------------------
-Every worker can read all data. The work of a late worker therefore need not be repeated by the same
-worker, which may be late again. The batch has ``G = floor(n/(s+1))`` chunks, and in round ``t``
-worker ``i`` computes chunk ``i mod G`` of job ``t`` (slot 0). Chunks of job ``t - 1`` that are
-missing when the round opens are dealt, as a second mini-task (slot 1), to the workers that have
-been late least often. The round closes when job ``t - 1`` is complete and a share ``q`` of job
-``t`` has been received.
+Every worker can read all data. Therefore any worker can repeat the work of a late worker, which
+might be late again. The batch has ``G = floor(n/(s+1))`` chunks, and in round ``t`` worker ``i``
+computes chunk ``i mod G`` of job ``t`` (slot 0). Chunks of job ``t - 1`` that are missing when the
+round opens are dealt, as a second mini-task (slot 1), to the workers that have been late least
+often. The round closes when job ``t - 1`` is complete and a share ``q`` of job ``t`` has been
+received.
 
-*Late answers.* A straggler of round ``t - 1`` may still answer while job ``t - 1`` is open. With
-``late="take"`` such an answer is used: then its chunk is no longer missing, and the results of the
-workers that it was dealt to are not needed.
+*Late answers.* A straggler of round ``t - 1`` may still answer while job ``t - 1`` is open. If
+``late="take"``, this answer is used: its chunk is then no longer missing, and the round does not
+wait for the workers to which the chunk was dealt.
 
-*Parts.* With ``p`` > 1 a missing chunk may be dealt in up to ``p`` parts, each to several workers.
-The parts of a chunk add up to it, and are used all or not at all. With ``p`` = 1 a worker's own
-result and a dealt one are the same sum over the same points, equal to the last bit. Then a gradient
-does not depend on which workers answered, and results are added up as they arrive.
+*Parts.* If ``p`` > 1, a missing chunk may be dealt in up to ``p`` parts, each to several workers.
+Either the results of all parts of a chunk are used, or none. If ``p`` = 1, the result for a dealt
+chunk is the same sum over the same points as the original result, equal to the last bit. The
+gradient then does not depend on which workers answered, and results are added up as they arrive.
 
-*State.* The worker whose result of each chunk was received in the job's own round or late; the
-chunks dealt in the open round and their holders; and each worker's rate of being late, an average
-in which the latest round has weight `LATE_WEIGHT`. Each part of the state is replaced, never
-edited.
+*State.* A schedule stores three things: for each chunk of the previous job, the worker whose own
+result was received; the chunks dealt in the open round, and their holders; and each worker's rate
+of being late, an exponential average in which the most recent round has weight `LATE_WEIGHT`. Each
+of them is replaced, never edited.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from seqgc.stragglers import PerRound, StragglerModel
 
 __all__ = ["LATE_WEIGHT", "RASGC", "RASGCSchedule", "loads_of_parts"]
 
-LATE_WEIGHT: Final = 0.2  # of the latest round in a worker's rate of being late
-# The values that a search tries, with every G: the slow workers may be at regular distances, and
-# some G would put them all in the same groups. A share below 0.3 saves 1 or 2 % of the run time,
-# but needs as much more concurrency; q = 1 is `gc-binary`.
+LATE_WEIGHT: Final = 0.2  # weight of the most recent round in a worker's rate of being late
+# A search tries these values with every G, because some G may put all slow workers into the same
+# groups. A share below 0.3 saves 1 or 2 % of the run time, but needs as much more concurrency;
+# q = 1 is `gc-binary`.
 _SHARES: Final = (0.3, 0.5, 0.75)
 _HOLDERS: Final = (1, 2, 4)
-_PARTS: Final = (1, 2)  # more parts save nothing; if computing is cheap, neither do two
+_PARTS: Final = (1, 2)  # more parts save no time; if computing is cheap, two parts do not either
 
 
 @register("ra-sgc")
@@ -61,9 +61,9 @@ class RASGC(Scheme):
     """Reassigning sequential gradient coding; exact for any pattern of stragglers, delay 1.
 
     Every chunk has at least ``s`` >= 0 extra holders. A round waits for a share ``q`` of the chunks
-    of its own job, 0 < q <= 1; ``q = 1`` gives the binary code. Each missing chunk is then dealt to
-    ``r`` >= 1 holders, in up to ``p`` >= 1 parts. ``late`` answers are used (``take``) or ignored
-    (``drop``).
+    of its own job, 0 < q <= 1; ``q = 1`` gives the binary code. In the next round, each missing
+    chunk is dealt to ``r`` >= 1 holders, in up to ``p`` >= 1 parts. Late answers are used if
+    ``late="take"``, and ignored if ``late="drop"``.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class RASGC(Scheme):
 
     @property
     def num_own(self) -> int:
-        """G, the number of chunks of a job in its own round."""
+        """The number G of chunks into which a job is cut in its own round."""
         return self.n // (self.s + 1)
 
     @property
@@ -105,12 +105,12 @@ class RASGC(Scheme):
 
     @property
     def tolerated(self) -> int:
-        """At most s workers that never answer; see `promise`."""
+        """The number ``s`` of workers that may never answer (see `promise`)."""
         return self.s
 
     @property
     def worker_loads(self) -> FloatArray:
-        return self._equal_loads(2 / self.num_own)  # its own chunk and a dealt one
+        return self._equal_loads(2 / self.num_own)  # a worker's own chunk and a dealt chunk
 
     @cached_property
     def chunk_fractions(self) -> FloatArray:
@@ -119,10 +119,11 @@ class RASGC(Scheme):
 
     @property
     def promise(self) -> StragglerModel:
-        """At most s stragglers a round; any pattern works if the stragglers answer in the end.
+        """At most ``s`` stragglers in each round.
 
-        If a worker never answers again, the chunks dealt to it are only replaced with
-        ``late="take"`` or with two holders (``r``); otherwise a round may wait for it in vain.
+        If all stragglers answer in the end, any pattern of stragglers works. If a worker never
+        answers again, a round may wait for a chunk dealt to this worker, unless ``late="take"`` or
+        each chunk is dealt to at least two holders (``r``).
         """
         return PerRound(s=self.s)
 
@@ -138,12 +139,12 @@ class RASGC(Scheme):
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:
         if grid.max_delay < cls.delay:
             return
-        # The smallest s for every G.
+        # For every G, the smallest s that gives this G.
         distinct = {n // (s + 1): s for s in reversed(grid.values(0, n - 1))}
         holders = [r for r in _HOLDERS if r <= n]
         for s in sorted(distinct.values()):
             num_own = n // (s + 1)
-            # The largest share for each number of chunks to wait for.
+            # For each quorum, the largest share that gives this quorum.
             distinct_q = {math.ceil(round(q * num_own, 9)): q for q in _SHARES}
             for p, q, r in itertools.product(_PARTS, distinct_q.values(), holders):
                 if p * r <= n and (scheme := cls(n=n, s=s, q=q, r=r, p=p)).quorum < num_own:
@@ -151,24 +152,27 @@ class RASGC(Scheme):
 
     @cached_property
     def own_tasks(self) -> MiniTasks:
-        """``[chunk]``: the mini-task of the chunk's holders, for job 0 and slot 0."""
+        """The mini-task of each chunk, for job 0 and slot 0."""
         return tuple(self._task(own, 0, self.p) for own in range(self.num_own))
 
     def part_task(self, own: int, part: int, parts: int) -> MiniTask:
-        """Return the mini-task on one of the ``parts`` of a chunk, for job 0 and slot 1."""
+        """Return the mini-task for one of the ``parts`` of chunk ``own``, for job 0 and slot 1."""
         if parts == 1:
             return replace(self.own_tasks[own], slot=1)
         first, last = self.part_of(part, parts)
         return replace(self._task(own, first, last), slot=1)
 
     def part_of(self, part: int, parts: int) -> tuple[int, int]:
-        """Return the sub-chunks ``first <= sub-chunk < last`` of a part; parts are about equal."""
+        """Return the range ``first, last`` of the sub-chunks in a part of a chunk.
+
+        A chunk has ``p`` sub-chunks, and all parts have nearly the same number of them.
+        """
         return part * self.p // parts, (part + 1) * self.p // parts
 
     def _task(self, own: int, first: int, last: int) -> MiniTask:
         chunks, ones = np.arange(own * self.p + first, own * self.p + last), np.ones(last - first)
         chunks.flags.writeable = ones.flags.writeable = False
-        # If p > 1, only the end of the round tells which results add up to the chunk.
+        # If p > 1, it is not clear before the end of the round which results add up to the chunk.
         cover = 0 if self.p == 1 else None
         place = own if self.p == 1 else 0
         return MiniTask(job=0, slot=0, chunks=chunks, coefficients=ones, cover=cover, place=place)
@@ -176,9 +180,10 @@ class RASGC(Scheme):
 
 @lru_cache(maxsize=2**12)
 def loads_of_parts(scheme: RASGC, batch_size: int | None) -> tuple[float, FloatArray]:
-    """Return the load of the largest chunk, and of its largest part by number of parts, (p + 1,).
+    """Return the load of the largest chunk, and the loads (p + 1,) of the largest parts.
 
-    Loads are for batches of this size, or nominal (None).
+    Entry ``i`` of the second array is for chunks cut into ``i`` parts. If ``batch_size`` is None,
+    the loads are nominal.
     """
     sizes: FloatArray = scheme.chunk_fractions
     if batch_size is not None:
@@ -228,7 +233,7 @@ class RASGCSchedule(Schedule):
         self._received: IntArray = np.full(scheme.num_own, -1)
         self._is_open = False  # True if the previous job is unfinished
         self._deal = _NOTHING
-        self._rates: FloatArray = np.zeros(scheme.n)  # of being late
+        self._rates: FloatArray = np.zeros(scheme.n)  # each worker's rate of being late
         self._finished: dict[int, Callable[[], tuple[Term, ...]]] = {}
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:  # noqa: ARG002 (sums)
@@ -251,7 +256,7 @@ class RASGCSchedule(Schedule):
         return is_held if self._has_own else np.zeros_like(is_held)
 
     def _dealt(self) -> dict[int, tuple[int, int]]:
-        """Return the chunk and the part dealt to each worker."""
+        """Return the chunk and the part that each worker was dealt, by worker."""
         deal = self._deal
         return {
             int(worker): (int(deal.chunks[index]), part)
@@ -279,11 +284,11 @@ class RASGCSchedule(Schedule):
         return Assignment(busy, tasks_of)
 
     def _loads(self, batch_size: int | None) -> FloatArray:
-        """Return the load of the largest chunk, plus that of the largest part of a dealt one.
+        """Return the load of the largest chunk; a dealt part adds the load of the largest part.
 
-        In the last round a few workers have nothing to do. They get the load of all other workers:
-        no round waits for them, and at load 0 a line through recorded times may predict less than 0
-        s.
+        In the last round a few workers have nothing to do. They get the load of the other workers:
+        no round waits for them, and a line fitted to recorded times may predict a negative time at
+        load 0.
         """
         largest, of_parts = loads_of_parts(self._scheme, batch_size)
         dealt = of_parts[self._deal.parts]
@@ -359,7 +364,7 @@ class RASGCSchedule(Schedule):
         return tuple(finished)
 
     def _dealing(self, chunks: IntArray) -> _Deal:
-        """Return the holders of the missing chunks in the next round."""
+        """Deal the missing chunks to the workers that are late least often."""
         scheme, m = self._scheme, len(chunks)
         parts = min(max(self.n // (scheme.r * m), 1), scheme.p)
         most = max(1, self.n // (m * parts))
@@ -370,7 +375,7 @@ class RASGCSchedule(Schedule):
     def _terms(
         self, job: int, received: IntArray, deal: _Deal, responded: BoolArray
     ) -> tuple[Term, ...]:
-        """Return a term for each chunk's own result, or if it is missing, for each of its parts."""
+        """Return a term for each chunk's own result, or for each of its parts if it was dealt."""
         terms = list(_own_terms(job, received))
         for index, part in np.ndindex(deal.holders.shape[:2]):
             chunk = int(deal.chunks[index])

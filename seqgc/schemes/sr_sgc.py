@@ -27,10 +27,11 @@ __all__ = ["SRSGC", "SRSGCSchedule"]
 class SRSGC(CodedScheme):
     """(B, W, lam) selective-reattempt sequential gradient coding; delay B, load (s+1)/n.
 
-    It tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window of
-    ``W``, where ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n`` and ``s < n``. The
-    ``family`` of the base code is ``cyclic``, or ``rep``, which needs ``(s+1) | n``. Answers that
-    come after their round, while their job is in flight, are dropped, or used if ``late="take"``.
+    The scheme tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window
+    of ``W`` rounds, where ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n`` and
+    ``s < n``. The ``family`` of the base code is ``cyclic``, or ``rep``, which needs
+    ``(s+1) | n``. Answers that come after their round, but while their job is in flight, are used
+    if ``late="take"``, and dropped by default.
 
     Examples
     --------
@@ -68,7 +69,7 @@ class SRSGC(CodedScheme):
 
     @property
     def s(self) -> int:
-        """Stragglers that the base code tolerates: ``ceil(B lam / (W - 1 + B))``."""
+        """The number of stragglers that the base code tolerates: ``ceil(B lam / (W - 1 + B))``."""
         return -(-self.B * self.lam // (self.W - 1 + self.B))
 
     @property
@@ -116,14 +117,15 @@ class SRSGCSchedule(CodedSchedule):
         self._delay, self.takes_late = scheme.delay, scheme.late == "take"
         self._group = scheme.s + 1 if scheme.family == "rep" else None
         # For the jobs of the last B rounds: the workers that returned the result in the job's own
-        # round. This depends on the reattempts in that round, and so on: `_reach` is all rounds.
+        # round. These depend on the reattempts in that round, which depend on earlier rounds;
+        # therefore `_reach` is None, all rounds.
         self._returned: dict[int, BoolArray] = {}
         self._reattempts: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
         self._busy_in: dict[int, BoolArray] = {}  # the workers that reattempted in those rounds
 
     @property
     def _due(self) -> int:
-        """The job due in the open round, if it is unfinished and its number is valid."""
+        """The number of the job whose deadline is the open round; it may be finished or invalid."""
         return self._round - self._delay
 
     def _assign(self) -> Assignment:
@@ -134,8 +136,7 @@ class SRSGCSchedule(CodedSchedule):
         )
 
     def _feasible(self, responded: BoolArray) -> bool:
-        # All other jobs in flight can still be reattempted by each worker that has not returned
-        # them.
+        # Every other job in flight can be reattempted in a later round.
         is_open = self._due in self._returned
         return not is_open or self._finishes(self._due, self._due_answers(responded))
 
@@ -146,7 +147,7 @@ class SRSGCSchedule(CodedSchedule):
         return self._returned[self._due] | (responded & self._reattempts)
 
     def _awaits(self, round: int, worker: int) -> bool:
-        """Return whether the worker was to compute the round's own job, which is in flight."""
+        """Return whether the worker owes a result for the round's own job, which is in flight."""
         returned = self._returned.get(round)
         return returned is not None and not (returned[worker] or self._busy_in[round][worker])
 
@@ -186,10 +187,11 @@ class SRSGCSchedule(CodedSchedule):
     def _choose_reattempts(self, job: int) -> BoolArray:
         """Return the workers (n,) that reattempt ``job``.
 
-        These are the first workers that have not returned it, until there would be n - s results
-        (Algorithm 1); for Rep, only workers of groups without any result (Algorithm 3). In rare
-        cases these results could not be decoded to a useful precision. Then the last of these
-        workers is replaced by a later one, or if that does not help, another worker is added.
+        Workers that have not returned the job are chosen in order of their numbers, until there
+        would be n - s results (Algorithm 1). For Rep, only workers of groups without any result are
+        chosen (Algorithm 3). In rare cases, n - s results could not be decoded to a useful
+        precision. Then the last chosen worker is replaced by a later worker, or if that does not
+        help, one more worker is chosen.
         """
         if job not in self._returned:
             return np.zeros(self.n, dtype=np.bool_)

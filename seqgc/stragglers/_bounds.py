@@ -13,14 +13,15 @@ from seqgc.profiles import Pace, load_within
 
 
 def busy_seconds(pace: Pace, work: float) -> float:
-    """Return the least seconds in which workers at this pace, always busy, can do ``work``.
+    """Return the shortest time, in seconds, in which workers that are never idle can do ``work``.
 
-    This is the least τ with ``sum_i W_i(τ) >= work``, in units of a batch (30 clocks of data are
-    30), where worker i does ``W_i(τ)`` from 0 to τ. No policy is faster, however it assigns work,
-    and a policy that could move work at no cost would reach the bound. Source: Harlap et al.,
+    This is the least τ with ``sum_i W_i(τ) >= work``, where worker i does the work ``W_i(τ)`` from
+    time 0 to τ. Work is measured in batches: 30 clocks, each with one batch, are 30 units. No
+    policy is faster, and a policy that could move work at no cost would reach the bound. Source:
+    Harlap et al.,
     Addressing the straggler problem for iterative convergent parallel ML, SoCC 2016 ("ideal").
-    Latencies are ignored; with them the bound is less tight. A pace that depends on the round is
-    evaluated for round 0.
+    Latencies are ignored. If there are latencies, the bound is less tight. A pace that depends on
+    the round is evaluated for round 0.
 
     Raises
     ------
@@ -62,12 +63,13 @@ def busy_seconds(pace: Pace, work: float) -> float:
 def never_idle_seconds(
     zero_load_times: FloatArray, jobs: int, *, part_s: float, jobs_per_task: int = 1
 ) -> float:
-    """Return the least seconds in which n workers, never idle, do all n parts of each job.
+    """Return a lower bound, in seconds, on the time in which n workers complete a number of jobs.
 
-    A worker's k-th task takes the seconds in row ``k mod rounds`` of ``zero_load_times``
-    (rounds, n), plus ``part_s`` for each part of a job in it. A worker has one task at a time, with
-    at most ``jobs_per_task`` parts. Therefore it takes at least ``ceil(p / jobs_per_task)`` tasks
-    to do p parts. The bound is the time by which ``n * jobs`` parts could be done.
+    Each job has n parts. The k-th task of a worker takes the seconds in row ``k mod rounds`` of
+    ``zero_load_times`` (rounds, n), plus ``part_s`` for each of its parts. A worker is never idle,
+    and has one task at a time, with at most ``jobs_per_task`` parts. Therefore it needs at least
+    ``ceil(p / jobs_per_task)`` tasks for p parts. The bound is the time by which ``n * jobs`` parts
+    could be done.
 
     Raises
     ------
@@ -90,7 +92,7 @@ def never_idle_seconds(
     while True:  # until no worker could do more than `depth` parts in that time
         order = np.arange(depth)
         before_s = np.cumsum(zero_load_times[order % len(zero_load_times)], axis=0)
-        if each > 1:  # a further task costs nothing if fitted times are negative
+        if each > 1:  # if fitted times are negative, another task must not cost less than nothing
             before_s = np.minimum.accumulate(before_s[::-1], axis=0)[::-1]
         done_s = before_s[order // each] + part_s * (order[:, None] + 1)
         last_s = float(np.partition(done_s.ravel(), parts - 1)[parts - 1])
@@ -117,11 +119,12 @@ def clairvoyant_bound(
 ) -> FloatArray:
     """Return a lower bound on the seconds of each round (rounds,), for every scheme with delay 0.
 
-    It assumes full knowledge, perfect balance and no redundancy, and is the smallest R for which
-    the workers can do k = ``jobs_per_round`` jobs: ``sum_i max(0, (R - c_i) / alpha) >= k``. The m
-    fastest workers alone need ``(k alpha + c_1 + ... + c_m) / m``, and R is the minimum over m.
-    ``zero_load_times`` (rounds, n) are the seconds ``c_i`` that an answer takes without any data
-    points; fitted values may be negative.
+    The bound assumes that all delays are known in advance, and that work is perfectly balanced
+    without redundancy. It is the smallest R for which the workers can do k = ``jobs_per_round``
+    jobs: ``sum_i max(0, (R - c_i) / alpha) >= k``. The m fastest workers alone need
+    ``(k alpha + c_1 + ... + c_m) / m``, and R is the minimum over m. ``zero_load_times``
+    (rounds, n) are the seconds ``c_i`` that an answer takes without any data points; fitted values
+    may be negative.
 
     Raises
     ------

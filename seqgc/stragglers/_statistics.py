@@ -1,4 +1,4 @@
-"""The stragglers of a recorded profile: their rate, their bursts, and the models that they fit."""
+"""Statistics of the stragglers in a recorded profile: rate, bursts, and straggler models."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class SmallestLam:
 class StragglerStats:
     """Statistics of a profile's stragglers for one tolerance.
 
-    ``rate`` is P(S), the fraction of all (round, worker) pairs that straggle. The other two rates
-    are P(S | S) and P(S | not S) for a worker's next round; None without such a round.
-    ``bursts[k - 1]`` is the number of bursts of ``k`` rounds, read-only. A burst is a maximal run
-    of rounds in which a worker straggles, cut at the first and last round. ``smallest_s`` is the
-    smallest ``s`` for which the pattern has at most s stragglers a round. ``smallest_lam`` has an
-    entry for every ``1 <= B < W``, with windows in ascending order.
+    ``rate`` is P(S), the fraction of all (round, worker) pairs that straggle.
+    ``rate_after_straggling`` is P(S | S) and ``rate_after_answering`` is P(S | not S), conditional
+    on the same worker's previous round; None if there is no such round. ``bursts[k - 1]`` is the
+    number of
+    bursts of ``k`` rounds, read-only. A burst is a maximal run of rounds in which a worker
+    straggles, cut at the first and last round. ``smallest_s`` is the largest number of stragglers
+    in a round. ``smallest_lam`` has an entry for every ``1 <= B < W``, with windows in ascending
+    order.
     """
 
     mu: float
@@ -104,11 +106,11 @@ def _mean(values: BoolArray) -> float | None:
 
 
 def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...]) -> IntArray:
-    """Return the number of bursts of 1, 2, ... rounds, up to the longest; read-only.
+    """Return the numbers of bursts of 1, 2, ... rounds, up to the longest burst; read-only.
 
-    ``rounds`` and ``workers`` are the pairs that did *not* straggle, each once, in an array of
-    ``shape`` (rounds, n). A burst is the gap between two such rounds of a worker, before its first
-    or after its last.
+    ``rounds`` and ``workers`` are the indices of all (round, worker) pairs that did *not* straggle,
+    each pair once, in an array of ``shape`` (rounds, n). A burst is a gap between such rounds of a
+    worker, before the first of them, or after the last.
 
     Examples
     --------
@@ -128,7 +130,10 @@ def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...])
 
 
 def _smallest_lam(pattern: BoolArray, *, B: int, W: int) -> SmallestLam:
-    """Return the smallest λ: the most distinct stragglers in a window, if none lasts too long."""
+    """Return the smallest λ: the largest number of distinct stragglers in a window.
+
+    λ is None if some worker straggles for longer than ``B`` allows.
+    """
     n = pattern.shape[1]
     starts = range(max(1, len(pattern) - W + 1))
     most = max(int(pattern[t : t + W].any(axis=0).sum()) for t in starts)

@@ -1,7 +1,7 @@
 """Straggler models: the patterns that a design promises to tolerate (paper, section 2.1).
 
 A pattern is a boolean array (rounds, n): ``pattern[t, i]`` is true if worker ``i`` straggles in
-round ``t``. Each model judges windows of consecutive rounds, cut at the first and last round.
+round ``t``. Each model checks windows of consecutive rounds, cut at the first and last round.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class StragglerModel(ABC):
     def load_lower_bound(self, n: int, *, delay: int) -> float:
         """Return a lower bound on the load of any exact scheme of ``n`` workers with this promise.
 
-        The load is the largest of any worker in any round; it is infinite if no load suffices. Jobs
-        are decoded at most ``delay`` rounds late. If there is a delay, the bound is for runs of any
-        length: a run of a few jobs may need less (docs/mathematics.md, section 4).
+        The load is the largest load of any worker in any round. The bound is infinite if no load
+        suffices. Jobs are decoded at most ``delay`` rounds late. If there is a delay, the bound is
+        for schemes that work for runs of any length: a run of a few jobs may need a smaller load
+        (docs/mathematics.md, section 4).
 
         Raises
         ------
@@ -45,7 +46,7 @@ class StragglerModel(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return the promise in a few words."""
+        """Return a short description of the promise, for messages."""
 
     def conforms(self, pattern: BoolArray) -> bool:
         """Return whether every window of a pattern (rounds, n) fits the model.
@@ -90,9 +91,10 @@ class PerRound(StragglerModel):
         return bool((window.sum(axis=1) <= self.s).all())
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Return ``(s+1)/n`` without a delay (Tandon et al. 2017, Theorem 1), else ``1/(n-s)``.
+        """Return ``(s+1)/n`` if ``delay`` is 0 (Tandon et al. 2017, Theorem 1), else ``1/(n-s)``.
 
-        With a delay, the same s workers may straggle in every round, and the rest do all the work.
+        With a delay, the worst case is that the same s workers straggle in every round, and the
+        other workers do all the work.
         """
         if self.s >= n:
             raise ParameterError("s", f"must satisfy 0 <= s < n, n={n}", self.s)
@@ -125,7 +127,7 @@ class EveryGroup(StragglerModel):
         return not bool(groups.all(axis=1).any())
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:  # noqa: ARG002 (the same with any)
-        """Return ``size / n``: possibly only one worker of each group ever answers."""
+        """Return ``size / n``: in the worst case, one worker of each group does all its work."""
         if n < self.size or n % self.size:
             raise ParameterError("size", f"must divide n={n}, the number of workers", self.size)
         return self.size / n
@@ -254,7 +256,7 @@ class AnyOf(StragglerModel):
         return any(model._admits_each(window) for model in self.models)
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Return the largest bound of the models, since the patterns of each are admitted."""
+        """Return the largest bound of the models, because each model's patterns are admitted."""
         return max(model.load_lower_bound(n, delay=delay) for model in self.models)
 
     def describe(self) -> str:

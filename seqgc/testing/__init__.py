@@ -1,10 +1,10 @@
-"""Tests for extensions of seqgc. The project tests its own parts with the same functions.
+"""Tests for extensions of seqgc; the project tests its own classes with the same functions.
 
 `check_scheme` checks a scheme, `check_code` a code, and `check_defence` a defence with its own
-policy. To test a backend, subclass `BackendContract` in a test file; for a store, subclass
-`StoreContract` or `BlobStoreContract`. These contracts need pytest, the other names do not.
-`HandWoundClock` is a `seqgc.ports.Clock` that only the test moves. `ScriptedBackend` and
-`ChunkWorkload` run a policy without workers.
+policy. To test a backend, subclass `BackendContract` in a test file; to test a store, subclass
+`StoreContract` or `BlobStoreContract`. The contracts need pytest; the other names do not.
+`HandWoundClock` is a `seqgc.ports.Clock` that moves only when a test moves it. With
+`ScriptedBackend` and `ChunkWorkload`, a test can run a policy without workers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_PYTEST = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a contract on first use, because contracts need pytest and the other names do not."""
+    """Import a contract when it is first used, because importing it requires pytest."""
     if name not in _OF_PYTEST:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import pytest

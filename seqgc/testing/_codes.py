@@ -1,4 +1,4 @@
-"""`check_code` checks the contract of a gradient code; helpers that the other checks share."""
+"""`check_code`, which checks the contract of a gradient code, and helpers for other checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seqgc.ports import BoolArray, FloatArray, IntArray
 _Value = TypeVar("_Value")
 
 _ALL_SETS = 1024  # up to this number of survivor sets, every set is tried
-_DRAWN_SETS = 300  # of more sets, this number is drawn, next to n sets of neighbours
+_DRAWN_SETS = 300  # for more sets: number of random sets, in addition to n consecutive ones
 
 # Rounding error of a sum of a few dozen numbers, relative to the sum of their magnitudes.
 _ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2}
@@ -28,28 +28,32 @@ _ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2}
 # Rounding error in float64, to be multiplied by the amplification of the code, if any.
 _EXACT = 1e-11
 
-# A set of survivors closer to the span than this cannot be told from a decodable one in float64.
+# In float64, a set of survivors whose distance from the span is smaller than this cannot be
+# distinguished from a decodable set.
 _SPANNED = 1e-7
 
 
 def check_code(code: GradientCode, *, seed: int = 0) -> None:
-    """Check that a code keeps the contract of `GradientCode`.
+    """Check that a code fulfils the contract of `GradientCode`.
 
     Supports, coefficients, loads and the encoding matrix must agree. Any ``n - s`` answers must
     decode to the sum of the partial gradients (with an approximate code, to within its
     ``worst_error``), and so must every other set of survivors that `can_decode` accepts; decoding
-    must not use the results of missing workers. A set that `can_decode` refuses must not be
-    decodable. The covers must add up. Arrays must be read-only. Codes with equal content must be
-    equal, and have equal hashes, pickles and reprs. Wrong arguments must raise a `ParameterError`.
+    must not use the results of missing workers. If `can_decode` is False for a set, the set must
+    not be decodable. The results of each cover must add up to the gradient. Arrays must be
+    read-only. Codes with equal content must be equal, and have equal hashes, pickles and reprs.
+    Wrong arguments must raise a `ParameterError`.
 
-    If there are few survivor sets, all are tried; otherwise some are drawn from ``seed``. A code of
-    about a hundred workers takes seconds. Several small ``n`` and ``s`` find more faults than one
-    large pair. The class must be at the top of a module, so that the code can be pickled.
+    If there are few survivor sets, all are tried; otherwise some are drawn with ``seed``. The check
+    of a code for about a hundred workers takes seconds. Several small ``n`` and ``s`` reveal more
+    faults than one large pair. The class must be at the top level of a module, so that the code can
+    be pickled.
 
     Raises
     ------
     AssertionError
-        If the contract is broken; one line names the code, the fault, and the worker or survivors.
+        If the contract is broken. The message is one line, with the code, the fault, and the worker
+        or the survivors.
 
     Examples
     --------
@@ -103,9 +107,9 @@ def complaining(subject: str, remark: str = "") -> Iterator[None]:
 
 @contextmanager
 def calling(what: str) -> Iterator[None]:
-    """Convert an error in a call that must succeed into an `AssertionError` of one line.
+    """Convert any error in a call that must succeed into an `AssertionError` of one line.
 
-    An `IllConditionedError` passes.
+    Only an `IllConditionedError` is not converted.
     """
     try:
         yield
@@ -132,7 +136,7 @@ def refuses(
 def check_value(
     value: _Value, names: Mapping[str, object], *, field: str
 ) -> Iterator[tuple[str, _Value]]:
-    """Require a frozen value that equals its repr, pickle and copy; yield the three."""
+    """Require a frozen value; yield copies made by repr, pickle and deepcopy, if all are equal."""
     assert "<locals>" not in type(value).__qualname__, "its class must be at the top of a module"
     with calling("eval of its repr"):
         printed = eval(repr(value), dict(names))
@@ -280,7 +284,10 @@ def _check_decoded(
 
 
 def _masks(code: GradientCode, rng: np.random.Generator) -> Iterator[BoolArray]:
-    """Yield all masks of survivors; of more than 1024, a sample, half of it with ``s`` missing."""
+    """Yield all masks (n,) of survivors if there are at most 1024, otherwise a sample.
+
+    In half of the sample, ``s`` workers are missing.
+    """
     n, s = code.n, code.s
     if 2**n <= _ALL_SETS:
         yield from map(np.array, itertools.product([True, False], repeat=n))

@@ -1,4 +1,4 @@
-"""`check_defence` checks the contract of a defence with its own policy, in virtual time."""
+"""`check_defence`, which checks the contract of a defence with its own policy in virtual time."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ _NO_STATES: Final[tuple[object, ...]] = (None, [], {}, {"jobs": 1}, "state", 7)
 
 
 def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> None:
-    """Check that a defence keeps the contract of `seqgc.rounds.PolicyDefence` and of its policy.
+    """Check that a defence and its policy fulfil the contract of `seqgc.rounds.PolicyDefence`.
 
-    The defence must be a value: frozen, picklable, with ``eval(repr(x)) == x``, and named by its
-    spec. Its policy then runs in virtual time, with functions or resident workers of random speed
-    that fail and die. The check requires:
+    The defence must be frozen and picklable, with ``eval(repr(x)) == x``, and its spec must
+    describe it. Its policy then runs in virtual time, with functions or resident workers of random
+    speed that fail and die. The check requires:
 
     - Every run ends. Rounds close in order. The same events cause the same actions.
-    - Each part of each job is applied once, and the parts add up to the gradient. A part may be
-      applied again if the policy says so, at most `most_again` parts for each failed task.
-    - The weights of a task lack at most `staleness` jobs. A task touches at most the load that its
-      `Dispatch` states.
+    - Each part of each job is applied once, and the sum of the parts is the gradient. If the policy
+      reports it, a part may be applied again: at most `most_again` parts for each failed task.
+    - The weights of a task lack at most `staleness` jobs. A task processes at most the load in its
+      `Dispatch`.
     - A run that is interrupted, and restored from its snapshot as JSON, also applies each part
-      once. A state that is not a snapshot is refused.
+      once. A state that is not a snapshot raises an error.
     - Events that the policy does not wait for are dropped and change nothing. Events of workers
-      that do not exist are refused.
-    - A run that is told to end early ends with complete jobs.
+      that do not exist raise an error.
+    - If a run must end early, it completes all jobs that have begun.
     - If the failures of one worker are final (`seqgc.ports.Failure`), the other workers do all the
       work, or the run ends with a `WorkerError` that names this worker.
 
-    Use few workers: each of the ``runs``, drawn from ``seed``, is made five times.
+    Use few workers: each of the ``runs``, drawn with ``seed``, is made five times.
 
     Raises
     ------
@@ -110,12 +110,12 @@ def _check_content(defence: PolicyDefence) -> None:
 
 
 class _GradientLedger:
-    """A workload that knows the gradient of every job and adds up the parts that are applied.
+    """A workload that adds up the applied parts of each job, and compares the sum to its gradient.
 
     A chunk has one data point. ``begun`` is the latest job that has begun, or -1. ``complete`` are
     the jobs whose gradients are complete. The ledger raises `AssertionError` if the weights of a
-    task lack more jobs than the defence's `staleness`, if a task touches more than its load, or if
-    the parts of a job do not add up to its gradient.
+    task lack more jobs than the defence's `staleness`, if a task processes more than its load, or
+    if the sum of a job's parts is not its gradient.
     """
 
     def __init__(self, defence: PolicyDefence) -> None:
@@ -143,17 +143,17 @@ class _GradientLedger:
             assert touched <= loads[worker] * (1 + _TOLERANCE), f"{line}, above its load"
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (the protocol's)
-        """Return True: every task is made from all results that have arrived."""
+        """Return True, so that every task uses all gradients that have been decoded before."""
         return True
 
     def begin(self, job: int) -> None:
         self.begun = max(job, self.begun)
 
     def result_form(self, job: int) -> None:
-        """Return None: the first result decides."""
+        """Return None, because the first result determines the form of all results."""
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Use the number of a chunk as its point, and check that the weights are new enough."""
+        """Return each chunk as a data point; check that the weights are new enough."""
         job, lacks = mini_task.job, self._defence.staleness
         if lacks is not None:
             missing = sorted(set(range(max(0, job - lacks))) - self.complete)
@@ -165,7 +165,6 @@ class _GradientLedger:
         return (WeightedPoints(model="m", weights=ref, points=points, coefficients=coefficients),)
 
     def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        """Return the result (3,) of a mini-task."""
         (part,) = parts
         rows = [_gradient(part.weights.version, chunk) for chunk in part.points.tolist()]
         total: FloatArray = part.coefficients @ np.array(rows)
@@ -192,13 +191,13 @@ class _GradientLedger:
 
 
 def _gradient(job: int, chunk: int) -> FloatArray:
-    """Return the gradient (3,) of a chunk, drawn from the job and the chunk."""
+    """Return a random gradient (3,) of a chunk, which depends only on the job and the chunk."""
     return np.random.default_rng([job, chunk]).normal(size=_SIZE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RunConditions:
-    """The conditions of a run; each run from them has the same times, failures and orders."""
+    """The conditions of a run; runs with equal conditions have equal times, failures and orders."""
 
     defence: PolicyDefence
     seed: Sequence[int]
@@ -207,7 +206,7 @@ class _RunConditions:
     def _draws(self) -> tuple[int, _Crew, ClosingRule]:
         rng, n = np.random.default_rng(self.seed), self.defence.n
         times = 0.1 + rng.exponential(size=(int(rng.integers(1, 5)), n))
-        times *= np.where(rng.random(n) < 0.2, 10.0, 1.0)  # some are always slow
+        times *= np.where(rng.random(n) < 0.2, 10.0, 1.0)  # some workers are always slow
         if rng.random() < 0.5:
             times = np.ceil(times)  # many answers at the same time
         pace = ByRound(latencies_s=times, rates=np.array([[float(rng.choice([0.0, 5.0]))]]))
@@ -232,7 +231,7 @@ class _RunConditions:
 
 @dataclass(frozen=True)
 class _Crew:
-    """The kind, pace and faults of the workers, for each new backend."""
+    """The kind, pace and faults of the workers, from which each run makes a new backend."""
 
     pace: ByRound
     kind: WorkerKind
@@ -250,7 +249,7 @@ class _Crew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OneWorkerGone:
-    """Final failures of all tasks of one ``worker``, beginning with round ``answers``."""
+    """A fault: from round ``answers`` on, all tasks of one ``worker`` fail permanently."""
 
     worker: int
     answers: int
@@ -261,13 +260,13 @@ class _OneWorkerGone:
 
 
 class _InterruptedRunError(Exception):
-    """The check interrupts a run here."""
+    """The check raises this error to interrupt a run."""
 
 
 class _ObservedRun:
     """A run, or the parts of an interrupted run, observed by `Conduct` and `_GradientLedger`.
 
-    ``log`` has the events and actions; ``rests`` counts the pauses between events.
+    ``log`` contains the events and actions; ``rests`` is the number of pauses between events.
     """
 
     def __init__(self, conditions: _RunConditions, faults: Faults | None = None) -> None:
@@ -341,7 +340,7 @@ def _content(seen: Seen) -> object:
 
 
 def _check_run(defence: PolicyDefence, seed: Sequence[int]) -> None:
-    """Check a complete run, its repetition, an interrupted run, and one that ends early."""
+    """Check a complete run, its repetition, an interrupted run, and a run that ends early."""
     conditions = _RunConditions(defence=defence, seed=seed)
     complete, policy = _ObservedRun(conditions), conditions.policy()
     complete.run(policy)
@@ -374,7 +373,7 @@ def _check_final_failure(defence: PolicyDefence, seed: Sequence[int]) -> None:
 
 
 def _check_interruption(conditions: _RunConditions, number: int) -> None:
-    """Interrupt a run at pause ``number``, send it stray events, and restore its snapshot."""
+    """Interrupt a run at pause ``number``, send unexpected events, and restore its snapshot."""
     run, first, state = _ObservedRun(conditions), conditions.policy(), list[object]()
 
     def stop(rest: int, backend: VirtualBackend) -> None:
@@ -418,7 +417,7 @@ def _state(policy: ResumablePolicy) -> object:
 
 
 def _check_foreign(policy: ResumablePolicy, n: int, *, at: float) -> None:
-    """Require that stray events are dropped or refused, and change nothing."""
+    """Require that unexpected events are dropped or raise an error, and change nothing."""
     state = _state(policy), policy.wake_at
     for round, attempt in ((_FAR, 0), (0, _FAR)):
         events: tuple[Event, ...] = (

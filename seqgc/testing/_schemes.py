@@ -1,4 +1,4 @@
-"""`check_scheme` checks the contract of a scheme, over random patterns of stragglers."""
+"""`check_scheme`, which checks the contract of a scheme with random patterns of stragglers."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _SIZE: Final = 3  # parameters of the partial gradients
 
 
 def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
-    """Check that a scheme keeps the contract of `seqgc.schemes.Scheme` and `Schedule`.
+    """Check that a scheme fulfils the contract of `seqgc.schemes.Scheme` and `Schedule`.
 
-    The scheme must be a value: frozen, picklable, with ``eval(repr(x)) == x``, and named by its
-    spec. Then its schedules run over random patterns of stragglers and late answers. The check
+    The scheme must be frozen and picklable, with ``eval(repr(x)) == x``, and its spec must describe
+    it. Then its schedules run over random patterns of stragglers and late answers. The check
     requires:
 
-    - A task touches at most its load, with nominal batches and with batches cut to whole points.
+    - A task processes at most its load, for nominal batches and for batches cut into whole points.
     - Every job is decoded once, by its deadline, correctly, and from results that have arrived. If
-      the scheme is not exact, the error is at most the reported one, and lost chunks are named.
+      the scheme is not exact, the error is at most the reported error, and lost chunks are listed.
     - One more answer never makes a round infeasible. A conforming pattern loses no job.
-    - A refused transition changes nothing.
-    - A run that repeats its first rounds continues as the original did.
+    - A transition that raises changes nothing.
+    - A run that repeats its first rounds continues like the original run.
     - The batched replay of a search agrees with the general replay.
 
-    Use few workers: each of the ``patterns``, drawn from ``seed``, is followed round by round.
+    Use few workers: each of the ``patterns``, drawn with ``seed``, is followed round by round.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
     with complaining(repr(scheme), f" (seed {seed})"):
         _check_content(scheme)
         for number in range(patterns):
-            # Draw patterns that conform, and patterns that only lose no job.
+            # Draw patterns that conform, and patterns that do not conform but lose no job.
             _check_run(scheme, np.random.default_rng([seed, number]), conforming=bool(number % 2))
             _check_repetition(scheme, np.random.default_rng([seed, number, 1]))
         _check_refusal(scheme)
@@ -98,7 +98,7 @@ def _check_run(scheme: Scheme, rng: np.random.Generator, *, conforming: bool) ->
 
 
 class _FollowedRun:
-    """A run of a scheme, on nominal batches or on batches that are cut to whole points."""
+    """A run of a scheme, on nominal batches or on batches that are cut into whole points."""
 
     def __init__(self, scheme: Scheme, rng: np.random.Generator) -> None:
         self._scheme = scheme
@@ -126,7 +126,7 @@ class _FollowedRun:
             self.used[round][worker] = True
 
     def _check_tasks(self, assignment: Assignment) -> None:
-        """Require tasks of jobs in flight, of existing chunks, and within their loads."""
+        """Require that tasks belong to jobs in flight, use valid chunks, and keep their loads."""
         scheme, schedule, fractions = self._scheme, self.schedule, self._fractions
         round = schedule.round
         assert len(assignment) == scheme.n, f"round {round} must have a task for each worker"
@@ -178,7 +178,7 @@ class _FollowedRun:
         assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound {bound:.3g}"
 
     def _check_lost(self, decoding: Decoding, held: set[int]) -> None:
-        """Require that ``lost`` names exactly the chunks that no term holds."""
+        """Require that ``lost`` lists chunks that are in no term, and for inexact schemes all."""
         job, lost = decoding.job, set(decoding.lost)
         without = set(range(len(self._fractions))) - held
         valid = len(lost) == len(decoding.lost) and without.issuperset(lost)
@@ -190,7 +190,7 @@ class _FollowedRun:
 
 
 def _take_late(schedule: Schedule, rng: np.random.Generator) -> list[LateAnswer]:
-    """Take some of the late answers that the schedule awaits, in random order."""
+    """Pass some of the awaited late answers to the schedule, in random order; return them."""
     closed = range(max(0, schedule.round - schedule.num_rounds + schedule.num_jobs), schedule.round)
     pairs = [(round, worker) for round in closed for worker in range(schedule.n)]
     taken: list[LateAnswer] = []
@@ -237,14 +237,14 @@ def _answers(
 
 
 def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
-    """Require that a schedule that repeats rounds continues as the original schedule does.
+    """Require that a schedule that repeats rounds continues like the original schedule.
 
-    The schedule may be told which jobs the repeated rounds finished, or not.
+    At random, the schedule is told or not told which jobs the repeated rounds finished.
     """
     reach = scheme.start(1)._reach or 1  # None: every round must be repeated
     num_jobs = 2 * (reach + scheme.delay) + 1
     batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
-    wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # judges more rounds than the state remembers
+    wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # checks more rounds than the state remembers
     model = wide if rng.integers(2) else scheme.promise
     one = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
     rates = (rng.choice(_RATES[1:]),)  # a constant rate keeps the longest memory
@@ -297,7 +297,7 @@ def _judged(schedule: Schedule, responded: BoolArray) -> tuple[bool, ...]:
 
 
 def _check_refusal(scheme: Scheme) -> None:
-    """Require that a round that would lose the job due refuses to close, and changes nothing."""
+    """Require that closing a round raises, and changes nothing, if the job due would be lost."""
     schedule = scheme.start(1)
     nobody = np.zeros(scheme.n, dtype=np.bool_)
     while schedule.round < scheme.delay:
@@ -309,7 +309,7 @@ def _check_refusal(scheme: Scheme) -> None:
 
 
 def _check_candidates(scheme: Scheme) -> None:
-    """Require candidates of this class, all different, and within the grid."""
+    """Require that the candidates are of the scheme's class, all different, and in the grid."""
     candidates = list(type(scheme).candidates(scheme.n, Grid(max_delay=3, inexact=True)))
     assert len(set(candidates)) == len(candidates), "candidates must differ from each other"
     for candidate in candidates:
@@ -319,7 +319,7 @@ def _check_candidates(scheme: Scheme) -> None:
 
 
 def _check_replays(scheme: Scheme, rng: np.random.Generator) -> None:
-    """Require that the batched replay agrees with the general one."""
+    """Require that the batched replay agrees with the general replay."""
     times = 0.1 + rng.exponential(size=(scheme.delay + 4, scheme.n))
     profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.5))
     rehearsal = Rehearsal(profile=profile, num_jobs=4)

@@ -1,4 +1,4 @@
-"""`BackendContract` and `SerialBackendContract`: tests of the contract of backends."""
+"""`BackendContract` and `SerialBackendContract`, the tests of the contract of backends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _require_next(backend: Backend, round: int, *, attempt: int = 0) -> None:
 
 
 def _cancelled_in_time(open_backend: Open, folder: Path, delay_s: float) -> bool:
-    """Cancel an answer that is delayed by ``delay_s``; return False if cancelling took too long."""
+    """Cancel an answer that is delayed by ``delay_s``; return False if the machine was too slow."""
     delays = (0.0, delay_s, 0.0, delay_s)
     backend = open_backend(1, Messaging(delays=lambda round, _: delays[round]))
     a, b = f"a{delay_s}", f"b{delay_s}"
@@ -77,12 +77,12 @@ def _cancelled_in_time(open_backend: Open, folder: Path, delay_s: float) -> bool
 class BackendContract:
     """Tests of the contract of `seqgc.ports.Backend`.
 
-    Subclass it in a test file, and define the fixture ``factory``: a function that is called as
-    ``factory(n, computation, messaging=..., clock=...)`` and returns a backend of n workers that
-    are ready. ``computation`` is a picklable `seqgc.worker.ComputeFactory`. The `Messaging` states
-    the delays to inject and the format of results. The clock may be None. The workers must have
-    access to the temporary folder of the test. Each backend is closed when its test ends; to check
-    that no process or file is left, add a fixture.
+    Subclass it in a test file, and define the fixture ``factory``. The fixture is a function that
+    is called as ``factory(n, computation, messaging=..., clock=...)`` and returns a backend with n
+    workers, ready for tasks. ``computation`` is a picklable `seqgc.worker.ComputeFactory`. The
+    `Messaging` contains the delays to inject and the format of results. The clock may be None. The
+    workers must have access to the temporary folder of the test. Each backend is closed when its
+    test ends. To check that no process or file remains, add a fixture of your own.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class BackendContract:
 
     @pytest.fixture
     def open_backend(self, factory: Open, folder: Path) -> Iterator[Open]:
-        """Yield a function that opens backends with a `Scripted` computation, and close them."""
+        """Yield a function that opens backends with a `Scripted` computation; close them later."""
         with ExitStack() as stack:
 
             def opened(
@@ -333,7 +333,7 @@ class BackendContract:
 
 
 class SerialBackendContract(BackendContract):
-    """The `BackendContract`, for workers that take one task at a time and hear of cancellations."""
+    """The `BackendContract` for workers that take one task at a time and receive cancellations."""
 
     def test_a_cancelled_waiting_answer_is_not_sent(self, open_backend: Open, folder: Path) -> None:
         delays_s = (0.5, 5.0, 25.0)  # the longest is for a busy machine

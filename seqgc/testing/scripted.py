@@ -1,10 +1,10 @@
 """Stand-ins for time, computations, workers and training in tests.
 
-A test with these never guesses how long something takes. A `HandWoundClock` moves only when the
-test winds it. `Scripted` is a computation for real workers: the model name of each mini-task says
-what happens to it, and workers and test signal to each other through files in a common folder. A
-`ScriptedBackend` has no workers: its script says when answers arrive on a hand-wound clock. A
-`ChunkWorkload` knows the correct gradients.
+With these classes, a test never guesses how long something takes. A `HandWoundClock` moves only
+when the test winds it. `Scripted` is a computation for real workers: the model name of each
+mini-task determines its behaviour, and workers and test signal to each other through files in a
+common folder. A `ScriptedBackend` has no workers: its script gives the time at which each answer
+arrives on a hand-wound clock. A `ChunkWorkload` computes the correct gradients for comparison.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ PATIENCE_S: Final = 60.0
 class HandWoundClock:
     """A `seqgc.ports.Clock` that moves only when it is wound.
 
-    It begins at ``time``, in seconds. Each reading moves it by ``step`` seconds, so that with a
-    step no two readings are equal.
+    The clock begins at ``time``, in seconds. Each reading moves it by ``step`` seconds; if ``step``
+    is above 0, no two readings are equal.
 
     Examples
     --------
@@ -94,9 +94,9 @@ class HandWoundClock:
 def eventually(
     condition: Callable[[], _Result], what: str, *, within_s: float = PATIENCE_S
 ) -> _Result:
-    """Wait until other threads or processes make a condition true, and return its value.
+    """Wait until other threads or processes make a condition true; return the condition's value.
 
-    Raises `AssertionError` after ``within_s`` seconds. Its message contains ``what``, a description
+    Raises `AssertionError` after ``within_s`` seconds. The message contains ``what``, a description
     of the condition.
 
     Examples
@@ -114,14 +114,13 @@ def eventually(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scripted:
-    """A compute factory in which the model name of each part says what happens.
+    """A compute factory in which the model name of each part determines its behaviour.
 
-    - ``plain``: the result is `gradient`.
-    - ``gate a``: the worker makes the file ``begun a`` in the folder and waits for a file ``go a``.
-    - ``gate-raise a``: the same, and then it raises an error.
-    - ``raise``: computing raises an error.
-    - ``flawed``: computing raises an error of this model only.
-    - ``nan`` and ``matrix``: the result is not a finite vector.
+    - ``plain``: the result is `gradient`. - ``gate a``: the worker makes the file ``begun a`` in
+    the folder, and waits for a file ``go a``. - ``gate-raise a``: the worker does the same, and
+    then raises an error. - ``raise``: the computation raises an error. - ``flawed``: the
+    computation raises an error that concerns only this model. - ``nan`` and ``matrix``: the result
+    is not a finite vector.
 
     Examples
     --------
@@ -180,7 +179,7 @@ def task(
 
 
 def next_event(backend: Backend) -> Arrival | Failure:
-    """Return the next event of a backend on the machine's clock, or raise `AssertionError`."""
+    """Return the next event of a backend; raise `AssertionError` if there is none within 60 s."""
     event = backend.receive(time.monotonic() + PATIENCE_S)
     if event is None:
         raise AssertionError(f"no event in {PATIENCE_S:g} s")
@@ -193,7 +192,7 @@ def next_events(backend: Backend, count: int) -> list[Arrival | Failure]:
 
 
 def next_arrival(backend: Backend) -> Arrival:
-    """Return the next event of a backend, which must be an answer."""
+    """Return the next event of a backend; raise `AssertionError` if it is not an answer."""
     event = next_event(backend)
     if isinstance(event, Failure):
         raise AssertionError(f"{event} is not an answer")
@@ -211,9 +210,9 @@ Address: TypeAlias = tuple[int, int, int]
 class ScriptedBackend:
     """A backend whose answers arrive at scripted times on a hand-wound clock.
 
-    For each (round, worker, attempt) the script has the seconds until the answer arrives (inf:
-    never), or the seconds and the reason of a failure. A task that is not in the script is answered
-    after one second.
+    For each (round, worker, attempt), the script contains the seconds until the answer arrives
+    (infinite if it never arrives), or the seconds and the reason of a failure. A task that is not
+    in the script is answered after one second.
 
     Examples
     --------
@@ -249,7 +248,7 @@ class ScriptedBackend:
         return [now] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Record the cancellation; the answers arrive all the same."""
+        """Record the cancellation; it does not stop the answers."""
         self.cancelled.append((round, tuple(workers)))
 
     def receive(self, until: float) -> Arrival | Failure | None:
@@ -296,7 +295,7 @@ class ChunkWorkload:
         return np.random.default_rng([self._seed, job]).normal(size=self._shape)
 
     def result_form(self, job: int) -> None:
-        """Return None: the first result decides."""
+        """Return None, because the first result determines the form of all results."""
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (the protocol's)
         return False
@@ -305,7 +304,7 @@ class ChunkWorkload:
         self.begun.append(job)
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Use the number of a chunk as its point, and the job as the version of the weights."""
+        """Return each chunk as a data point, with the job as the version of the weights."""
         job, size = mini_task.job, self._shape[1]
         ref = WeightRef(model="m", version=job, digest="0" * 64, dtype="float64", size=size)
         points, coefficients = mini_task.chunks, mini_task.coefficients

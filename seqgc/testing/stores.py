@@ -26,8 +26,8 @@ _REFUSED: dict[str, tuple[object, ...]] = {
 class StoreContract:
     """Tests of the contract of `seqgc.ports.WeightStore`.
 
-    Subclass it in a test file, and define the fixture ``store``, which returns an empty store. For
-    a store that also keeps bytes under a key, take `BlobStoreContract`, which includes these tests.
+    Subclass it in a test file, and define the fixture ``store``, which returns an empty store. If
+    the store can also store bytes under a key, use `BlobStoreContract`, which includes these tests.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class StoreContract:
 
 
 class BlobStoreContract(StoreContract):
-    """Tests of the contract of `seqgc.ports.BlobStore`: the `StoreContract`, and bytes by key.
+    """Tests of the contract of `seqgc.ports.BlobStore`: `StoreContract`, and bytes stored by key.
 
     Examples
     --------

@@ -2,18 +2,18 @@
 
 Theory
 ------
-All start from ``n`` equal workers, each of which does its n-th part of a batch in ``clock_s``
-seconds, a *clock*, and say which workers are slower, when, and by how much. They differ in the
-cause of the slowness, which decides the defence that looks best:
+Without slowness, there are ``n`` equal workers, and each does its n-th part of a batch in
+``clock_s`` seconds, a *clock*. A pattern determines which workers are slower, when, and by how
+much. Patterns differ in the cause of the slowness, which determines the best defence:
 
-- the *work* (`SlowPeriods`, `PowerLawClocks`, `Uneven`): sleeps in the inner loop. Waiting does not
-  avoid them. A worker that takes over some of the work does it at its own rate.
-- the *time* (`Disrupters`): another program runs on the machine, and ends after a while.
-- the *task* (`RotatingSleep`, `SleepWindows`): a sleep before each task, however small. Sharing out
-  the work does not shorten it.
+- The *work* (`SlowPeriods`, `PowerLawClocks`, `Uneven`): the inner loop sleeps. Waiting does not
+  avoid the sleeps. A worker that takes over some of the work does it at its own rate.
+- The *time* (`Disrupters`): another program runs on the machine, and ends after a while.
+- The *task* (`RotatingSleep`, `SleepWindows`): a worker sleeps before each task, however small the
+  task is. Smaller tasks do not shorten the sleep.
 
-The draws of a worker depend on ``[seed, worker]`` only: the number of workers does not change the
-first ones. Each pattern repeats after its span. A specification is frozen and can be sent to live
+The random draws of a worker depend only on ``[seed, worker]``, and not on the number of workers.
+Each pattern repeats when its last row has passed. A specification is frozen and can be sent to live
 workers: `Slowdown.sleep_s` returns the seconds that a worker must sleep.
 
 Sources: Harlap et al., Addressing the straggler problem for iterative convergent parallel ML, SoCC

@@ -1,4 +1,4 @@
-"""Slowness that goes with the task: a sleep before it, however little work it has."""
+"""Slowness of tasks: a worker sleeps before a task, however little work the task has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["RotatingSleep", "SleepWindows", "SleepingPace"]
 class RotatingSleep(Slowdown):
     """In clock t, worker ``t mod n`` sleeps ``sleep_for_s`` seconds before it begins [L].
 
-    No worker falls behind permanently: workers that may be a few clocks ahead are hardly affected.
+    No worker falls behind permanently. Policies that let workers be a few clocks ahead are hardly
+    affected.
 
     Raises
     ------
@@ -50,9 +51,9 @@ class RotatingSleep(Slowdown):
 class SleepWindows(Slowdown):
     """Workers sleep before every task: some for a while, some until they are replaced [A].
 
-    In the first half of every ``period_s`` seconds each worker sleeps, with ``probability``,
-    ``1.5 * intensity`` seconds a task. The workers numbered ``persistent`` also sleep
-    ``4 * intensity`` seconds, until they are restarted.
+    In the first half of every period of ``period_s`` seconds, each worker sleeps with probability
+    ``probability``, for ``1.5 * intensity`` seconds before each task. The workers with the numbers
+    ``persistent`` also sleep ``4 * intensity`` seconds before each task, until they are restarted.
 
     Raises
     ------
@@ -102,7 +103,8 @@ class SleepWindows(Slowdown):
 class SleepingPace:
     """The pace of `SleepWindows`: sleeps by time, and sleeps until a worker is restarted.
 
-    ``persistent_s`` are the seconds of sleep before every task, by worker, until ``fresh_at``.
+    ``persistent_s`` are the seconds of sleep before every task, by worker, until the worker is
+    restarted at the time in ``fresh_at``.
     """
 
     windows: ByTime
@@ -111,7 +113,7 @@ class SleepingPace:
 
     @property
     def n(self) -> int:
-        """Workers."""
+        """The number of workers."""
         return self.windows.n
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -124,6 +126,6 @@ class SleepingPace:
         return self.windows.seconds(worker, round=round, at=at, done=done, load=load)
 
     def restarted(self, worker: int, *, at: float) -> SleepingPace:
-        """Return the pace of the same workers, of which one was replaced ``at``."""
+        """Return the pace of the same workers after one was restarted at the time ``at``."""
         fresh_at = {**self.fresh_at, worker: min(at, self.fresh_at.get(worker, at))}
         return replace(self, fresh_at=fresh_at)

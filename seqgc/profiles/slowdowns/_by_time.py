@@ -1,4 +1,4 @@
-"""Slowness that goes with the time: another program runs on the machine, and may be waited out."""
+"""Slowness at certain times: another program runs on the machine for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Disrupters"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disrupters(Slowdown):
-    """Every ``every_s`` seconds, workers are drawn that are ``1 + delay`` times as slow until then.
+    """Random workers take ``1 + delay`` times as long; every ``every_s`` seconds others are drawn.
 
     Each worker is drawn with ``probability``: 0.2 every 20 s in [F], 0.1 with a delay of 1 in [L].
 

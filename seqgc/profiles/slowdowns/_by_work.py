@@ -1,4 +1,4 @@
-"""Slowness that goes with the work: sleeps in the inner loop, past which nobody gets by waiting."""
+"""Slowness of the work: sleeps in the inner loop, which waiting does not avoid."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["PowerLawClocks", "SlowPeriods", "Uneven"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPeriods(Slowdown):
-    """At some points of its work a worker becomes ``1 + delay`` times as slow for a while [F].
+    """At some points of its work a worker takes ``1 + delay`` times as long for a while [F].
 
-    At each of ``points`` points of a clock a period begins with probability ``probability``, unless
-    one is under way. It lasts for as much work as is done in 0 to ``longest`` clocks, uniformly.
+    A clock has ``points`` points. At each of them a slow period begins with probability
+    ``probability``, unless the worker is in a slow period already. The length of a period is
+    uniform between 0 and the work of ``longest`` clocks.
 
     Raises
     ------
@@ -51,7 +52,7 @@ class SlowPeriods(Slowdown):
 
     def _drawn(self) -> Pace:
         rows = self.clocks * self.points
-        slow = np.empty((rows, self.n))  # what part of each row's work is
+        slow = np.empty((rows, self.n))  # the fraction of each row's work that is slow
         for worker in range(self.n):
             rng = np.random.default_rng([self.seed, worker])
             begins = np.flatnonzero(rng.random(rows) < self.probability)
@@ -62,9 +63,9 @@ class SlowPeriods(Slowdown):
 
 
 def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
-    """Return the share of each row, (rows,), in a period.
+    """Return the fraction of each row, (rows,), that lies in a period.
 
-    A period that would begin during another one is ignored.
+    A period that would begin during another period is ignored.
     """
     covered, until = np.zeros(rows), 0.0
     edges = np.arange(rows)
@@ -80,8 +81,7 @@ def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
 class PowerLawClocks(Slowdown):
     """Each clock of each worker takes t times as long, with density ~ ``t**-exponent``, t >= 1 [F].
 
-    The mean is ``(exponent - 1) / (exponent - 2)``. The factor applies to the work of a clock, and
-    so to any part of it.
+    The mean of t is ``(exponent - 1) / (exponent - 2)``. The factor applies to all work of a clock.
 
     Raises
     ------
@@ -116,12 +116,13 @@ class PowerLawClocks(Slowdown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven(Slowdown):
-    """Half of the workers have the share ``heavy`` of the work, the others the rest [F].
+    """Half of the workers have the share ``heavy`` of the work, the others have the rest [F].
 
-    With 0.75, a heavy worker's clock takes 1.5 times as long as if all had the same, a light one's
-    half as long. Heavy is every other worker from the first or, ``together``, the first half of
-    them. The pace says so where every clock counts as one n-th; `shares` are the loads themselves,
-    for what can have workers do unlike amounts (`seqgc.schemes.Balanced`).
+    With 0.75, a clock of a heavy worker takes 1.5 times as long as with equal shares, and a clock
+    of a light worker takes half as long. Every other worker is heavy, beginning with the first; if
+    ``together`` is True, the first half of the workers is heavy. In the pace, every clock counts as
+    one n-th of the work. `shares` are the actual loads, for schemes in which workers can do unequal
+    amounts of work (`seqgc.schemes.Balanced`).
 
     Raises
     ------
@@ -149,7 +150,7 @@ class Uneven(Slowdown):
 
     @property
     def shares(self) -> FloatArray:
-        """(n,) what part of the work each worker has; they sum to 1."""
+        """The fraction of the work of each worker, (n,); the fractions sum to 1."""
         numbers, half = np.arange(self.n), self.n // 2
         is_heavy = numbers < half if self.together else numbers % 2 == 0
         return np.where(is_heavy, self.heavy, 1 - self.heavy) / half

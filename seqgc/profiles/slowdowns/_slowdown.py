@@ -1,4 +1,4 @@
-"""`Slowdown`: what all patterns of slowness have in common."""
+"""`Slowdown`, the base of all patterns of slowness."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Slowdown", "drawn_by_worker", "require_share"]
 
 
 class Slowdown(ABC):
-    """A pattern of slowness of ``n`` workers, otherwise of ``clock_s`` seconds per clock each."""
+    """A pattern of slowness of ``n`` workers; other clocks take ``clock_s`` seconds each."""
 
     n: int
     clock_s: float
 
     @abstractmethod
     def _drawn(self) -> Pace:
-        """Return the pace, drawn."""
+        """Draw the pace of the workers."""
 
     def pace(self) -> Pace:
-        """Return the pace of the workers: the same whenever it is asked for."""
+        """Return the pace of the workers; every call returns the same pace."""
         return _pace_of(self)
 
     def sleep_s(self, worker: int, *, round: int, at: float = 0.0) -> float:
-        """Return how long a live worker sleeps in its clock ``round``, if that begins ``at``.
+        """Return the seconds, >= 0, that a live worker sleeps in its clock ``round``.
 
-        That is what the clock takes beyond ``clock_s``; seconds, >= 0.
+        The clock begins at the time ``at``. The sleep is the time of the clock beyond ``clock_s``.
         """
         done, load = round / self.n, 1 / self.n
         pace = self.pace()
@@ -40,11 +40,14 @@ class Slowdown(ABC):
 
     @property
     def _rate(self) -> float:
-        """Seconds per unit of load of a worker that nothing slows down."""
+        """The seconds per unit of load of a worker that is not slowed down."""
         return self.n * self.clock_s
 
     def _check(self, **at_least: tuple[float, float]) -> None:
-        """Check what is common, and that these numbers (value, least) are as large."""
+        """Check the common fields, and that each further value is at least its bound.
+
+        ``at_least`` are pairs (value, bound) by the name of the field.
+        """
         require_int("n", self.n, least=1)
         require_number("clock_s", self.clock_s, above=0)
         for name, (value, least) in at_least.items():
@@ -57,12 +60,15 @@ def _pace_of(slowdown: Slowdown) -> Pace:
 
 
 def require_share(name: str, value: float) -> None:
-    """Refuse what is no probability, with `ParameterError`."""
+    """Raise `ParameterError` if the value is not a probability."""
     if not 0 <= value <= 1:
         raise ParameterError(name, "must be a probability from 0 to 1", value)
 
 
 def drawn_by_worker(n: int, rows: int, probability: float, *, seed: int) -> FloatArray:
-    """Return 1 where something happens and 0 elsewhere, (rows, n), each worker by itself."""
+    """Return random zeros and ones (rows, n), 1 with the given probability.
+
+    Each worker (column) has its own random generator.
+    """
     drawn = [np.random.default_rng([seed, i]).random(rows) < probability for i in range(n)]
     return np.array(drawn, dtype=np.float64).T
