@@ -7,8 +7,8 @@ Each code uses one of three ways to find ``a`` with ``a @ E == 1``.
 *Covers* (`CoverDecoder`) are used if the coefficients are ones, and the gradient is the sum of some
 workers' results. A *cover* is an array (candidates, places) of workers. The workers of a column
 return equal results, and the sum of one result from each column is the gradient. To find ``a`` is
-to find a cover with an answer in every column. No equations are solved, the only rounding errors
-are those of a sum, and as few results as possible are read.
+to find a cover with an answer in every column. No equations are solved, rounding errors come only
+from a sum, and as few results as possible are read.
 
 *Equations* (`Solutions`). If no worker is missing, the vectors ``a`` (n,) with ``a @ E == 1`` are
 ``shortest - z @ N``. The rows of ``N`` (d, n) are an orthonormal basis of the vectors that ``E``,

@@ -232,7 +232,7 @@ class Gatherer:
         return [results.held(job) for job, results in sorted(self._jobs.items())]
 
     def restore(self, held: Iterable[HeldJob]) -> None:
-        """Replace all results by those that `held` of another gatherer returned."""
+        """Replace all results by the results that `held` of another gatherer returned."""
         self._jobs.clear()
         for each in held:
             job = self._jobs[each.job]

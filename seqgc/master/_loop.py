@@ -124,7 +124,7 @@ class Debts:
     def ask(
         self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
     ) -> list[MiniTask]:
-        """Record mini-tasks that are sent to a worker; return those that it did not owe before."""
+        """Record mini-tasks that are sent to a worker; return the ones it did not owe yet."""
         debts = self._debts.setdefault((worker, round), {})
         added = [task for task in mini_tasks if task.slot not in debts]
         for task in mini_tasks:

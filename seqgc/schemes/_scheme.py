@@ -152,8 +152,8 @@ class Schedule(ABC):
     def loads(self) -> FloatArray:
         """Return the fraction of a batch that each worker computes in the open round, (n,).
 
-        Unless a scheme overrides this, the loads are those of `Scheme.loads_of` in every round.
-        Replays compute times from the loads; in live runs a task contains its load
+        Unless a scheme overrides this, the loads are `Scheme.loads_of` in every round. Replays
+        compute times from the loads; in live runs a task contains its load
         (`seqgc.ports.Dispatch`).
         """
         self._require_open()

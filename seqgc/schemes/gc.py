@@ -26,7 +26,7 @@ _FAMILIES: Final = ("cyclic", "rep", "binary")  # the built-in families; their l
 
 
 class CodedScheme(Scheme):
-    """A scheme that codes each job by one gradient code; its chunks are those of the code."""
+    """A scheme that codes each job by one gradient code, and cuts batches into its chunks."""
 
     allow_error: float = 0.0  # see `GC`
 

@@ -32,12 +32,11 @@ class StragglerStats:
 
     ``rate`` is P(S), the fraction of all (round, worker) pairs that straggle.
     ``rate_after_straggling`` is P(S | S) and ``rate_after_answering`` is P(S | not S), conditional
-    on the same worker's previous round; None if there is no such round. ``bursts[k - 1]`` is the
-    number of
-    bursts of ``k`` rounds, read-only. A burst is a maximal run of rounds in which a worker
-    straggles, cut at the first and last round. ``smallest_s`` is the largest number of stragglers
-    in a round. ``smallest_lam`` has an entry for every ``1 <= B < W``, with windows in ascending
-    order.
+    on the same worker's previous round; None if no round fulfils the condition. ``bursts[k - 1]``
+    is the number of bursts of ``k`` rounds, read-only. A burst is a maximal run of rounds in which
+    a worker straggles, cut at the first and last round. ``smallest_s`` is the largest number of
+    stragglers in a round. ``smallest_lam`` has an entry for every ``1 <= B < W``, with windows in
+    ascending order.
     """
 
     mu: float

@@ -179,7 +179,7 @@ def task(
 
 
 def next_event(backend: Backend) -> Arrival | Failure:
-    """Return the next event of a backend; raise `AssertionError` if there is none within 60 s."""
+    """Return the next event of a backend; raise `AssertionError` if none comes within 60 s."""
     event = backend.receive(time.monotonic() + PATIENCE_S)
     if event is None:
         raise AssertionError(f"no event in {PATIENCE_S:g} s")
