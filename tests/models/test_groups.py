@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -338,12 +339,28 @@ def test_the_choice_reads_few_items_of_a_shared_data_set() -> None:
     assert len(reads) < 10
 
 
-def test_the_measured_number_is_one_of_a_group_that_pays() -> None:
-    """With one point each, 32 small networks take far less time in a group."""
-    models = models_of("mlp", 32)
-    choice = choose_group_sizes([models], points=lambda _: 1, precision="float32")
-    assert len(set(choice.sizes.values())) == 1
-    assert choice.sizes["m0"] > 1
+@pytest.mark.parametrize(
+    ("pass_s", "group_s", "expected"),
+    [(1e-3, 1e-3, 16), (1e-3, 0.1, 1), (0.1, 0.1, 1)],
+    ids=["a group pays", "a group costs more", "a pass of one model takes long"],
+)
+def test_the_number_is_the_fastest_one(
+    pass_s: float, group_s: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, forward, spent, groups = models_of("tied", 16), Net.forward, [0.0], [0]
+
+    def timed(self: Net, x: Tensor) -> Tensor:
+        in_group = torch._C._functorch.maybe_current_level() is not None
+        groups[0] += in_group
+        spent[0] += group_s if in_group else pass_s
+        return forward(self, x)
+
+    monkeypatch.setattr(Net, "forward", timed)
+    monkeypatch.setattr(time, "thread_time", lambda: spent[0])
+    choice = choose_group_sizes([models], points=lambda _: 4, precision="float32")
+    assert choice.sizes.get("m0", 1) == expected
+    assert not choice.notes
+    assert bool(groups[0]) == (pass_s < 0.1)
 
 
 ALONE = {
