@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 from typing import Final
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from seqgc.comparison._field import Field
 from seqgc.comparison._rows import Metering, Row, Trial
-from seqgc.comparison._training import Trainees, trained
+from seqgc.comparison._training import Race, Trained, Trainees, trained
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.stragglers import over_bound
 
@@ -84,8 +85,9 @@ class Evaluator:
             at_common = at_own = self._exactly(setting, self.exact)
             best = common
         else:
-            at_common = self._trained(setting, common.rate)
-            best, at_own = self._own_best(setting, at_common)
+            ends = self._raced(setting)
+            at_common = ends[common.rate]
+            best, at_own = self._own_best(setting, ends)
         middle, is_there = at_common.middle, at_common.middle.seconds < math.inf
         has_best = at_own.middle.seconds < math.inf
         seconds_per_clock = timed.runtime_s / (len(timed.closed_s) * timed.applied)
@@ -111,33 +113,60 @@ class Evaluator:
             failed=at_common.failed,
         )
 
-    def _own_best(self, setting: Setting, at_common: _Ends) -> tuple[BestRate, _Ends]:
+    def _raced(self, setting: Setting) -> dict[float, _Ends]:
+        """Train at all rates that may be the best, side by side; return the results by rate.
+
+        Every seed is trained at the common rate. At other rates only the first seeds are trained,
+        and no longer than until another rate is known to be faster.
+        """
+        common, few = self.common.rate, min(FEW_SEEDS, len(self.trainees))
+        rates = [common]
+        if self.trial.lrs is not None:
+            rates += [rate for rate in sorted(self.trial.lrs) if rate != common]
+        elif min(self.exact) < math.inf:  # otherwise not even exact gradients reach the target
+            steps = range(-_MOST_DOUBLINGS, _MOST_DOUBLINGS + 1)
+            rates += [common * 2.0**step for step in steps if step]
+        seeds = [few] * len(rates)
+        seeds[0] = len(self.trainees)
+        firsts = [0, *accumulate(seeds)]
+        race = Race(
+            [range(first, first + few) for first in firsts[:-1]], lasting=range(len(self.trainees))
+        )
+        trainings = [
+            (trainees, rate)
+            for rate, count in zip(rates, seeds, strict=True)
+            for trainees in self.trainees[:count]
+        ]
+        results = self._trained(setting, trainings, race=race)
+        return {
+            rate: self._ends(results[first : first + count])
+            for rate, first, count in zip(rates, firsts, seeds, strict=False)
+        }
+
+    def _own_best(self, setting: Setting, ends: Mapping[float, _Ends]) -> tuple[BestRate, _Ends]:
         """Return a defence's own best rate, and the result of all seeds at it.
 
-        The rate is found with the first seeds. ``at_common`` is the result at the common rate.
+        ``ends`` are the results of `_raced`, from whose first seeds the rate is chosen.
         """
-        limit_s = math.inf
+        common = self.common.rate
 
-        def cost(lr: float) -> float:  # infinite if no faster than an earlier rate
-            nonlocal limit_s
-            ends = at_common
-            if lr != self.common.rate:
-                ends = self._trained(setting, lr, seeds=FEW_SEEDS, until_s=limit_s)
-            seconds = median(end.seconds for end in ends.each[:FEW_SEEDS])
-            limit_s = min(limit_s, seconds)
-            return seconds
+        def cost(rate: float) -> float:
+            return median(end.seconds for end in ends[rate].each[:FEW_SEEDS])
 
         if self.trial.lrs is not None:
-            best = best_of(cost, sorted(self.trial.lrs, key=lambda lr: lr != self.common.rate))
-        elif min(self.exact) < math.inf:
-            best = best_near(cost, self.common.rate, most_steps=_MOST_DOUBLINGS)
-        else:  # not even exact gradients reach the target
-            return self.common, at_common
-        at_own = at_common if best.rate == self.common.rate else self._trained(setting, best.rate)
-        if at_own.middle.seconds < at_common.middle.seconds:
+            best = best_of(cost, sorted(self.trial.lrs))
+        elif len(ends) > 1:
+            best = best_near(cost, common, most_steps=_MOST_DOUBLINGS)
+        else:
+            return self.common, ends[common]
+        at_own = ends[best.rate]
+        if others := self.trainees[len(at_own.each) :]:
+            more = self._ends(self._trained(setting, [(each, best.rate) for each in others]))
+            at_own = replace(at_own, each=[*at_own.each, *more.each])
+        if at_own.middle.seconds < ends[common].middle.seconds or best.rate == common:
             return best, at_own
-        is_edge = self.common.rate in {best.tried[0], best.tried[-1]}
-        return replace(best, rate=self.common.rate, is_edge=is_edge), at_common
+        is_edge = common in {best.tried[0], best.tried[-1]}
+        return replace(best, rate=common, is_edge=is_edge), ends[common]
 
     def _exactly(self, setting: Setting, steps: Sequence[float]) -> _Ends:
         """Return when the last model has taken each seed's number of steps."""
@@ -149,28 +178,32 @@ class Evaluator:
         return _Ends(each=[ends[each] for each in steps])
 
     def _trained(
-        self, setting: Setting, lr: float, *, seeds: int | None = None, until_s: float = math.inf
-    ) -> _Ends:
-        """Train with each seed, or only the first ``seeds`` of them, up to a time limit."""
+        self,
+        setting: Setting,
+        trainings: Sequence[tuple[Trainees, float]],
+        *,
+        race: Race | None = None,
+    ) -> list[Trained]:
+        return trained(
+            setting,
+            self.field.workers(setting.jobs_per_round),
+            trainings,
+            target=self.trial.target,
+            most=self.trial.most,
+            race=race,
+        )
+
+    def _ends(self, trainings: Sequence[Trained]) -> _Ends:
+        """Return the results of trainings at one rate."""
         ends, lacks, failed = list[_End](), list[float](), ""
-        for trainees in self.trainees[:seeds]:
-            self.tell(f"{setting.scheme.spec} at {lr:g}, seed {len(ends) + 1}")
-            run = trained(
-                setting,
-                self.field.workers(setting.jobs_per_round),
-                trainees,
-                lr=lr,
-                target=self.trial.target,
-                most=self.trial.most,
-                until_s=until_s,
-            )
-            lacks += [round(each, 9) for each in run.staleness]  # sums of shares
-            failed = failed or run.curve.failed
-            if (at := run.curve.reaches(self.trial.target)) is None:
+        for each in trainings:
+            lacks += [round(lack, 9) for lack in each.work.staleness]  # sums of shares
+            failed = failed or each.curve.failed
+            if (at := each.curve.reaches(self.trial.target)) is None:
                 ends.append(_End())
                 continue
-            seconds, clocks = run.curve.point(at)
-            usd = self._usd(seconds, busy_s=run.busy_s, tasks=run.tasks)
+            seconds, clocks = each.curve.point(at)
+            usd = self._usd(seconds, busy_s=each.work.busy_s, tasks=each.work.tasks)
             ends.append(_End(seconds=seconds, clocks=clocks / self.field.models, usd=usd))
         return _Ends(each=ends, lacks=lacks, failed=failed)
 

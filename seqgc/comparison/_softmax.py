@@ -8,21 +8,32 @@ answer arrives. Gradients are therefore exactly as stale as in a live run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from seqgc._digits import digit_images
-from seqgc.comparison._training import LossWatch
+from seqgc.comparison._training import LossWatch, Race
 from seqgc.errors import require_int
-from seqgc.ports import Decoding, FloatArray, IntArray, MiniTask, WeightedPoints, WeightRef
+from seqgc.ports import (
+    Arrival,
+    Decoding,
+    FloatArray,
+    IntArray,
+    MiniTask,
+    Seen,
+    WeightedPoints,
+    WeightRef,
+)
 from seqgc.rounds import Setting
 
 __all__ = ["SoftmaxProblem", "SoftmaxTrainees", "SoftmaxWorkload", "diverging", "exact_curve"]
+
+_NONE: Final = np.zeros(0, dtype=np.intp)
 
 diverging = np.errstate(over="ignore", invalid="ignore")
 """Decorator of functions that overflow when training diverges, which their result shows."""
@@ -70,8 +81,7 @@ class SoftmaxProblem:
 
     def points(self, *, step: int) -> IntArray:
         """Return the points (batch,) of a step."""
-        rng = np.random.default_rng([self.seed, step])
-        return rng.choice(len(self._y), self.batch, replace=False)
+        return draw_points(self.seed, step, self.batch)
 
     @diverging
     def loss(self, weights: FloatArray) -> float:
@@ -93,6 +103,11 @@ class SoftmaxProblem:
         errors *= shares[:, None]
         gradient: FloatArray = (x.T @ errors).ravel()
         return gradient
+
+
+def draw_points(seed: int, step: int, batch: int) -> IntArray:
+    """Return the points (batch,) of a step."""
+    return np.random.default_rng([seed, step]).choice(len(_digits()[1]), batch, replace=False)
 
 
 @lru_cache(maxsize=1)  # a megabyte
@@ -120,20 +135,6 @@ def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int)
     return np.array(losses)
 
 
-@dataclass(slots=True, eq=False)
-class _WeightVersion:
-    weights: FloatArray
-    tasks: int = 0  # that have yet to read the weights
-
-
-@dataclass(slots=True, eq=False)
-class _Model:
-    weights: FloatArray
-    applied: float = 0.0  # steps, as shares of a batch
-    version: int = 0
-    in_use: dict[int, _WeightVersion] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SoftmaxTrainees:
     """A number of equal problems, ``models``, trained by plain gradient descent."""
@@ -144,17 +145,17 @@ class SoftmaxTrainees:
     def check(self, setting: Setting) -> None:
         """Accept any defence."""
 
-    def workload(
+    def workloads(
         self,
         setting: Setting,
+        trainings: Sequence[tuple[SoftmaxTrainees, float]],
         *,
-        lr: float,
         target: float,
-        until_s: float = math.inf,
         most: int,  # noqa: ARG002 (there is no schedule of learning rates)
-    ) -> SoftmaxWorkload:
-        """Return a new training."""
-        return SoftmaxWorkload(self, setting=setting, lr=lr, target=target, until_s=until_s)
+        race: Race,
+    ) -> Iterator[SoftmaxWorkload]:
+        """Yield one workload for all trainings."""
+        yield SoftmaxWorkload(trainings, setting=setting, target=target, race=race)
 
     def loss(self) -> float:
         """Return the loss of each model before any step."""
@@ -169,31 +170,58 @@ class SoftmaxTrainees:
         return len(losses) - 1 if losses[-1] <= target else math.inf
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _MiniTaskOnWeights:
+    weights: FloatArray  # (trainings, 65, 10)
+    step: int
+    places: IntArray  # in the batch, (m,)
+    shares: FloatArray  # (m,)
+
+
+@dataclass(slots=True, eq=False)
+class _Bundle:
+    """Models that are trained together. They are equal, so that one is computed for all."""
+
+    weights: FloatArray  # (trainings, 65, 10), never changed in place
+    applied: float = 0.0  # steps, as shares of a batch
+    losses: FloatArray | None = None  # (trainings,), of these weights
+
+
 class SoftmaxWorkload:
-    """The training of `SoftmaxTrainees`, bundle by bundle in turn; a `TrialWorkload`.
+    """Trainings of `SoftmaxTrainees` side by side, bundle by bundle in turn; a `TrialWorkload`.
 
     If jobs arrive in parts, the weights of a task contain all updates so far; otherwise the weights
-    of a job are fixed when it begins. A model that diverges ends the training before the target.
+    of a job are fixed when it begins. A model that diverges ends its training before the target.
+
+    A gradient is computed when it is applied, in one pass for all trainings and all mini-tasks that
+    have read the same weights. The result of a mini-task is therefore only its number.
     """
 
     def __init__(
         self,
-        trainees: SoftmaxTrainees,
+        trainings: Sequence[tuple[SoftmaxTrainees, float]],
         *,
         setting: Setting,
-        lr: float,
         target: float,
-        until_s: float,
+        race: Race,
     ) -> None:
-        self._problem, self._lr = trainees.problem, lr
+        first = trainings[0][0]
+        self._batch, self._x, self._y = first.problem.batch, first.problem._x, first.problem._y
+        seeds = sorted({trainees.problem.seed for trainees, _ in trainings})
+        self._seeds: Final = seeds
+        self._seed_of = np.array([seeds.index(each.problem.seed) for each, _ in trainings])
+        self._rates = np.array([rate for _, rate in trainings])
         self._in_parts = setting.scheme.kind == "stale"
-        cut = np.cumsum([0, *setting.scheme.cut(self._problem.batch).tolist()])
-        self._chunks = [np.arange(first, end) for first, end in pairwise(cut)]
-        self._models = [_Model(self._problem.start()) for _ in range(trainees.models)]
-        self._bundle = setting.jobs_per_round
-        self._points: dict[int, IntArray] = {}  # by job
-        self._fixed: dict[int, list[int]] = {}  # versions of the bundle's models, by job
-        self.watch = LossWatch(self._loss, target=target, until_s=until_s)
+        self._cut = np.cumsum([0, *setting.scheme.cut(self._batch).tolist()])
+        start = np.zeros((len(trainings), 65, 10))
+        self._models, self._bundle_size = first.models, setting.jobs_per_round
+        self._bundles = [_Bundle(start) for _ in range(first.models // self._bundle_size)]
+        self._points = lru_cache(maxsize=64)(self._points_of)
+        self._fixed: dict[int, FloatArray] = {}  # weights, by job
+        self._asked: list[_MiniTaskOnWeights] = []  # by number
+        self._answered: dict[tuple[int, int, int], int] = {}  # by round, worker, slot
+        numbers = range(len(trainings))
+        self.watch = LossWatch(self._losses, target=target, race=race, numbers=numbers)
         self.staleness: list[float] = []
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (whichever they are)
@@ -201,67 +229,107 @@ class SoftmaxWorkload:
         return True
 
     def begin(self, job: int) -> None:
-        """Draw a job's batch, and fix its weights unless the job arrives in parts."""
-        self._points[job] = self._problem.points(step=self._step(job))
+        """Fix the weights of a job, unless it arrives in parts."""
         if not self._in_parts:
-            self._fixed[job] = [model.version for model in self._members(job).values()]
+            self._fixed[job] = self._bundle(job).weights
 
     def result_form(self, job: int) -> None:  # noqa: ARG002 (as the first one's)
         """Return nothing, because all results have the same form."""
         return
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the points of a mini-task, and each model's weights for them."""
-        job, members = mini_task.job, self._members(mini_task.job)
-        versions = self._fixed.get(job) or [model.version for model in members.values()]
-        places = [self._chunks[chunk] for chunk in mini_task.chunks]
-        sizes = [len(each) for each in places]
-        shares = np.repeat(mini_task.coefficients, sizes) / self._problem.batch
-        points = self._points[job][np.concatenate(places)]
-        parts = []
-        for (index, model), version in zip(members.items(), versions, strict=True):
-            model.in_use.setdefault(version, _WeightVersion(model.weights)).tasks += 1
-            lacks = self._step(job) - model.applied if self._in_parts else 0.0
-            self.staleness.append(max(0.0, lacks))
-            name = f"model-{index}"
-            ref = WeightRef(model=name, version=version, digest="", dtype="float64", size=650)
-            part = WeightedPoints(model=name, weights=ref, points=points, coefficients=shares)
-            parts.append(part)
-        return tuple(parts)
+        """Return the number of a mini-task, as the version of its weights."""
+        job, bundle = mini_task.job, self._bundle(mini_task.job)
+        step = job // len(self._bundles)
+        lacks = step - bundle.applied if self._in_parts else 0.0
+        self.staleness.append(max(0.0, lacks))
+        sizes = self._cut[mini_task.chunks + 1] - self._cut[mini_task.chunks]
+        asked = _MiniTaskOnWeights(
+            weights=self._fixed.get(job, bundle.weights),
+            step=step,
+            places=np.concatenate([self._chunk(chunk) for chunk in mini_task.chunks.tolist()]),
+            shares=np.repeat(mini_task.coefficients, sizes) / self._batch,
+        )
+        self._asked.append(asked)
+        number = len(self._asked) - 1
+        ref = WeightRef(model="model", version=number, digest="", dtype="float64", size=1)
+        return (
+            WeightedPoints(model="model", weights=ref, points=_NONE, coefficients=asked.shares[:0]),
+        )
 
     def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
-        """Return a mini-task's result, (650,) for each model in turn."""
-        return np.concatenate([self._gradient(part) for part in parts])
+        """Return a mini-task's number as its result, (1,)."""
+        return np.array([parts[0].weights.version], dtype=np.float64)
 
-    def _gradient(self, part: WeightedPoints) -> FloatArray:
-        model = self._models[int(part.weights.model.removeprefix("model-"))]
-        version = model.in_use[part.weights.version]
-        version.tasks -= 1
-        if version.tasks == 0 and part.weights.version != model.version:
-            del model.in_use[part.weights.version]
-        return self._problem.gradient(version.weights, part.points, part.coefficients)
+    def see(self, seen: Seen) -> None:
+        """Record which mini-tasks a worker has answered."""
+        if isinstance(seen, Arrival):
+            for slot, number in seen.results.items():
+                self._answered[seen.round, seen.worker, slot] = int(number[0])
 
     @diverging
-    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a step, or a part of one, with each model of the bundle."""
-        members = self._members(decoding.job).values()
-        for model, slope in zip(members, np.split(gradient, self._bundle), strict=True):
-            model.weights = model.weights - self._lr * slope
-            model.version += 1
-            model.applied += decoding.share
-        self.watch.apply(decoding.share * self._bundle)
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:  # noqa: ARG002
+        """Take a step, or a part of one, with the models of a bundle."""
+        bundle, active = self._bundle(decoding.job), np.flatnonzero(self.watch.active)
+        terms: dict[int, list[tuple[_MiniTaskOnWeights, float]]] = {}
+        for term in decoding.terms:
+            asked = self._asked[self._answered.pop((term.round, term.worker, term.slot))]
+            terms.setdefault(id(asked.weights), []).append((asked, term.weight))
+        slopes = sum(self._slopes(each, active) for each in terms.values())
+        bundle.weights, bundle.losses = bundle.weights.copy(), None
+        bundle.weights[active] -= self._rates[active, None, None] * slopes
+        bundle.applied += decoding.share
+        is_finite = np.isfinite(bundle.weights[active]).all(axis=(1, 2))
+        for training in active[~is_finite].tolist():
+            self.watch.fail(
+                "model-0", "its results are not finite; lower the learning rate", training
+            )
+        self.watch.apply(decoding.share * self._bundle_size)
 
-    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        """End the run, because one of its models has diverged."""
-        self.watch.fail(names[0], why)
+    def _slopes(
+        self, terms: Sequence[tuple[_MiniTaskOnWeights, float]], active: IntArray
+    ) -> FloatArray:
+        """Return the sum of mini-tasks on the same weights, (active, 65, 10)."""
+        asked = terms[0][0]
+        places = np.concatenate([each.places for each, _ in terms])
+        shares = np.concatenate([each.shares * weight for each, weight in terms])
+        points = self._points(asked.step)[self._seed_of[active]][:, places]
+        x, weights = self._x[points], asked.weights[active]
+        errors = x @ weights
+        errors -= errors.max(axis=2, keepdims=True)
+        np.exp(errors, out=errors)
+        errors /= errors.sum(axis=2, keepdims=True)
+        rows = np.arange(len(active))[:, None], np.arange(len(places))[None], self._y[points]
+        errors[rows] -= 1
+        errors *= shares[:, None]
+        slopes: FloatArray = x.transpose(0, 2, 1) @ errors
+        return slopes
 
-    def _loss(self) -> float:
-        return max(self._problem.loss(model.weights) for model in self._models)
+    @diverging
+    def _losses(self) -> FloatArray:
+        """Return the loss of the worst model of each active training, (trainings,)."""
+        worst = np.full(len(self._rates), -math.inf)
+        active = np.flatnonzero(self.watch.active)
+        for bundle in self._bundles:
+            if bundle.losses is None:
+                weights = bundle.weights[active]
+                scores = self._x @ weights.transpose(1, 0, 2).reshape(65, -1)
+                scores = scores.reshape(len(scores), len(active), 10)
+                scores -= scores.max(axis=2, keepdims=True)
+                of_labels = scores[np.arange(len(scores)), :, self._y]
+                np.exp(scores, out=scores)
+                each = (np.log(scores.sum(axis=2)) - of_labels).mean(axis=0)
+                bundle.losses = np.full(len(self._rates), math.nan)
+                bundle.losses[active] = each
+            worst = np.maximum(worst, bundle.losses)
+        return worst
 
-    def _step(self, job: int) -> int:
-        return job * self._bundle // len(self._models)
+    def _points_of(self, step: int) -> IntArray:
+        """Return the points of a step, (seeds, batch)."""
+        return np.array([draw_points(seed, step, self._batch) for seed in self._seeds])
 
-    def _members(self, job: int) -> dict[int, _Model]:
-        """Return the models whose gradients form the job, by number."""
-        first = job * self._bundle % len(self._models)
-        return {index: self._models[index] for index in range(first, first + self._bundle)}
+    def _chunk(self, chunk: int) -> IntArray:
+        return np.arange(self._cut[chunk], self._cut[chunk + 1])
+
+    def _bundle(self, job: int) -> _Bundle:
+        return self._bundles[job % len(self._bundles)]

@@ -7,17 +7,17 @@ from the virtual clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from seqgc._fault import fault_of
-from seqgc.comparison._training import LossWatch, PacedWorkers, trained
+from seqgc.comparison._training import LossWatch, PacedWorkers, Race, trained
 from seqgc.errors import ModelError, ParameterError, reraise_stop
 from seqgc.models.model import OptimizerFactory
-from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, WeightedPoints
+from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, Seen, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Defence, Uncoded
@@ -46,26 +46,34 @@ class TorchTrainees:
         """Number of models."""
         return len(self.plan.models)
 
-    def workload(
-        self, setting: Setting, *, lr: float, target: float, until_s: float = math.inf, most: int
-    ) -> TorchTrial:
-        """Return a new training of ``most`` steps of each model."""
-        plan = self._plan(setting, lr=lr, most=most)
-        trial = TorchTrial(plan, setting, target=target, until_s=until_s)
-        trial.require_steps(most)
-        return trial
+    def workloads(
+        self,
+        setting: Setting,
+        trainings: Sequence[tuple[TorchTrainees, float]],
+        *,
+        target: float,
+        most: int,
+        race: Race,
+    ) -> Iterator[TorchTrial]:
+        """Yield a workload for each training."""
+        for number, (trainees, rate) in enumerate(trainings):
+            plan = trainees._plan(setting, lr=rate, most=most)
+            trial = TorchTrial(plan, setting, target=target, race=race, number=number)
+            trial.require_steps(most)
+            yield trial
 
     def loss(self) -> float:
         """Return the loss of the worst model before any step."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
-        return self.workload(setting, lr=1.0, target=math.inf, most=1).loss()
+        plan = self._plan(setting, lr=1.0, most=1)
+        return TorchTrial(plan, setting, target=math.inf, race=Race()).loss()
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
         """Return the steps until all models reach the target without delays, or infinity."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         pace = ByRound(latencies_s=np.zeros((1, 1)), rates=np.ones((1, 1)))
         alone = PacedWorkers(pace=pace, kind="resident")
-        curve = trained(setting, alone, self, lr=lr, target=target, most=most).curve
+        curve = trained(setting, alone, [(self, lr)], target=target, most=most)[0].curve
         if curve.failed:
             name, _, why = curve.failed.partition(": ")
             raise ModelError({name: why})
@@ -116,7 +124,7 @@ class TorchTrial:
     """
 
     def __init__(
-        self, plan: TrainingPlan, setting: Setting, *, target: float, until_s: float
+        self, plan: TrainingPlan, setting: Setting, *, target: float, race: Race, number: int = 0
     ) -> None:
         store, self._models = MemoryStore(), plan.models
         self._inner = PlannedRun(plan=plan, setting=setting).workload(store=store)
@@ -130,7 +138,9 @@ class TorchTrial:
         self._bundle = setting.jobs_per_round
         self._applied = [0.0] * len(plan.models)  # steps of each, as shares of a batch
         self._losses: dict[int, tuple[float, float]] = {}  # by model: steps and loss
-        self.watch = LossWatch(self.loss, target=target, until_s=until_s)
+        self.watch = LossWatch(
+            lambda: np.array([self.loss()]), target=target, race=race, numbers=(number,)
+        )
         self.staleness: list[float] = []
 
     def require_steps(self, steps: int) -> None:
@@ -165,6 +175,9 @@ class TorchTrial:
         for index in self._members(decoding.job):
             self._applied[index] += decoding.share
         self.watch.apply(decoding.share * self._bundle)
+
+    def see(self, seen: Seen) -> None:
+        """Do nothing, because results are computed at once."""
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
         """End the run, because one of its models has failed."""

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from functools import partial
+from statistics import median
+from typing import Any, Protocol
 
 import numpy as np
 
 from seqgc import master
-from seqgc.ports import Close, Dispatch, Finish, FloatArray, Seen, WeightedPoints, Workload
+from seqgc.ports import (
+    BoolArray,
+    Close,
+    Dispatch,
+    Finish,
+    FloatArray,
+    Seen,
+    WeightedPoints,
+    Workload,
+)
 from seqgc.profiles import Pace
 from seqgc.rounds import Setting, policy_of
 from seqgc.virtual import Compute, Conduct, VirtualBackend, WorkerKind
@@ -21,10 +32,12 @@ __all__ = [
     "EnoughError",
     "LossWatch",
     "PacedWorkers",
+    "Race",
     "TimedRun",
     "Trained",
     "Trainees",
     "TrialWorkload",
+    "Work",
     "jobs_of",
     "time_run",
     "trained",
@@ -32,7 +45,7 @@ __all__ = [
 
 
 class EnoughError(Exception):
-    """Ends a run because it reached the target or its time limit, or because a model failed."""
+    """Ends the loop because all its trainings have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,20 +71,59 @@ class Curve:
         return float(self.at_s[index]), float(self.clocks[index])
 
 
-class LossWatch:
-    """Recorder of the losses of all models after each clock of applied data.
+class Race:
+    """The time limit of trainings that need not continue once a faster learning rate is known.
 
-    ``loss`` returns the loss of the worst model. Once it is at most ``target``, or after
-    ``until_s``, `EnoughError` ends the run. ``now`` must be set to a function that returns the
-    time.
+    ``rates`` holds, for each learning rate, the numbers of the trainings whose median time counts.
+    The trainings in ``lasting`` have no time limit.
     """
 
-    def __init__(self, loss: Callable[[], float], *, target: float, until_s: float) -> None:
+    def __init__(
+        self, rates: Iterable[Collection[int]] = (), *, lasting: Collection[int] = ()
+    ) -> None:
+        self._rates, self._lasting = list(rates), frozenset(lasting)
+        self._seconds: dict[int, float] = {}
+        self._limit_s = math.inf  # the least median
+
+    def reach(self, training: int, seconds: float) -> None:
+        """Record that a training has reached the target."""
+        self._seconds[training] = seconds
+        for rate in self._rates:
+            if training in rate:
+                each = [self._seconds.get(number, math.inf) for number in rate]
+                self._limit_s = min(self._limit_s, median(each))
+
+    def limit_s(self, training: int) -> float:
+        """Return the time limit of a training."""
+        return math.inf if training in self._lasting else self._limit_s
+
+
+class LossWatch:
+    """Recorder of the losses of several trainings after each clock of applied data.
+
+    ``losses`` returns the loss of the worst model of each training, (trainings,). A training ends
+    when this loss is at most ``target``, at the time limit of the ``race``, or if a model fails.
+    `EnoughError` is raised when all have ended. ``numbers`` are the trainings' numbers in the race.
+    ``now`` and ``work`` must be set to functions that return the time, and the work so far.
+    """
+
+    def __init__(
+        self,
+        losses: Callable[[], FloatArray],
+        *,
+        target: float,
+        race: Race,
+        numbers: Sequence[int] = (0,),
+    ) -> None:
         self.now: Callable[[], float] = lambda: 0.0
-        self._loss, self._target, self._until_s = loss, target, until_s
+        self.work: Callable[[], Work] = Work
+        self.active: BoolArray = np.ones(len(numbers), dtype=np.bool_)
+        """The trainings that have not ended, (trainings,)."""
+        self._losses_now, self._target, self._race, self._numbers = losses, target, race, numbers
         self._applied = 0.0  # clocks of data, of all models
-        self._points: list[tuple[float, float, float]] = []  # clocks, loss, seconds
-        self._failed = ""
+        self._clocks, self._at_s, self._losses = list[float](), list[float](), list[FloatArray]()
+        self._failures: dict[int, str] = {}
+        self._ends: dict[int, tuple[int, Work]] = {}  # points of the curve, and the work
 
     def apply(self, clocks: float) -> None:
         """Add applied data."""
@@ -79,27 +131,52 @@ class LossWatch:
         self._applied += clocks
         if math.floor(self._applied + 1e-9) == before:
             return
-        worst, now = self._loss(), self.now()
-        self._points.append((self._applied, worst, now))
-        if worst <= self._target or now >= self._until_s:
+        losses, now = self._losses_now(), self.now()
+        self._clocks.append(self._applied)
+        self._at_s.append(now)
+        self._losses.append(losses)
+        for training in np.flatnonzero(self.active & (losses <= self._target)).tolist():
+            self._race.reach(self._numbers[training], now)
+            self._end(training)
+        for training in np.flatnonzero(self.active).tolist():
+            if now >= self._race.limit_s(self._numbers[training]):
+                self._end(training)
+        self._raise_if_all_ended()
+
+    def fail(self, model: str, why: str, training: int = 0) -> None:
+        """End a training because a model failed."""
+        self._failures[training] = f"{model}: {why}"
+        self._end(training)
+        self._raise_if_all_ended()
+
+    def _end(self, training: int) -> None:
+        self.active[training] = False
+        self._ends[training] = len(self._at_s), self.work()
+
+    def _raise_if_all_ended(self) -> None:
+        if not self.active.any():
             raise EnoughError
 
-    def fail(self, model: str, why: str) -> NoReturn:
-        """End the run because a model failed."""
-        self._failed = f"{model}: {why}"
-        raise EnoughError
-
-    def curve(self) -> Curve:
-        """Return the losses so far."""
-        clocks, losses, at_s = np.array(self._points).reshape(-1, 3).T
-        return Curve(clocks=clocks, losses=losses, at_s=at_s, failed=self._failed)
+    def trained(self) -> list[Trained]:
+        """Return the trainings so far."""
+        results, now = [], (len(self._at_s), self.work())
+        for training in range(len(self.active)):
+            points, work = self._ends.get(training, now)
+            curve = Curve(
+                clocks=np.array(self._clocks[:points]),
+                losses=np.array([losses[training] for losses in self._losses[:points]]),
+                at_s=np.array(self._at_s[:points]),
+                failed=self._failures.get(training, ""),
+            )
+            results.append(Trained(curve=curve, work=work))
+        return results
 
 
 class TrialWorkload(Workload, Protocol):
-    """A workload whose results are computed at once, and whose losses are watched.
+    """A workload of trainings whose losses are watched.
 
-    ``staleness`` has, for each requested mini-task and each of its models, the number of clocks
-    whose updates its weights lack.
+    ``staleness`` has, for each requested mini-task, the number of clocks whose updates its weights
+    lack.
     """
 
     @property
@@ -109,6 +186,9 @@ class TrialWorkload(Workload, Protocol):
     def staleness(self) -> Sequence[float]: ...
 
     def compute(self, parts: tuple[WeightedPoints, ...], /) -> FloatArray: ...
+
+    def see(self, seen: Seen, /) -> None:
+        """Observe an event or an action of the loop."""
 
 
 class Trainees(Protocol):
@@ -121,10 +201,20 @@ class Trainees(Protocol):
     def check(self, setting: Setting) -> None:
         """Raise `ParameterError` if the models cannot be trained by this defence."""
 
-    def workload(
-        self, setting: Setting, *, lr: float, target: float, until_s: float, most: int
-    ) -> TrialWorkload:
-        """Return a new training of ``most`` steps of each model."""
+    def workloads(
+        self,
+        setting: Setting,
+        trainings: Sequence[tuple[Any, float]],
+        *,
+        target: float,
+        most: int,
+        race: Race,
+    ) -> Iterator[TrialWorkload]:
+        """Yield workloads for trainings of ``most`` steps, each of given trainees at a rate.
+
+        The trainees are of this class. A workload contains one or several trainings, in order. It
+        is run to its end before the next one is made.
+        """
 
     def loss(self) -> float:
         """Return the loss of the worst model before any step."""
@@ -179,16 +269,24 @@ class TimedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trained:
-    """The result of a training: its curve, and the staleness of each mini-task (`TrialWorkload`).
+class Work:
+    """The work of a training so far.
 
-    ``busy_s`` are the worker-seconds of all tasks to their end, and ``tasks`` is their number.
+    ``staleness`` is that of each mini-task (`TrialWorkload`). ``busy_s`` are the worker-seconds of
+    all tasks to their end, and ``tasks`` is their number.
     """
 
+    staleness: Sequence[float] = ()
+    busy_s: float = 0.0
+    tasks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trained:
+    """The result of a training: its curve, and its work."""
+
     curve: Curve
-    staleness: Sequence[float]
-    busy_s: float
-    tasks: int
+    work: Work
 
 
 @dataclass(slots=True)
@@ -215,20 +313,21 @@ def _drive(
     backend: VirtualBackend,
     *,
     jobs: int,
-    workload: Workload | None = None,
-) -> _Watch:
-    watch = _Watch(lambda: backend.now)
+    watch: _Watch,
+    workload: TrialWorkload | None = None,
+) -> None:
     conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)
 
     def see(seen: Seen) -> None:
         conduct(seen)
         watch(seen)
+        if workload is not None:
+            workload.see(seen)
 
     with conduct.watching(), suppress(EnoughError):
         policy = policy_of(setting, num_jobs=jobs)
         master.run(policy, backend, workload, observe=see)
         conduct.end()
-    return watch
 
 
 def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRun:
@@ -237,7 +336,8 @@ def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRu
     The last bundle runs to its end, so that there may be a few more clocks.
     """
     backend, jobs = workers.backend(), jobs_of(setting, clocks=clocks)
-    watch = _drive(setting, backend, jobs=jobs)
+    watch = _Watch(lambda: backend.now)
+    _drive(setting, backend, jobs=jobs, watch=watch)
     order = [watch.closed_s[job] for job in range(jobs)]
     return TimedRun(
         closed_s=np.maximum.accumulate(order).repeat(setting.jobs_per_round).tolist(),
@@ -256,22 +356,30 @@ def jobs_of(setting: Setting, *, clocks: int) -> int:
 def trained(
     setting: Setting,
     workers: PacedWorkers,
-    trainees: Trainees,
+    trainings: Sequence[tuple[Trainees, float]],
     *,
-    lr: float,
     target: float,
     most: int,
-    until_s: float = math.inf,
-) -> Trained:
-    """Train in virtual time, to the target, for ``most`` steps of each model or ``until_s``."""
-    workload = trainees.workload(setting, lr=lr, target=target, until_s=until_s, most=most)
-    backend = workers.backend(workload.compute)
-    workload.watch.now = lambda: backend.now
-    jobs = jobs_of(setting, clocks=most * trainees.models)
-    watch = _drive(setting, backend, jobs=jobs, workload=workload)
-    return Trained(
-        curve=workload.watch.curve(),
-        staleness=workload.staleness,
-        busy_s=math.fsum(backend.busy_s.tolist()),
-        tasks=watch.tasks,
-    )
+    race: Race | None = None,
+) -> list[Trained]:
+    """Train in virtual time, to the target, for ``most`` steps of each model, or to a time limit.
+
+    ``trainings`` are trainees of one kind, each with its learning rate. Which worker computes at
+    what time does not depend on the weights, so that one run of the loop serves many trainings.
+    """
+    results, first = list[Trained](), trainings[0][0]
+    jobs = jobs_of(setting, clocks=most * first.models)
+    race = race or Race()
+    for workload in first.workloads(setting, trainings, target=target, most=most, race=race):
+        backend = workers.backend(workload.compute)
+        watch = _Watch(lambda backend=backend: backend.now)  # type: ignore[misc]
+        workload.watch.now = watch.now
+        workload.watch.work = partial(_work, workload, backend, watch)
+        _drive(setting, backend, jobs=jobs, watch=watch, workload=workload)
+        results += workload.watch.trained()
+    return results
+
+
+def _work(workload: TrialWorkload, backend: VirtualBackend, watch: _Watch) -> Work:
+    busy_s = math.fsum(backend.busy_s.tolist())
+    return Work(staleness=list(workload.staleness), busy_s=busy_s, tasks=watch.tasks)

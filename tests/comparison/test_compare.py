@@ -85,7 +85,7 @@ def test_what_is_trained_in_virtual_time_has_the_losses_of_plain_training(
     trainees = SoftmaxTrainees(problem=problem, models=models)
     workers = PacedWorkers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
     setting = Setting(scheme=parse_scheme(spec, n=N))
-    curve = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=50).curve
+    curve = trained(setting, workers, [(trainees, 4.0)], target=QUICK.target, most=50)[0].curve
     plain = exact_curve(problem, lr=4.0, target=QUICK.target, most=100)
     np.testing.assert_allclose(curve.losses[models - 1 :: models], plain[1:], rtol=1e-9)
     assert curve.reaches(QUICK.target) == len(curve.losses) - 1
@@ -102,7 +102,7 @@ def test_seconds_are_the_median_of_the_seeds_and_those_of_the_best_and_worst_bes
     setting, ends = Setting(scheme=parse_scheme(spec, n=N)), list[float]()
     for seed in range(3):
         trainees = SoftmaxTrainees(problem=SoftmaxProblem(batch=512, seed=seed), models=1)
-        curve = trained(setting, workers, trainees, lr=4.0, target=QUICK.target, most=100).curve
+        curve = trained(setting, workers, [(trainees, 4.0)], target=QUICK.target, most=100)[0].curve
         ends.append(float(curve.at_s[-1]))
     low, middle, high = sorted(ends)
     assert row.seconds_to_target == pytest.approx(middle, rel=1e-9)

@@ -51,12 +51,12 @@ def test_exact_defences_have_the_losses_of_a_plain_torch_loop(spec: str, k: int)
         pace=latency_pace(PROFILE, alpha=ALPHA, jobs_per_round=k), kind="function"
     )
     trainees = TorchTrainees(plan=plan_of(*MODELS))
-    run = trained(setting, workers, trainees, lr=1.0, target=0.0, most=3)
+    run = trained(setting, workers, [(trainees, 1.0)], target=0.0, most=3)[0]
     curve = run.curve
     whole = curve.losses[np.flatnonzero(curve.clocks % 2 == 0)]  # after a step of both
     expected = [max(loss_after(model, step) for model in MODELS) for step in (1, 2, 3)]
     np.testing.assert_allclose(whole, expected, rtol=1e-6)
-    assert not any(run.staleness)
+    assert not any(run.work.staleness)
 
 
 def test_the_steps_are_those_of_plain_training_and_the_seconds_those_of_replay() -> None:
@@ -97,7 +97,7 @@ def test_another_seed_is_other_batches_and_a_rate_is_a_factor_of_the_model_s_own
 
     def losses(model: Model, *, seed: int, lr: float) -> list[float]:
         trainees = TorchTrainees(plan=plan_of(model), seed=seed)
-        run = trained(setting, workers, trainees, lr=lr, target=0, most=3)
+        run = trained(setting, workers, [(trainees, lr)], target=0, most=3)[0]
         return run.curve.losses.tolist()
 
     usual = losses(MODELS[0], seed=0, lr=1.0)
@@ -177,7 +177,7 @@ def test_the_target_is_of_the_test_data_if_there_is_any() -> None:
     setting = Setting(scheme=parse_scheme("uncoded", n=N))
     workers = PacedWorkers(pace=latency_pace(PROFILE, alpha=ALPHA), kind="function")
     trainees = TorchTrainees(plan=plan_of(tested))
-    curve = trained(setting, workers, trainees, lr=1.0, target=0.0, most=1).curve
+    curve = trained(setting, workers, [(trainees, 1.0)], target=0.0, most=1)[0].curve
     assert curve.losses[-1] == pytest.approx(loss_after(tested, 1), rel=1e-6)
     assert curve.losses[-1] != pytest.approx(loss_after(MODELS[0], 1), rel=1e-3)
 
