@@ -119,8 +119,7 @@ class TrainingOptions:
     ] = None
     seeds: Annotated[
         int | None,
-        "Number of trainings; the result is their median. By default 10 if that takes at most "
-        "about a minute, else 3.",
+        "Number of trainings of which the median is taken. By default 10, with --train 3.",
     ] = None
     most: Annotated[
         int | None,

@@ -15,7 +15,8 @@ the time until the models are good, which has two factors:
 
 The curve of the loss over time gives the product. All defences train at one learning rate, the best
 one for exact gradients, and then at their own best rate. Both are found by doubling and halving a
-first rate until the best one is not at an end of the rates tried.
+first rate until the best one is not at an end of the rates tried. Which worker computes at what
+time does not depend on the weights. So one run of the loop serves all trainings of a defence.
 
 If no defences are named, their codes are chosen on the first half of the recording, and all
 defences are judged on the second half. Otherwise only the codes would be judged on the rounds on
@@ -54,8 +55,7 @@ Progress: TypeAlias = Callable[[str, float], None]
 
 _RATE: Final = 4.0  # the first learning rate
 _SEARCH_SHARE: Final = 0.1  # rough share of the search for codes in the whole time
-_MANY_SEEDS: Final = 10
-_CHEAP: Final = 1000  # workers x models x trained defences: about a minute with many seeds
+_SEEDS: Final = 10
 
 _OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp", "antdt-nd"
 
@@ -165,7 +165,7 @@ def compare(
             chosen, models=models, progress=lambda what, part: tell(what, part * share)
         )
         settings = [each for each in usual if _can_be(each, first)]
-    seeds = trial.seeds or _usual_seeds(trial, settings, models)
+    seeds = trial.seeds or (_SEEDS if trial.plan is None else FEW_SEEDS)
     trial, trainees = replace(trial, seeds=seeds), _trainees(trial, models, seeds=seeds)
     tell("learning rates", share)
     common, exact = _exact_steps(trial, trainees)
@@ -214,13 +214,6 @@ def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
         return whole.rehearsal, whole
     chosen, judged = hold_out(profile, fraction=0.5)
     return replace(whole.rehearsal, profile=chosen), whole.on(judged, clocks=clocks)
-
-
-def _usual_seeds(trial: Trial, settings: Sequence[Setting], models: int) -> int:
-    """Return the default number of seeds: see `Trial`."""
-    trained = [each.scheme.n for each in settings if each.scheme.kind != "exact"]
-    is_cheap = trial.plan is None and models * sum(trained) <= _CHEAP
-    return _MANY_SEEDS if is_cheap else FEW_SEEDS
 
 
 def require_comparable(

@@ -13,7 +13,7 @@ import numpy as np
 
 from seqgc.comparison._field import Field
 from seqgc.comparison._rows import Metering, Row, Trial
-from seqgc.comparison._training import Race, Trained, Trainees, trained
+from seqgc.comparison._training import Race, TimedRun, Trained, Trainees, trained
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.stragglers import over_bound
 
@@ -80,11 +80,11 @@ class Evaluator:
         """Time and train a defence, and return its row."""
         spec, common = setting.scheme.spec, self.common
         self.tell(spec)
-        timed = self.field.time(setting, clocks=self.field.clocks)
         if setting.scheme.kind == "exact":  # all exact defences have the same best rate
-            at_common = at_own = self._exactly(setting, self.exact)
-            best = common
+            timed, at_common = self._exactly(setting)
+            best, at_own = common, at_common
         else:
+            timed = self.field.time(setting, clocks=self.field.clocks)
             ends = self._raced(setting)
             at_common = ends[common.rate]
             best, at_own = self._own_best(setting, ends)
@@ -168,14 +168,17 @@ class Evaluator:
         is_edge = common in {best.tried[0], best.tried[-1]}
         return replace(best, rate=common, is_edge=is_edge), ends[common]
 
-    def _exactly(self, setting: Setting, steps: Sequence[float]) -> _Ends:
-        """Return when the last model has taken each seed's number of steps."""
+    def _exactly(self, setting: Setting) -> tuple[TimedRun, _Ends]:
+        """Return the timing, and when the last model has taken each seed's number of steps."""
+        models, steps = self.field.models, {*self.exact} - {math.inf}
+        clocks = {each: int(each) * models for each in steps}
+        timed = self.field.times(setting, clocks={self.field.clocks, *clocks.values()})
         ends = {math.inf: _End()}
-        for each in {*steps} - {math.inf}:
-            timed = self.field.time(setting, clocks=int(each) * self.field.models)
-            usd = self._usd(timed.runtime_s, busy_s=timed.busy_s, tasks=timed.tasks)
-            ends[each] = _End(seconds=timed.runtime_s, clocks=float(each), usd=usd)
-        return _Ends(each=[ends[each] for each in steps])
+        for each in steps:
+            run = timed[clocks[each]]
+            usd = self._usd(run.runtime_s, busy_s=run.busy_s, tasks=run.tasks)
+            ends[each] = _End(seconds=run.runtime_s, clocks=each, usd=usd)
+        return timed[self.field.clocks], _Ends(each=[ends[each] for each in self.exact])
 
     def _trained(
         self,

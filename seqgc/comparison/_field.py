@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from seqgc._grid import MOST_MODELS
-from seqgc.comparison._training import PacedWorkers, TimedRun, jobs_of, time_run
+from seqgc.comparison._training import (
+    PacedWorkers,
+    TimedRun,
+    jobs_of,
+    time_first_clocks,
+    time_run,
+)
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
@@ -103,12 +109,24 @@ class Field:
 
         Raises `ScheduleError` if the scheme is broken (`Rehearsal.require_possible`).
         """
+        return self.times(setting, clocks=[clocks])[clocks]
+
+    def times(self, setting: Setting, *, clocks: Collection[int]) -> dict[int, TimedRun]:
+        """Time runs of these numbers of clocks of data, see `time`."""
+        scheme, workers = setting.scheme, self.workers(setting.jobs_per_round)
+        if isinstance(scheme, Deal):
+            return {each: self._dealt(setting, clocks=each) for each in clocks}
+        if scheme.kind == "exact" and scheme.delay == 0:
+            timed = time_first_clocks(setting, workers, clocks=clocks)
+        else:
+            timed = {each: time_run(setting, workers, clocks=each) for each in clocks}
+        for each in timed.values():
+            self.rehearsal.require_possible(setting, each.runtime_s, num_jobs=len(each.closed_s))
+        return timed
+
+    def _dealt(self, setting: Setting, *, clocks: int) -> TimedRun:
         bundle = setting.jobs_per_round
         jobs = jobs_of(setting, clocks=clocks)
-        if not isinstance(setting.scheme, Deal):
-            timed = time_run(setting, self.workers(bundle), clocks=clocks)
-            self.rehearsal.require_possible(setting, timed.runtime_s, num_jobs=jobs * bundle)
-            return timed
         reading = self.rehearsal.reading
         if self.rehearsal.recorded == "latency":
             # Each task pays its latency, as under all other defences, even if workers stay.

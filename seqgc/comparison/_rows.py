@@ -27,8 +27,7 @@ class Trial:
     The target is reached at each learning rate of ``lrs``, in at most ``most`` clocks of a model,
     with ``seeds`` seeds (at most 1,000), whose median counts. Without ``lrs`` the rate is searched:
     4 is doubled and halved, at most to 64 times or 1/64 of it, until the best rate is not at an
-    end. Without ``seeds``, there are ten if the training takes about a minute at most (the product
-    of the numbers of workers, of models and of inexact defences is at most 1,000), else three.
+    end. Without ``seeds``, there are ten.
 
     With a ``plan``, its models are trained as `seqgc.train` would train them. Then ``lrs`` are
     factors of the models' own learning rates, by default only 1; there are three seeds by default;

@@ -270,24 +270,20 @@ class SoftmaxWorkload:
     @diverging
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:  # noqa: ARG002
         """Take a step, or a part of one, with the models of a bundle."""
-        bundle, active = self._bundle(decoding.job), np.flatnonzero(self.watch.active)
+        bundle, active = self._bundle(decoding.job), self._active()
         terms: dict[int, list[tuple[_MiniTaskOnWeights, float]]] = {}
         for term in decoding.terms:
             asked = self._asked[self._answered.pop((term.round, term.worker, term.slot))]
             terms.setdefault(id(asked.weights), []).append((asked, term.weight))
-        slopes = sum(self._slopes(each, active) for each in terms.values())
-        bundle.weights, bundle.losses = bundle.weights.copy(), None
-        bundle.weights[active] -= self._rates[active, None, None] * slopes
+        weights, rates = bundle.weights.copy(), self._rates[active, None, None]
+        for each in terms.values():
+            weights[active] -= rates * self._slopes(each, active)
+        bundle.weights, bundle.losses = weights, None
         bundle.applied += decoding.share
-        is_finite = np.isfinite(bundle.weights[active]).all(axis=(1, 2))
-        for training in active[~is_finite].tolist():
-            self.watch.fail(
-                "model-0", "its results are not finite; lower the learning rate", training
-            )
         self.watch.apply(decoding.share * self._bundle_size)
 
     def _slopes(
-        self, terms: Sequence[tuple[_MiniTaskOnWeights, float]], active: IntArray
+        self, terms: Sequence[tuple[_MiniTaskOnWeights, float]], active: IntArray | slice
     ) -> FloatArray:
         """Return the sum of mini-tasks on the same weights, (active, 65, 10)."""
         asked = terms[0][0]
@@ -299,7 +295,7 @@ class SoftmaxWorkload:
         errors -= errors.max(axis=2, keepdims=True)
         np.exp(errors, out=errors)
         errors /= errors.sum(axis=2, keepdims=True)
-        rows = np.arange(len(active))[:, None], np.arange(len(places))[None], self._y[points]
+        rows = np.arange(len(points))[:, None], np.arange(len(places))[None], self._y[points]
         errors[rows] -= 1
         errors *= shares[:, None]
         slopes: FloatArray = x.transpose(0, 2, 1) @ errors
@@ -308,13 +304,12 @@ class SoftmaxWorkload:
     @diverging
     def _losses(self) -> FloatArray:
         """Return the loss of the worst model of each active training, (trainings,)."""
-        worst = np.full(len(self._rates), -math.inf)
-        active = np.flatnonzero(self.watch.active)
+        worst, active = np.full(len(self._rates), -math.inf), self._active()
         for bundle in self._bundles:
             if bundle.losses is None:
                 weights = bundle.weights[active]
                 scores = self._x @ weights.transpose(1, 0, 2).reshape(65, -1)
-                scores = scores.reshape(len(scores), len(active), 10)
+                scores = scores.reshape(len(scores), len(weights), 10)
                 scores -= scores.max(axis=2, keepdims=True)
                 of_labels = scores[np.arange(len(scores)), :, self._y]
                 np.exp(scores, out=scores)
@@ -322,7 +317,15 @@ class SoftmaxWorkload:
                 bundle.losses = np.full(len(self._rates), math.nan)
                 bundle.losses[active] = each
             worst = np.maximum(worst, bundle.losses)
+        for training in np.flatnonzero(self.watch.active & ~np.isfinite(worst)).tolist():
+            why = "its results are not finite; lower the learning rate"
+            self.watch.fail("model-0", why, training)
         return worst
+
+    def _active(self) -> IntArray | slice:
+        """Return the index of the trainings that have not ended; a slice makes views of all."""
+        active = self.watch.active
+        return slice(None) if active.all() else np.flatnonzero(active)
 
     def _points_of(self, step: int) -> IntArray:
         """Return the points of a step, (seeds, batch)."""

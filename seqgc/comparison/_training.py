@@ -36,9 +36,10 @@ __all__ = [
     "TimedRun",
     "Trained",
     "Trainees",
+    "TrialWork",
     "TrialWorkload",
-    "Work",
     "jobs_of",
+    "time_first_clocks",
     "time_run",
     "trained",
 ]
@@ -116,14 +117,14 @@ class LossWatch:
         numbers: Sequence[int] = (0,),
     ) -> None:
         self.now: Callable[[], float] = lambda: 0.0
-        self.work: Callable[[], Work] = Work
+        self.work: Callable[[], TrialWork] = TrialWork
         self.active: BoolArray = np.ones(len(numbers), dtype=np.bool_)
         """The trainings that have not ended, (trainings,)."""
         self._losses_now, self._target, self._race, self._numbers = losses, target, race, numbers
         self._applied = 0.0  # clocks of data, of all models
         self._clocks, self._at_s, self._losses = list[float](), list[float](), list[FloatArray]()
         self._failures: dict[int, str] = {}
-        self._ends: dict[int, tuple[int, Work]] = {}  # points of the curve, and the work
+        self._ends: dict[int, tuple[int, TrialWork]] = {}  # points of the curve, and the work
 
     def apply(self, clocks: float) -> None:
         """Add applied data."""
@@ -268,8 +269,8 @@ class TimedRun:
         return self.closed_s[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Work:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialWork:
     """The work of a training so far.
 
     ``staleness`` is that of each mini-task (`TrialWorkload`). ``busy_s`` are the worker-seconds of
@@ -286,20 +287,26 @@ class Trained:
     """The result of a training: its curve, and its work."""
 
     curve: Curve
-    work: Work
+    work: TrialWork
 
 
 @dataclass(slots=True)
 class _Watch:
-    now: Callable[[], float]
+    backend: VirtualBackend
     closed_s: dict[int, float] = field(default_factory=dict)
     loads: float = 0.0
     tasks: int = 0
     lost: int = 0  # chunks
+    at_close: Callable[[], None] = lambda: None
+
+    @property
+    def busy_s(self) -> float:
+        return math.fsum(self.backend.busy_s.tolist())
 
     def __call__(self, seen: Seen) -> None:
         if isinstance(seen, Close):
-            self.closed_s |= dict.fromkeys(seen.jobs, self.now())
+            self.closed_s |= dict.fromkeys(seen.jobs, self.backend.now)
+            self.at_close()
         elif isinstance(seen, Finish):
             self.lost += len(seen.decoding().lost)
         elif isinstance(seen, Dispatch):
@@ -335,13 +342,37 @@ def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRu
 
     The last bundle runs to its end, so that there may be a few more clocks.
     """
-    backend, jobs = workers.backend(), jobs_of(setting, clocks=clocks)
-    watch = _Watch(lambda: backend.now)
-    _drive(setting, backend, jobs=jobs, watch=watch)
+    jobs = jobs_of(setting, clocks=clocks)
+    watch = _Watch(workers.backend())
+    _drive(setting, watch.backend, jobs=jobs, watch=watch)
+    return _timed(watch, setting, jobs)
+
+
+def time_first_clocks(
+    setting: Setting, workers: PacedWorkers, *, clocks: Collection[int]
+) -> dict[int, TimedRun]:
+    """Return `time_run` for several numbers of clocks, from one run.
+
+    The scheme must be exact and without delay. Its jobs then end one after the other, and do not
+    depend on how many follow.
+    """
+    timed, watch = dict[int, TimedRun](), _Watch(workers.backend())
+    ends = {jobs_of(setting, clocks=each) for each in clocks}
+
+    def keep() -> None:
+        if (jobs := len(watch.closed_s)) in ends:
+            timed[jobs] = _timed(watch, setting, jobs)
+
+    watch.at_close = keep
+    _drive(setting, watch.backend, jobs=max(ends), watch=watch)
+    return {each: timed[jobs_of(setting, clocks=each)] for each in clocks}
+
+
+def _timed(watch: _Watch, setting: Setting, jobs: int) -> TimedRun:
     order = [watch.closed_s[job] for job in range(jobs)]
     return TimedRun(
         closed_s=np.maximum.accumulate(order).repeat(setting.jobs_per_round).tolist(),
-        busy_s=math.fsum(backend.busy_s.tolist()),
+        busy_s=watch.busy_s,
         tasks=watch.tasks,
         load=watch.loads / jobs,
         applied=1 - watch.lost / (jobs * len(setting.scheme.chunk_fractions)),
@@ -371,15 +402,13 @@ def trained(
     jobs = jobs_of(setting, clocks=most * first.models)
     race = race or Race()
     for workload in first.workloads(setting, trainings, target=target, most=most, race=race):
-        backend = workers.backend(workload.compute)
-        watch = _Watch(lambda backend=backend: backend.now)  # type: ignore[misc]
-        workload.watch.now = watch.now
-        workload.watch.work = partial(_work, workload, backend, watch)
-        _drive(setting, backend, jobs=jobs, watch=watch, workload=workload)
+        watch = _Watch(workers.backend(workload.compute))
+        workload.watch.now = partial(getattr, watch.backend, "now")
+        workload.watch.work = partial(_work, workload, watch)
+        _drive(setting, watch.backend, jobs=jobs, watch=watch, workload=workload)
         results += workload.watch.trained()
     return results
 
 
-def _work(workload: TrialWorkload, backend: VirtualBackend, watch: _Watch) -> Work:
-    busy_s = math.fsum(backend.busy_s.tolist())
-    return Work(staleness=list(workload.staleness), busy_s=busy_s, tasks=watch.tasks)
+def _work(workload: TrialWorkload, watch: _Watch) -> TrialWork:
+    return TrialWork(staleness=list(workload.staleness), busy_s=watch.busy_s, tasks=watch.tasks)

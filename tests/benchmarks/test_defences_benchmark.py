@@ -12,10 +12,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.slack import live as slack
 from experiments.slow_worker import live as slow_worker
+from seqgc.comparison import PacedWorkers, SoftmaxProblem, SoftmaxTrainees, trained
+from seqgc.profiles import LAMBDA_CNN, latency_pace
+from seqgc.rounds import Setting
+from seqgc.schemes import parse_scheme
 
 COMPARE = (sys.executable, "-m", "seqgc", "compare")
 RECORDED = "cnn-canada-batch2048-load0.000-30rounds-d.csv"
@@ -48,8 +53,29 @@ def test_one_slow_worker_is_levelled_or_replaced(capsys: pytest.CaptureFixture[s
     assert rows["antdt-nd"]["replaced"] == "1"
 
 
+def test_many_trainings_cost_little_more_than_one() -> None:
+    profile = LAMBDA_CNN.profile(40, workers=64, rng=np.random.default_rng(0))
+    workers = PacedWorkers(pace=latency_pace(profile, alpha=14.0), kind="function")
+    setting = Setting(scheme=parse_scheme("asp", n=64))
+    trainings = [
+        (SoftmaxTrainees(problem=SoftmaxProblem(batch=1024, seed=seed), models=1), rate)
+        for rate in (1.0, 2.0, 4.0, 8.0)
+        for seed in range(5)
+    ]
+
+    def cpu_s(some: list[tuple[SoftmaxTrainees, float]]) -> float:
+        began = time.process_time()
+        trained(setting, workers, some, target=1e-3, most=20)
+        return time.process_time() - began
+
+    pairs = [(cpu_s(trainings[:1]), cpu_s(trainings)) for _ in range(3)]
+    one_s, twenty_s = (min(column) for column in zip(*pairs, strict=True))
+    print(f"one training {one_s:.2f} s, twenty {twenty_s:.2f} s, ratio {twenty_s / one_s:.1f}")
+    assert twenty_s <= 5 * one_s
+
+
 def compared(profile: Path, alpha: str, file: Path) -> bytes:
-    """What `seqgc compare` prints, within three minutes of one core and one gigabyte."""
+    """What `seqgc compare` prints, within a minute of one core and one gigabyte."""
     began = time.monotonic()
     with file.open("wb") as out:
         command = [*COMPARE, str(profile), "--alpha", alpha, "--json"]
@@ -60,14 +86,14 @@ def compared(profile: Path, alpha: str, file: Path) -> bytes:
     wall_s, cpu_s = time.monotonic() - began, used.ru_utime + used.ru_stime
     print(f"alpha {alpha}: {cpu_s:.1f} s of CPU in {wall_s:.1f} s, {used.ru_maxrss / 1024:.0f} MiB")
     assert status == 0
-    assert cpu_s < 180
+    assert cpu_s < 60
     assert used.ru_maxrss < 1e9 / 1024
     return file.read_bytes()
 
 
 @pytest.mark.timeout(0)  # where other work is done, it takes as long as it takes
 @pytest.mark.parametrize("alpha", ["1.12", "60"])
-def test_every_defence_is_compared_in_three_minutes_and_a_gigabyte(
+def test_every_defence_is_compared_in_a_minute_and_a_gigabyte(
     alpha: str, recorded_profiles: Path, tmp_path: Path
 ) -> None:
     profile = recorded_profiles / RECORDED

@@ -21,6 +21,7 @@ from seqgc.comparison import (
     exact_curve,
     trained,
 )
+from seqgc.comparison._training import Race
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, ProfileMeta, latency_pace
 from seqgc.rounds import ClosingRule, Setting
@@ -107,6 +108,45 @@ def test_seconds_are_the_median_of_the_seeds_and_those_of_the_best_and_worst_bes
     low, middle, high = sorted(ends)
     assert row.seconds_to_target == pytest.approx(middle, rel=1e-9)
     assert row.seconds_between == pytest.approx((low, high), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec", ["ssp:slack=1", "asp-dds:M=1", "backup:b=3", "ra-sgc:s=1,q=0.5,r=1"]
+)
+def test_trainings_side_by_side_are_those_that_are_alone(spec: str, rehearsal: Rehearsal) -> None:
+    workers = PacedWorkers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
+    setting = Setting(scheme=parse_scheme(spec, n=N))
+    trainings = [
+        (SoftmaxTrainees(problem=SoftmaxProblem(batch=512, seed=seed), models=2), rate)
+        for seed in range(2)
+        for rate in (1.0, 4.0)
+    ]
+    together = trained(setting, workers, trainings, target=0.6, most=40)
+    for training, of_many in zip(trainings, together, strict=True):
+        (alone,) = trained(setting, workers, [training], target=0.6, most=40)
+        np.testing.assert_allclose(of_many.curve.losses, alone.curve.losses, rtol=1e-9)
+        np.testing.assert_array_equal(of_many.curve.at_s, alone.curve.at_s)
+        assert of_many.work == alone.work
+    assert len({len(each.curve.losses) for each in together}) > 1  # they end at different times
+
+
+def test_a_rate_that_cannot_win_any_more_is_given_up(rehearsal: Rehearsal) -> None:
+    workers = PacedWorkers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind="function")
+    setting = Setting(scheme=parse_scheme("asp", n=N))
+    seeds = [SoftmaxTrainees(problem=SoftmaxProblem(batch=512, seed=s), models=1) for s in (0, 1)]
+    trainings = [(each, rate) for rate in (4.0, 0.25, 0.5) for each in seeds]
+    race = Race([[0, 1], [2, 3], [4, 5]], lasting=[4])
+    ends = trained(setting, workers, trainings, target=0.6, most=100, race=race)
+    last_s = [float(each.curve.at_s[-1]) for each in ends]
+    assert [each.curve.reaches(0.6) is not None for each in ends] == [
+        True,
+        True,
+        *[False] * 2,
+        True,
+        False,
+    ]
+    assert last_s[2] == last_s[3] == last_s[5] >= np.median(last_s[:2])
+    assert last_s[4] > last_s[5]
 
 
 def test_functions_are_paid_to_the_end_of_each_and_residents_for_as_long_as_the_run_lasts(
