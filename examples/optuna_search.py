@@ -8,7 +8,7 @@ from functools import partial
 import optuna
 import torch
 
-from seqgc import Model, Setting, TrainingPlan, parse_scheme, registered_model, train, workers
+from seqgc import Model, TrainingPlan, registered_model, train, workers
 
 
 def model_of(trial: optuna.Trial) -> Model:
@@ -20,12 +20,11 @@ def model_of(trial: optuna.Trial) -> Model:
 def search(*, batches: int = 4, trials: int = 8, steps: int = 30) -> optuna.Study:
     """Return the study after ``batches`` batches of trials, each a run on four workers."""
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
-    setting = Setting(scheme=parse_scheme("gc-rep:s=1", n=4), jobs_per_round=trials)
     with workers.local(4) as crew:
         for _ in range(batches):
             asked = [study.ask() for _ in range(trials)]
             models = [model_of(trial) for trial in asked]
-            result = train(TrainingPlan(models=models, scheme=setting, steps=steps), crew)
+            result = train(TrainingPlan(models=models, scheme="gc-rep:s=1", steps=steps), crew)
             for trial, model in zip(asked, models, strict=True):
                 if model.name in result.ranking:
                     study.tell(trial, result.evaluations[model.name].loss)

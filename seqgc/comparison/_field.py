@@ -16,7 +16,7 @@ from seqgc.comparison._training import (
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import Setting, require_models
+from seqgc.rounds import Setting, require_bundles
 from seqgc.schemes import Deal
 from seqgc.search import ProfileReading, Rehearsal, deal
 from seqgc.stragglers import busy_seconds
@@ -101,8 +101,7 @@ class Field:
         if scheme.n != self.n:
             rule = f"must be for the {self.n} workers of the profile"
             raise ParameterError("defence", rule, f"{scheme.spec} for {scheme.n}")
-        names = [f"model-{index}" for index in range(self.models)]
-        require_models(names, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
+        require_bundles(self.models, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
     def time(self, setting: Setting, *, clocks: int) -> TimedRun:
         """Time a run of ``clocks`` clocks of data, without training.

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from seqgc import workers
 from seqgc.config._names import FUNCTIONS, OPTIMIZERS, SCHEDULERS, check_names
 from seqgc.config._tables import ModelConfig, RunConfig, ValidationConfig, Values
 from seqgc.deploy import DEPLOYMENT_FILE
 from seqgc.errors import ParameterError
-from seqgc.rounds import Adaptation, ClosingRule, Setting, num_rounds, require_models
-from seqgc.schemes import Deal, Defence, parse_scheme
+from seqgc.rounds import Adaptation, ClosingRule, num_bundles, num_rounds, require_models
+from seqgc.schemes import Defence, parse_scheme
 from seqgc.worker import OwnFunction, call_own, own_function, own_module, require_arguments
 from seqgc.workers import FunctionSettings, InjectedDelays, WorkerSet
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from seqgc.models.evaluation import Metric
     from seqgc.models.model import OptimizerFactory, SchedulerFactory
     from seqgc.training import Model, TrainingPlan, Updates, Validation
-
-_OPEN_BUNDLES: Final = 4
 
 
 def make_plan(config: RunConfig) -> TrainingPlan:
@@ -47,20 +45,19 @@ def make_plan(config: RunConfig) -> TrainingPlan:
             alpha = delays.alpha
         adaptation = Adaptation(probe=config.probe, retune=config.retune, alpha=alpha)
     models = make_models(config)
-    from seqgc.training import TrainingPlan, bundle_size
+    from seqgc.training import TrainingPlan
 
-    # A search for schemes needs several bundles of models to choose from, and so does `deal`.
-    bundles = _OPEN_BUNDLES if adaptation or isinstance(scheme, Deal) else scheme.delay + 1
     rule = ClosingRule(
         mu=config.mu,
         wait_out=config.wait_out,
         timeout_s=config.timeout_s,
         max_attempts=config.max_attempts,
     )
-    jobs_per_round = config.jobs_per_round or bundle_size(models, bundles=bundles)
     plan = TrainingPlan(
         models=models,
-        scheme=Setting(scheme=scheme, rule=rule, jobs_per_round=jobs_per_round),
+        scheme=scheme,
+        rule=rule,
+        jobs_per_round=config.jobs_per_round or None,
         steps=config.steps,
         precision=config.precision,
         payload=config.payload,
@@ -166,7 +163,7 @@ def make_delays(config: RunConfig, *, rounds: int | None = None) -> InjectedDela
     if config.delays is None:
         return None
     if rounds is None:
-        jobs = config.steps * (len(config.models) // max(1, config.jobs_per_round))
+        jobs = config.steps * num_bundles(len(config.models), config.jobs_per_round or 1)
         rounds = num_rounds(parse_scheme(config.scheme, n=config.workers), jobs)
     return InjectedDelays.of(config.delays, workers=config.workers, num_rounds=max(1, rounds))
 

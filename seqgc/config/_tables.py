@@ -137,8 +137,8 @@ class RunConfig(Settings):
         bool, "Compare results that several workers computed; exclude workers with wrong results."
     ] = False
     jobs_per_round: Annotated[
-        int, Field(ge=0), "Models in a job (a bundle). 0: as many as fit (the default for a grid)."
-    ] = 1
+        int, Field(ge=0), "Most models in a job (a bundle). 0: as many as the scheme allows."
+    ] = 0
     vectorize: Annotated[
         int | None,
         Field(ge=1),
@@ -330,7 +330,7 @@ def _multiplied(values: Values) -> Values:
                 model[key] = value
         models.append(model)
     rest = {key: value for key, value in values.items() if key != "grid"}
-    return {"jobs_per_round": 0, **rest, "models": models}
+    return {**rest, "models": models}
 
 
 def _axes(grid: object) -> tuple[object, list[str]]:

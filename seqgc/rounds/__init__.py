@@ -24,6 +24,8 @@ from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting
 from seqgc.rounds._rule import WaitOut as WaitOut
+from seqgc.rounds._rule import bundles_of as bundles_of
+from seqgc.rounds._rule import num_bundles as num_bundles
 from seqgc.rounds._rule import require_bundles as require_bundles
 from seqgc.rounds._rule import require_models as require_models
 from seqgc.rounds._staleness_aware import StalenessAware as StalenessAware

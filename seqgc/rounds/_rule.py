@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
@@ -132,13 +133,13 @@ class Adaptation:
 def require_models(
     names: Sequence[str], *, delay: int, jobs_per_round: int, stale: bool = False
 ) -> None:
-    """Refuse models that cannot take turns: M of them in bundles, more of these than the delay.
+    """Refuse models that cannot take turns in bundles of at most ``jobs_per_round`` models.
 
     Raises
     ------
     ParameterError
-        If there is none, two have one name, one has the name of another file of checkpoints,
-        ``jobs_per_round`` does not divide M, or there are
+        If there is no model, two models have one name, or a model has the name of another file of
+        checkpoints. If ``jobs_per_round`` is not between 1 and the number of models. If there are
         fewer bundles than the scheme's ``delay`` + 1, and that is not allowed (``stale``).
     """
     if not names:
@@ -150,17 +151,48 @@ def require_models(
             endings = ", ".join(f"`{ending}`" for ending in _ENDINGS)
             rule = f"must have names that leave `flight`, and the endings {endings}"
             raise ParameterError("models", f"{rule}, to the other files of a checkpoint", name)
-    require_bundles(len(names), delay=delay, jobs_per_round=jobs_per_round, stale=stale)
+    models = len(names)
+    if not 1 <= jobs_per_round <= models:
+        rule = f"must be >= 1 and at most the number of models, M={models}"
+        raise ParameterError("jobs_per_round", rule, jobs_per_round)
+    if not stale:
+        _require_turns(models, delay=delay, jobs_per_round=jobs_per_round)
 
 
-def require_bundles(models: int, *, delay: int, jobs_per_round: int, stale: bool = False) -> None:
-    """Refuse so many models if they do not make bundles, or fewer than the ``delay`` + 1.
+def num_bundles(models: int, jobs_per_round: int) -> int:
+    """Return the number of bundles of at most ``jobs_per_round`` models each.
+
+    Examples
+    --------
+    >>> num_bundles(8, 4), num_bundles(41, 21)
+    (2, 2)
+    """
+    return -(-models // jobs_per_round)
+
+
+def bundles_of(models: int, jobs_per_round: int) -> list[range]:
+    """Return the models of each bundle. Larger bundles come first; sizes differ by at most one.
+
+    Examples
+    --------
+    >>> bundles_of(7, 3)
+    [range(0, 3), range(3, 5), range(5, 7)]
+    """
+    count = num_bundles(models, jobs_per_round)
+    size, larger = divmod(models, max(1, count))
+    starts = [index * size + min(index, larger) for index in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+def require_bundles(models: int, *, delay: int, jobs_per_round: int) -> None:
+    """Refuse models that do not make equal bundles, or fewer of them than the ``delay`` + 1.
+
+    A replay needs equal bundles, because its loads are in bundles.
 
     Raises
     ------
     ParameterError
-        If ``jobs_per_round`` does not divide them, or the bundles are too few and that is not
-        allowed (``stale``).
+        If ``jobs_per_round`` does not divide the number of ``models``, or the bundles are too few.
 
     Examples
     --------
@@ -173,11 +205,15 @@ def require_bundles(models: int, *, delay: int, jobs_per_round: int, stale: bool
     if jobs_per_round < 1 or models % jobs_per_round:
         rule = f"must be >= 1 and divide the number of models, M={models}"
         raise ParameterError("jobs_per_round", rule, jobs_per_round)
-    least = (delay + 1) * jobs_per_round
-    if models < least and not stale:
+    _require_turns(models, delay=delay, jobs_per_round=jobs_per_round)
+
+
+def _require_turns(models: int, *, delay: int, jobs_per_round: int) -> None:
+    if num_bundles(models, jobs_per_round) <= delay:
+        least = delay * jobs_per_round + 1
         raise ParameterError(
             "models",
-            f"must number at least (T + 1) * jobs_per_round = {least}, because a gradient may "
+            f"must number at least T * jobs_per_round + 1 = {least}, because a gradient may "
             f"come T={delay} rounds late",
             models,
             "train more models, take a scheme with a smaller delay, or allow gradients that "

@@ -27,7 +27,7 @@ import torch
 from seqgc.errors import require_int
 from seqgc.models.model import Model, ParameterVector
 from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
-from seqgc.rounds import require_models
+from seqgc.rounds import bundles_of, num_bundles, require_models
 from seqgc.schemes import Deal
 
 __all__ = [
@@ -382,9 +382,10 @@ class Share:
 
 
 class JobPlan:
-    """The bundles of a run, their turns and batches: M models in M / k bundles, one bundle a job.
+    """The bundles of a run, their turns and batches: one bundle of at most k models a job.
 
-    Gradients are as late as the scheme's delay, or ``lateness`` jobs late if it is given.
+    The bundles differ by at most one model in size, the larger ones first. Gradients are as late as
+    the scheme's delay, or ``lateness`` jobs late if it is given.
     """
 
     def __init__(
@@ -399,7 +400,8 @@ class JobPlan:
     ) -> None:
         self.models: Final = tuple(models)
         self.jobs_per_round: Final = jobs_per_round
-        self.num_bundles: Final = len(self.models) // max(1, jobs_per_round)
+        self._bundles: Final = bundles_of(len(self.models), max(1, jobs_per_round))
+        self.num_bundles: Final = len(self._bundles)
         self._stale, self._lateness = stale, lateness
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
@@ -430,7 +432,7 @@ class JobPlan:
     def park(self, name: str) -> None:
         """Note that a model is parked; end the turns of its bundle if all its models are."""
         index = [model.name for model in self.models].index(name)
-        bundle = index // self.jobs_per_round
+        bundle = self.bundle_of(index)
         if index not in self._parked:
             self._parked.add(index)
             if self._parked.issuperset(self.members(bundle)):
@@ -454,8 +456,11 @@ class JobPlan:
 
     def members(self, bundle: int) -> range:
         """Return the indices of the models of a bundle."""
-        first = bundle * self.jobs_per_round
-        return range(first, first + self.jobs_per_round)
+        return self._bundles[bundle]
+
+    def bundle_of(self, index: int) -> int:
+        """Return the bundle of model ``index``."""
+        return next(b for b, members in enumerate(self._bundles) if index in members)
 
     def share(
         self,
@@ -490,9 +495,10 @@ class JobPlan:
 def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
     """Return a good number of models per job, if there must be at least ``bundles`` bundles.
 
-    It is the largest divisor of the number of models with which the models of a bundle have at most
-    a million parameters together, or 1. So small models share the overhead of a round, and large
-    models do not share its memory and messages. A scheme needs one bundle more than its delay.
+    It is the largest number of models that leaves as many bundles, and with which a bundle has at
+    most a million parameters. If no number does, it is 1. So small models share the overhead of a
+    round, and large models do not share its memory and messages. A scheme needs one bundle more
+    than its delay.
 
     Examples
     --------
@@ -501,10 +507,10 @@ def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
     >>> sgd = functools.partial(torch.optim.SGD, lr=0.1)
     >>> net = functools.partial(registered_model, "net", optimizer=sgd)
     >>> models = grid(net, {"module": ["mlp", "digits-cnn"], "seed": 3})
-    >>> bundle_size(models), bundle_size(models, bundles=2), bundle_size(models, bundles=4)
-    (6, 3, 1)
+    >>> bundle_size(models), bundle_size(models, bundles=2), bundle_size(models[:5], bundles=2)
+    (6, 3, 3)
     """
     count = len(models)
-    largest = max(ParameterVector(model.module).size for model in models)
-    most = min(count // max(1, bundles), _MOST_PARAMETERS // largest)
-    return next((k for k in range(most, 0, -1) if count % k == 0), 1)
+    largest = max(1, *(ParameterVector(model.module).size for model in models))
+    most = min(count if bundles <= 1 else (count - 1) // (bundles - 1), _MOST_PARAMETERS // largest)
+    return -(-count // num_bundles(count, max(1, most)))

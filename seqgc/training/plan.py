@@ -21,9 +21,16 @@ from seqgc.models.optimizers import Stepper
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
 from seqgc.models.soundness import frozen_statistics
 from seqgc.ports import Capability, Payload, Task, WeightStore, payload_format
-from seqgc.rounds import Adaptation, PolicyDefence, Setting, needs_of
+from seqgc.rounds import (
+    Adaptation,
+    ClosingRule,
+    PolicyDefence,
+    Setting,
+    needs_of,
+    num_bundles,
+)
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
-from seqgc.training.jobs import JobPlan
+from seqgc.training.jobs import JobPlan, bundle_size
 from seqgc.training.stale import StaleWorkload, Updates
 from seqgc.training.work import (
     TaskSizes,
@@ -50,6 +57,7 @@ OnFailure: TypeAlias = Literal["go-on", "stop"]
 ROUND_LIMIT_S: Final = 60.0
 """Default time limit of a live round, in seconds."""
 
+_OPEN_BUNDLES: Final = 4  # for dealing, and for a search for schemes, which may have a delay
 _MOST_LOAD: Final = 1000  # of a recording, as the tasks of all workers are in memory at once
 _MOST_WARMUP: Final = 10_000
 
@@ -58,10 +66,11 @@ _MOST_WARMUP: Final = 10_000
 class TrainingPlan:
     """The models to train, the scheme, and the number of steps.
 
-    Models take turns in bundles of ``jobs_per_round``. There must be more bundles than the scheme's
-    delay, unless ``stale`` (see `TorchWorkload`). The ``scheme`` is a spec such as
-    ``"gc-rep:s=1"``, a scheme, or a setting, which also has a closing rule and a bundle size. A
-    rule without a time limit gets `ROUND_LIMIT_S`.
+    Models take turns in bundles of at most ``jobs_per_round``, by default as many as the scheme's
+    delay allows (`bundle_size`). There must be more bundles than the delay, unless ``stale`` (see
+    `TorchWorkload`). The ``scheme`` is a spec such as ``"gc-rep:s=1"``, a scheme, or a setting,
+    which already has a closing rule and a bundle size. A closing ``rule`` without a time limit gets
+    `ROUND_LIMIT_S`.
 
     With a defence that is not a scheme (``"ssp:slack=1"``) batches come in parts, which are used as
     ``updates`` says, and jobs need not wait for each other.
@@ -75,6 +84,8 @@ class TrainingPlan:
     models: Sequence[Model]
     scheme: str | Defence | Setting
     steps: int  # optimizer steps of each model
+    rule: ClosingRule | None = None  # when rounds close; None: `ClosingRule()`
+    jobs_per_round: int | None = None  # models in a bundle; None: as many as the scheme allows
     precision: Precision = "float32"  # of weights, computation and gradients
     payload: Payload | None = None  # format of results: not wider than `precision`, the default
     # Round results to `payload` stochastically on the workers. The seed depends on the name that
@@ -105,6 +116,8 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", _checked(self.models, self.precision))
         object.__setattr__(self, "steps", require_int("steps", self.steps, least=1))
+        if isinstance(self.scheme, Setting):
+            self._require_no_setting()
         torch_dtype(self.precision)
         payload: Payload = self.precision if self.payload is None else self.payload
         object.__setattr__(self, "payload", payload)
@@ -132,6 +145,11 @@ class TrainingPlan:
         if self.vectorize is not None:
             object.__setattr__(self, "vectorize", require_int("vectorize", self.vectorize, least=1))
 
+    def _require_no_setting(self) -> None:
+        for name in ("rule", "jobs_per_round"):
+            if (given := getattr(self, name)) is not None:
+                raise ParameterError(name, "must be left out: the setting has it", given)
+
     def on(self, workers: int) -> PlannedRun:
         """Return the run of this plan on ``workers`` workers, checked.
 
@@ -155,12 +173,18 @@ class TrainingPlan:
 
     def _setting(self, n: int) -> Setting:
         scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
-        setting = scheme if isinstance(scheme, Setting) else Setting(scheme=scheme)
+        if isinstance(scheme, Setting):
+            setting = scheme
+        else:
+            bundle = self.jobs_per_round or self._bundle_size(scheme)
+            closing = self.rule or ClosingRule()
+            setting = Setting(scheme=scheme, rule=closing, jobs_per_round=bundle)
         if setting.scheme.n != n:
             rule = f"must be {setting.scheme.n}, the number of workers of the scheme"
             raise ParameterError("workers", rule, n)
         bundle = setting.jobs_per_round
-        setting = replace(setting, scheme=setting.scheme.fitted(max(1, len(self.models) // bundle)))
+        bundles = num_bundles(len(self.models), bundle)
+        setting = replace(setting, scheme=setting.scheme.fitted(max(1, bundles)))
         for on, what in ((self.audit, "an audit"), (self.adaptation, "--probe and --retune")):
             if on:
                 by_rounds(setting.scheme, what)
@@ -179,6 +203,10 @@ class TrainingPlan:
         if math.isinf(setting.rule.timeout_s):
             return replace(setting, rule=replace(setting.rule, timeout_s=ROUND_LIMIT_S))
         return setting
+
+    def _bundle_size(self, scheme: Defence) -> int:
+        choosing = self.adaptation is not None or isinstance(scheme, Deal)
+        return bundle_size(self.models, bundles=_OPEN_BUNDLES if choosing else scheme.delay + 1)
 
     def require_steps(self) -> None:
         """Raise `ParameterError` if an optimizer or scheduler cannot be made or ends too early.
@@ -286,8 +314,8 @@ class PlannedRun:
 
     @property
     def bundles(self) -> int:
-        """The number of groups of ``jobs_per_round`` models that take turns."""
-        return len(self.plan.models) // self.setting.jobs_per_round
+        """The number of groups of at most ``jobs_per_round`` models that take turns."""
+        return num_bundles(len(self.plan.models), self.setting.jobs_per_round)
 
     @property
     def num_jobs(self) -> int:

@@ -30,6 +30,7 @@ from seqgc.errors import DamageError, ParameterError
 from seqgc.models.evaluation import ValidationState
 from seqgc.models.provenance import excerpts
 from seqgc.ports import Observer
+from seqgc.rounds import Setting
 from seqgc.runs.folder import RunDirectory
 from seqgc.runs.journal import Journal
 from seqgc.runs.lease import Lease
@@ -40,7 +41,7 @@ from seqgc.training.fingerprint import changes, completed, require_same
 from seqgc.training.history import History, Recorder, read_history
 from seqgc.training.plan import PlannedRun, TrainingPlan
 
-__all__ = ["RunRecord", "acquire_run"]
+__all__ = ["RunRecord", "acquire_run", "begun_with"]
 
 _FIXED: Final = (
     "workers",
@@ -82,6 +83,17 @@ class RunRecord:
     recorder: Recorder
     snapshot: RunSnapshot | None
     warnings: Sequence[str]
+
+
+def begun_with(plan: TrainingPlan, directory: RunDirectory) -> TrainingPlan:
+    """Return the plan with the number of jobs per round that the run began with, unless it has one.
+
+    Another version of seqgc may have chosen another number.
+    """
+    if isinstance(plan.scheme, Setting) or plan.jobs_per_round is not None:
+        return plan
+    recorded = read_history(directory.journal).fingerprint.get("jobs_per_round", "")
+    return replace(plan, jobs_per_round=int(recorded)) if recorded.isdecimal() else plan
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from seqgc.training.checkpointer import RandomState, RunState
 from seqgc.training.fingerprint import fingerprint
 from seqgc.training.plan import PlannedRun, TrainingPlan
 from seqgc.training.results import TrainResult
-from seqgc.training.resuming import RunRecord, acquire_run
+from seqgc.training.resuming import RunRecord, acquire_run, begun_with
 from seqgc.training.session import TrainingSession
 from seqgc.training.tuner import BackgroundTuner, Tuner
 from seqgc.training.work import Crew, LeaseObserver, Work, Workers
@@ -142,7 +142,8 @@ def resume(
     checkpoint's weights, which are no staler than allowed. No part is applied twice, and a warning
     says that parts are repeated.
 
-    The configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of
+    If the plan leaves ``jobs_per_round`` open, the run keeps the number that it began with. The
+    configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of
     the run. With ``accept_changes`` each difference is shown as a warning instead, and the run
     continues if its state can be loaded. The other arguments are those of `train`.
 
@@ -158,7 +159,8 @@ def resume(
     BudgetError
         If the run has spent more already than the budget of an observer allows.
     """
-    directory, planned = RunDirectory(run, reopened=True), plan.on(workers.n)
+    directory = RunDirectory(run, reopened=True)
+    planned = begun_with(plan, directory).on(workers.n)
     now = fingerprint(planned, config=directory.config, callbacks=callbacks)
     with acquire_run(
         directory, planned, now=now, observers=observers, accept_changes=accept_changes

@@ -26,6 +26,7 @@ from seqgc.ports import (
     WeightStore,
     payload_format,
 )
+from seqgc.rounds import bundles_of
 from seqgc.schemes import Scheme
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, WorkloadRef, envelope_bytes
 
@@ -94,8 +95,8 @@ def task_sizes(
     payload: Payload,
 ) -> TaskSizes:
     """Return the sizes of tasks at a normalized load; a task has ``mini_tasks`` mini-tasks."""
-    bundle = jobs_per_round
-    bundles = [models[i : i + bundle] for i in range(0, len(models), bundle)]
+    bundles = [[models[i] for i in each] for each in bundles_of(len(models), jobs_per_round)]
+    bundle = len(bundles[0])
     layouts = {model.name: ParameterVector(model.module).layout for model in models}
     largest = max(sum(layouts[model.name].parameters for model in each) for each in bundles)
     longest = max(sum(layouts[model.name].size for model in each) for each in bundles)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 
-from seqgc import Model, Setting, TrainingPlan, parse_scheme, registered_model, train, workers
+from seqgc import Model, TrainingPlan, registered_model, train, workers
 from seqgc.ports import Dispatch, Seen
-from seqgc.training import bundle_size, grid
+from seqgc.training import grid
 from seqgc.workers import WorkerSet
 
 WORKERS, REPEATS = 4, 3
-SETTING = Setting(scheme=parse_scheme("gc-rep:s=1", n=WORKERS))
 
 
 class _Begun(Exception):
@@ -34,9 +33,9 @@ def seconds_to_first_dispatch(seeds: int, crew: WorkerSet, run: Path) -> float:
 
     begun = time.perf_counter()
     models = grid(make, {"lr": [0.001, 0.01], "seed": seeds})
-    setting = Setting(scheme=SETTING.scheme, jobs_per_round=bundle_size(models))
+    plan = TrainingPlan(models=models, scheme="gc-rep:s=1", steps=3)
     try:
-        train(TrainingPlan(models=models, scheme=setting, steps=3), crew, run=run, observers=[stop])
+        train(plan, crew, run=run, observers=[stop])
     except _Begun:
         return time.perf_counter() - begun
     raise AssertionError("no task has left")

@@ -26,6 +26,7 @@ Out = pytest.CaptureFixture[str]
 REGION = "us-west-2"
 SGD = ["--module", "mlp", "--optimizer", "sgd", "--lr", "0.05", "--precision", "float64"]
 TRAIN = ["train", "--models", "2", "--steps", "2", "--batch-size", "64", *SGD]
+TRAIN += ["--jobs-per-round", "1"]
 """Whatever the scheme, the workers and the backend: the same weights."""
 
 

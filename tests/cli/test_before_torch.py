@@ -38,7 +38,7 @@ BAD = {
     "--probe 3": "`alpha` must be a finite number",
     "same.toml": "`models` must have distinct names",
     "--models 1 --scheme m-sgc:B=1,W=2,lam=2": "must number at least",
-    "--models 4 --jobs-per-round 3": "divide the number of models, M=4",
+    "--models 4 --jobs-per-round 5": "at most the number of models, M=4",
     "--backend lambda-local --module mpl": "(did you mean 'mlp'?)",
     "--backend lambda-local --data own:number": "must name a function",
     "momentum.toml": "`momentum` must be left out with optimizer adam; got 0.9 (opt",

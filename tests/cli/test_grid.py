@@ -108,13 +108,16 @@ def test_flags_and_models_that_a_grid_would_overrule_are_refused(capsys: Out) ->
         checked({"models": [{"name": "a"}], "gird": {"seed": 2}})
 
 
-def test_a_grid_trains_in_bundles_unless_it_is_told_how() -> None:
+def test_models_are_trained_in_bundles_unless_the_number_is_given() -> None:
     def bundle(**more: object) -> int:
-        config = checked({"workers": 4, "grid": {"module": ["mlp"], "seed": 12}, **more})
+        values = {"workers": 4, "grid": {"module": ["mlp"], "seed": 12}, **more}
+        config = checked({name: value for name, value in values.items() if value is not None})
         return make_plan(config).on(4).setting.jobs_per_round
 
     assert bundle() == 12
+    assert bundle(models=[{"name": name, "module": "mlp"} for name in "abc"], grid=None) == 3
     assert bundle(jobs_per_round=3) == 3
+    assert bundle(grid={"module": ["mlp"], "seed": 41}, scheme="m-sgc:B=1,W=2,lam=1") == 21
     assert bundle(scheme="m-sgc:B=1,W=2,lam=1") == 6  # as many bundles as its delay asks for
     assert bundle(scheme="uncoded", retune=5, alpha=0.1) == 3  # some, for schemes that have a delay
     assert bundle(grid={"module": ["paper-cnn"], "seed": 4}) == 2  # of 270 thousand parameters

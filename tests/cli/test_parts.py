@@ -13,6 +13,7 @@ from tests.cli.kit import Out
 
 RUN = """
 scheme = "ssp:slack=1"
+jobs_per_round = 1
 workers = 2
 steps = 3
 apply = "clock"

@@ -46,6 +46,7 @@ from tests.training.reference import make_model
 def prepared(**settings: object) -> PreparedRun:
     models = [{"name": f"model-{i}", "module": "mlp", "batch_size": 96} for i in range(6)]
     given: dict[str, object] = {"backend": "lambda-local", "steps": 4, "models": models}
+    given["jobs_per_round"] = 1
     config = validated(given | settings)
     return prepare(config, make_workers(config))
 

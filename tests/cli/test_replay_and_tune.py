@@ -208,7 +208,7 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         (["--scheme", "gc:s=6"], "`s` must satisfy 0 <= s < n"),
         (
             ["--scheme", "m-sgc:B=1,W=2,lam=2", "--models", "1"],
-            "`models` must number at least (T + 1) * jobs_per_round = 2, because a gradient may",
+            "`models` must number at least T * jobs_per_round + 1 = 2, because a gradient may",
         ),
         (
             ["--models", "3", "--jobs-per-round", "2"],

@@ -65,8 +65,8 @@ def test_a_doctor_refuses_a_bad_address_wherever_it_is(
 
 
 def test_a_dry_run_says_what_functions_that_stay_would_cost(capsys: Out) -> None:
-    line = "train --resident --backend lambda --master-address 10.0.0.5 --store s3 --models 2"
-    line += " --expected-s 2 --steps 10 -n 4 --dry-run --json"
+    line = "train --resident --backend lambda --master-address 10.0.0.5 --store s3 --models 1"
+    line += " --expected-s 2 --steps 20 -n 4 --dry-run --json"
     assert main(line.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["warm_ups"] == 0

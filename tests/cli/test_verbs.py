@@ -58,7 +58,7 @@ def test_train_reports_its_result_as_one_json_object(capsys: Out) -> None:
     out, err = capsys.readouterr()
     report = json.loads(out)
     assert {"run", "jobs", "seconds", "models", "scheme", "waited_out"} <= report.keys()
-    assert (report["run"], report["jobs"], report["scheme"]) == ("r", 4, "gc:s=1")
+    assert (report["run"], report["jobs"], report["scheme"]) == ("r", 2, "gc:s=1")
     assert report["payload"] == "float32"
     assert tomllib.loads(Path("r/config.toml").read_text())["payload"] == "float32"
     assert [set(model) for model in report["models"]] == [
@@ -66,7 +66,7 @@ def test_train_reports_its_result_as_one_json_object(capsys: Out) -> None:
     ] * 2
     first, *_, last = err.splitlines()
     assert first == "starting 3 workers (local)"
-    assert last.startswith("gc:s=1: 4 of 4 rounds, stragglers: ")
+    assert last.startswith("gc:s=1: 2 of 2 rounds, stragglers: ")
     assert "; loss: model-0 " in last
 
 
@@ -230,7 +230,7 @@ BAD = {
     # (Tests of experiments may have registered more names.)
     "train --data nosuch": "`data` must be one of ",
     "train --delays nothing.csv": "nothing.csv",
-    "train --jobs-per-round 3": "`jobs_per_round` must be >= 1 and divide",
+    "train --jobs-per-round 5": "`jobs_per_round` must be >= 1 and at most",
     "train missing.toml": "`config` must be a file; got 'missing.toml'",
     "train broken.toml": "`config` must be TOML",
     "train typo.toml": "`schema` is not a key of the configuration",

@@ -149,7 +149,7 @@ def test_a_run_that_deals_what_is_missing_is_charged_for_what_its_workers_had(
 
     times = 1 + np.random.default_rng(0).pareto(1.0, (9, 6))
     models = [make_model("a"), make_model("b")]
-    plan = TrainingPlan(models=models, scheme="ra-sgc:s=1,q=0.5,r=2", steps=3)
+    plan = TrainingPlan(models=models, scheme="ra-sgc:s=1,q=0.5,r=2", jobs_per_round=1, steps=3)
     train(plan, workers.custom(6, replayed(times)), run=tmp_path / "run", observers=[watch])
     assert 1 in sent
     assert 2 in sent, "something was dealt"

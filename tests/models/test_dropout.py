@@ -110,7 +110,9 @@ def expected(precision: Literal["float32", "float64"]) -> list[FloatArray]:
 def test_every_defence_ends_with_the_weights_of_a_plain_loop_with_the_same_masks(
     spec: str, precision: Literal["float32", "float64"], tmp_path: Path
 ) -> None:
-    plan = TrainingPlan(models=models(), scheme=spec, steps=STEPS, precision=precision)
+    plan = TrainingPlan(
+        models=models(), scheme=spec, jobs_per_round=1, steps=STEPS, precision=precision
+    )
     result = train(plan, crew(), run=tmp_path / "run")
     close = 1e-5 if precision == "float32" else 1e-10
     for each, weights in zip(result.modules.values(), expected(precision), strict=True):
@@ -122,7 +124,9 @@ def test_a_resumed_run_draws_the_masks_of_one_that_was_not_broken_off(
     spec: str, tmp_path: Path
 ) -> None:
     def plan() -> TrainingPlan:
-        return TrainingPlan(models=models(), scheme=spec, steps=STEPS, checkpoint_every_s=1e-9)
+        return TrainingPlan(
+            models=models(), scheme=spec, jobs_per_round=1, steps=STEPS, checkpoint_every_s=1e-9
+        )
 
     watch = CopyAt(tmp_path / "run", {150})
     result = train(plan(), crew(), run=tmp_path / "run", observers=[watch])

@@ -287,6 +287,7 @@ def plan(scenario: Scenario) -> TrainingPlan:
     return TrainingPlan(
         models=models_of(scenario),
         scheme=scenario.spec,
+        jobs_per_round=1,
         steps=scenario.shape.steps,
         checkpoint_every_s=scenario.checkpoint_every_s,
         max_norm=MAX_NORM,

@@ -16,7 +16,7 @@ import torch
 from seqgc import workers
 from seqgc.errors import ParameterError
 from seqgc.ports import Arrival, Backend, Notice, Seen
-from seqgc.rounds import ClosingRule, Setting
+from seqgc.rounds import ClosingRule
 from seqgc.training import (
     Adaptation,
     Callback,
@@ -192,9 +192,7 @@ def half_fixed(*, seed: int, head: int = 0) -> torch.nn.Module:
 
 REFUSED: Mapping[str, Callable[[], TrainingPlan]] = {
     "scheme": lambda: plan("gc-rep:s=1"),
-    "jobs_per_round": lambda: plan(
-        Setting(scheme=plan("uncoded").on(N).setting.scheme, jobs_per_round=2)
-    ),  # type: ignore[arg-type]
+    "jobs_per_round": lambda: plan("uncoded", jobs_per_round=2),
     "precision": lambda: plan("uncoded", precision="float64"),
     "payload": lambda: plan("uncoded", payload="float16"),
     "stale": lambda: plan("uncoded", stale=True),
@@ -258,8 +256,8 @@ def test_limits_are_those_of_what_was_switched_to(tmp_path: Path) -> None:
 
     def made(timeout_s: float) -> TrainingPlan:
         rule = ClosingRule(timeout_s=timeout_s)
-        setting = Setting(scheme=plan("uncoded").on(N).setting.scheme, rule=rule)
-        return plan(setting, steps=6, adaptation=Adaptation(probe=3, retune=3, alpha=0.1))  # type: ignore[arg-type]
+        adaptation = Adaptation(probe=3, retune=3, alpha=0.1)
+        return plan("uncoded", rule=rule, steps=6, adaptation=adaptation)
 
     def stop(seen: Seen) -> None:
         if isinstance(seen, Arrival) and seen.round == 8:

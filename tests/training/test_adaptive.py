@@ -155,6 +155,7 @@ def test_what_was_searched_and_switched_to_and_why_is_on_record(tmp_path: Path) 
     plan = TrainingPlan(
         models=models,
         scheme="uncoded",
+        jobs_per_round=1,
         steps=10,
         adaptation=Adaptation(probe=5, retune=6, alpha=0.0),
     )

@@ -43,7 +43,9 @@ from tests.training.test_resume import N, crew, times
 
 
 def plan(**changes: object) -> TrainingPlan:
-    begun = TrainingPlan(models=[make_model("m0"), make_model("m1")], scheme="gc-rep:s=1", steps=2)
+    begun = TrainingPlan(
+        models=[make_model("m0"), make_model("m1")], scheme="gc-rep:s=1", jobs_per_round=1, steps=2
+    )
     return replace(begun, **changes)
 
 
@@ -64,6 +66,7 @@ SCHEME = parse_scheme("gc-rep:s=1", n=N)
 PLANS: Mapping[str, Mapping[str, object]] = {
     "models": {"models": [make_model("m0"), make_model("m2")]},
     "scheme": {"scheme": "gc-rep:s=2"},
+    "jobs_per_round": {"jobs_per_round": 2},
     "steps": {"steps": 3},
     "precision": {"precision": "float64", "payload": "float64"},
     "payload": {"payload": "float16"},
@@ -108,7 +111,7 @@ MODELS: Mapping[str, object] = {
 
 def test_every_field_is_here() -> None:
     """One that is added to a plan must be refused when it changes, or be thought about here."""
-    assert set(PLANS) == {f.name for f in fields(TrainingPlan)}
+    assert {*PLANS, "rule"} == {f.name for f in fields(TrainingPlan)}
     assert {*SETTINGS, "rule"} == {f.name for f in fields(Setting)}
     assert set(RULES) == {f.name for f in fields(ClosingRule)}
     assert set(MODELS) == {f.name for f in fields(Model)}
@@ -121,9 +124,17 @@ def test_a_field_of_the_plan_that_changed_is_refused(name: str, run: Path) -> No
 
 @pytest.mark.parametrize("name", [*SETTINGS, *RULES])
 def test_a_field_of_the_setting_that_changed_is_refused(name: str, run: Path) -> None:
-    rule = replace(ClosingRule(timeout_s=60.0), **{name: RULES[name]}) if name in RULES else None
-    setting = SETTINGS[name] if rule is None else Setting(scheme=SCHEME, rule=rule)
-    assert f" {name} (was " in refusal(run, plan(scheme=setting))
+    if name in RULES:
+        changed = plan(rule=replace(ClosingRule(timeout_s=60.0), **{name: RULES[name]}))
+    else:
+        changed = plan(scheme=SETTINGS[name], jobs_per_round=None)
+    assert f" {name} (was " in refusal(run, changed)
+
+
+def test_a_number_of_jobs_that_the_plan_leaves_open_stays_as_it_was(run: Path) -> None:
+    """The run began with one model a round; the default would be both."""
+    assert plan(jobs_per_round=None).on(N).setting.jobs_per_round == 2
+    assert resume(run, plan(jobs_per_round=None), crew()).jobs == 4
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -401,7 +412,7 @@ CONFIGURATION: Mapping[str, object] = {
     "max_norm": 1e9,
     "on_failure": "stop",
     "audit": True,
-    "jobs_per_round": 2,
+    "jobs_per_round": 1,
     "vectorize": 2,
     "stale": True,
     "apply": "clock",

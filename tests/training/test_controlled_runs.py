@@ -80,6 +80,7 @@ def plan(spec: str, *, every_s: float = 60.0, steps: int = STEPS) -> TrainingPla
     return TrainingPlan(
         models=models(),
         scheme=spec,
+        jobs_per_round=1,
         steps=steps,
         precision="float64",
         checkpoint_every_s=every_s,

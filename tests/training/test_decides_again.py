@@ -52,7 +52,7 @@ def in_turns(round: int, worker: int, _load: float) -> float:
 def test_told_the_same_it_decides_the_same(crew: str, spec: str, tmp_path: Path) -> None:
     seen: list[Seen] = []
     models = [make_model(f"net{k}", batch_size=BATCH) for k in range(MODELS)]
-    plan = TrainingPlan(models=models, scheme=spec, steps=STEPS)
+    plan = TrainingPlan(models=models, scheme=spec, jobs_per_round=1, steps=STEPS)
     with CREWS[crew](N, delays=in_turns) as made:
         result = train(plan, made, run=tmp_path / "run", observers=[seen.append])
     assert result.jobs == MODELS * STEPS

@@ -204,7 +204,11 @@ def test_a_run_whose_models_have_all_diverged_ends_and_names_them(
 ) -> None:
     alone = models(wild=0)[:1]
     with pytest.raises(ModelError) as caught:
-        train(TrainingPlan(models=alone, scheme=spec, steps=9), crew(), run=tmp_path / "run")
+        train(
+            TrainingPlan(models=alone, scheme=spec, jobs_per_round=1, steps=9),
+            crew(),
+            run=tmp_path / "run",
+        )
     assert str(caught.value) == (
         "m0 diverged after 1 step: its results are not finite; lower the learning rate, or check "
         "the data"
@@ -234,7 +238,7 @@ def test_one_of_eight_with_worker_processes(max_norm: float | None, tmp_path: Pa
         eight = models(8, wild=wild, rate=1e38 if max_norm is None else 1e6)
         with workers.local(N) as processes:
             setting = TrainingPlan(
-                models=eight, scheme="gc-rep:s=1", steps=STEPS, max_norm=max_norm
+                models=eight, scheme="gc-rep:s=1", jobs_per_round=1, steps=STEPS, max_norm=max_norm
             )
             results.append(train(setting, processes, run=tmp_path / name))
     fine, bad = results

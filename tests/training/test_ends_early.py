@@ -33,7 +33,9 @@ class EndAt(Callback):
 
 def plan(spec: str) -> TrainingPlan:
     models = [make_model(name, seed=i) for i, name in enumerate(NAMES)]
-    return TrainingPlan(models=models, scheme=spec, steps=STEPS, checkpoint_every_s=1e-9)
+    return TrainingPlan(
+        models=models, scheme=spec, jobs_per_round=1, steps=STEPS, checkpoint_every_s=1e-9
+    )
 
 
 def steps_of(run: Path) -> dict[str, list[list[str]]]:

@@ -201,7 +201,9 @@ def test_a_metric_that_raises_later_parks_its_model() -> None:
 
 
 def plan(models: list[Model]) -> TrainingPlan:
-    return TrainingPlan(models=models, scheme="gc:s=2", steps=STEPS, checkpoint_every_s=1e-3)
+    return TrainingPlan(
+        models=models, scheme="gc:s=2", jobs_per_round=1, steps=STEPS, checkpoint_every_s=1e-3
+    )
 
 
 class Failing(Diary):

@@ -71,7 +71,9 @@ PLAIN = make_model("m1", seed=1, optimizer=of(torch.optim.SGD))
 
 def plan(last: Model, *, every_s: float = 60.0) -> TrainingPlan:
     models = [make_model("m0", seed=0), last]
-    return TrainingPlan(models=models, scheme="uncoded", steps=STEPS, checkpoint_every_s=every_s)
+    return TrainingPlan(
+        models=models, scheme="uncoded", jobs_per_round=1, steps=STEPS, checkpoint_every_s=every_s
+    )
 
 
 @pytest.mark.parametrize("every_s", [1e-9, 60.0])

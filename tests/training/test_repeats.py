@@ -147,7 +147,12 @@ def test_weights_hold_each_part_as_often_as_it_is_said_to_have_come(tmp_path: Pa
 def test_a_run_that_is_broken_off_says_that_parts_may_be_applied_again(tmp_path: Path) -> None:
     models = [straight_model("a"), straight_model("b", seed=1)]
     plan = TrainingPlan(
-        models=models, scheme=SPEC, steps=4, precision="float64", checkpoint_every_s=1e-9
+        models=models,
+        scheme=SPEC,
+        jobs_per_round=1,
+        steps=4,
+        precision="float64",
+        checkpoint_every_s=1e-9,
     )
     crash = CopyAt(tmp_path / "run", set(range(25, 200, 41)))
     whole = train(plan, virtual(), run=tmp_path / "run", observers=[crash])

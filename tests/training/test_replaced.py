@@ -59,7 +59,9 @@ class Disk:
 
 def plan() -> TrainingPlan:
     models = [make_model(f"m{i}", seed=i, batch_size=12) for i in range(2)]
-    return TrainingPlan(models=models, scheme="gc-rep:s=1", steps=4, checkpoint_every_s=1e-9)
+    return TrainingPlan(
+        models=models, scheme="gc-rep:s=1", jobs_per_round=1, steps=4, checkpoint_every_s=1e-9
+    )
 
 
 def crew() -> workers.WorkerSet:

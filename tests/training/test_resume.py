@@ -55,14 +55,24 @@ MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def plan(
-    spec: str, *, every_s: float = 1e-9, steps: int = STEPS, **options: object
+    spec: str,
+    *,
+    every_s: float = 1e-9,
+    steps: int = STEPS,
+    jobs_per_round: int = 1,
+    **options: object,
 ) -> TrainingPlan:
     models = [
         make_model(f"m{i}", seed=i, batch_size=12 + i, optimizer=[ADAM, MOMENTUM][i % 2])
         for i in range(4)
     ]
     return TrainingPlan(
-        models=models, scheme=spec, steps=steps, checkpoint_every_s=every_s, **options
+        models=models,
+        scheme=spec,
+        jobs_per_round=jobs_per_round,
+        steps=steps,
+        checkpoint_every_s=every_s,
+        **options,
     )
 
 

@@ -359,7 +359,7 @@ def test_when_every_worker_raises_the_run_ends_with_the_cause_and_its_checkpoint
     ("changed", "message"),
     [
         ({"steps": 0}, "`steps` must be an integer >= 1; got 0"),
-        ({"jobs_per_round": 3}, "`jobs_per_round` must be >= 1 and divide"),
+        ({"jobs_per_round": 9}, "`jobs_per_round` must be >= 1 and at most"),
         ({"precision": "float8"}, "precision"),
         ({"payload": "float8"}, "`payload` must be one of float64, float32, float16, bfloat16"),
         (

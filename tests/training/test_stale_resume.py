@@ -36,7 +36,12 @@ def test_a_run_that_is_broken_off_applies_every_part_once(spec: str, tmp_path: P
     """Whatever had been applied after the checkpoint, and whatever was under way."""
     models = [straight_model("a"), straight_model("b", seed=1)]
     plan = TrainingPlan(
-        models=models, scheme=spec, steps=4, precision="float64", checkpoint_every_s=1e-9
+        models=models,
+        scheme=spec,
+        jobs_per_round=1,
+        steps=4,
+        precision="float64",
+        checkpoint_every_s=1e-9,
     )
     crash = CopyAt(tmp_path / "run", set(range(25, 200, 3 if SOAK else 41)))
     applied_once(train(plan, virtual(), run=tmp_path / "run", observers=[crash]), plan)
@@ -59,6 +64,7 @@ def test_a_run_that_reads_as_late_as_may_be_goes_on_to_the_same_bits(tmp_path: P
     plan = TrainingPlan(
         models=[make_model(optimizer=ADAM)],
         scheme="ssp:slack=1",
+        jobs_per_round=1,
         steps=6,
         updates=LATE,
         checkpoint_every_s=1e-9,

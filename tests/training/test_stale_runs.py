@@ -62,7 +62,7 @@ def test_every_part_of_every_batch_is_applied_once(spec: str, tmp_path: Path) ->
             seen[each.job, part.index] += 1
 
     models = [straight_model("a"), straight_model("b", seed=1, batch_size=3)]
-    plan = TrainingPlan(models=models, scheme=spec, steps=5, precision="float64")
+    plan = TrainingPlan(models=models, scheme=spec, jobs_per_round=1, steps=5, precision="float64")
     result = train(plan, virtual(), run=tmp_path / "run", observers=[count])
     applied_once(result, plan)
     assert seen == Counter({(job, part): 1 for job in range(10) for part in range(N)})
@@ -73,7 +73,9 @@ def test_every_part_of_every_batch_is_applied_once(spec: str, tmp_path: Path) ->
 @pytest.mark.parametrize("updates", [None, Updates()], ids=["clock", "update"])
 def test_a_barrier_makes_plain_training(updates: Updates | None, tmp_path: Path) -> None:
     models = [make_model(f"m{i}", seed=i, batch_size=[16, 7][i]) for i in range(2)]
-    plan = TrainingPlan(models=models, scheme="bsp", steps=4, precision="float64", updates=updates)
+    plan = TrainingPlan(
+        models=models, scheme="bsp", jobs_per_round=1, steps=4, precision="float64", updates=updates
+    )
     result = train(plan, virtual(), run=tmp_path / "run")
     for model in models:
         alone, _ = train_alone(model, steps=4, dtype=torch.float64)
@@ -128,7 +130,9 @@ def test_a_model_that_diverges_is_parked_and_the_others_are_none_the_worse(
 ) -> None:
     sound = straight_model("sound")
     wild = make_model("wild", optimizer=partial(torch.optim.SGD, lr=1e200))
-    plan = TrainingPlan(models=[wild, sound], scheme=spec, steps=6, precision="float64")
+    plan = TrainingPlan(
+        models=[wild, sound], scheme=spec, jobs_per_round=1, steps=6, precision="float64"
+    )
     result = train(plan, virtual(), run=tmp_path / "run")
     assert result.failed.keys() == {"wild"}
     assert result.failed["wild"].kind == "diverged"

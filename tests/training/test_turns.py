@@ -209,7 +209,7 @@ def test_where_work_is_dealt_as_many_jobs_are_under_way_as_bundles_are_left(
 ) -> None:
     """A few turns are idle, those that had begun when the others were stopped; then no more."""
     models = [make_model(f"m{i}", seed=i) for i in range(BUNDLES)]
-    plan = TrainingPlan(models=models, scheme="deal", steps=8)
+    plan = TrainingPlan(models=models, scheme="deal", jobs_per_round=1, steps=8)
     crew = workers.custom(N, lambda _, factory: Dealt(factory))
     results = [
         train(plan, crew, run=tmp_path / str(number), callbacks=[StopAfter(stops)])
