@@ -432,7 +432,7 @@ class JobPlan:
     def park(self, name: str) -> None:
         """Note that a model is parked; end the turns of its bundle if all its models are."""
         index = [model.name for model in self.models].index(name)
-        bundle = self.bundle_of(index)
+        bundle = next(b for b, members in enumerate(self._bundles) if index in members)
         if index not in self._parked:
             self._parked.add(index)
             if self._parked.issuperset(self.members(bundle)):
@@ -457,10 +457,6 @@ class JobPlan:
     def members(self, bundle: int) -> range:
         """Return the indices of the models of a bundle."""
         return self._bundles[bundle]
-
-    def bundle_of(self, index: int) -> int:
-        """Return the bundle of model ``index``."""
-        return next(b for b, members in enumerate(self._bundles) if index in members)
 
     def share(
         self,
