@@ -26,6 +26,7 @@ from seqgc.rounds import (
     ClosingRule,
     PolicyDefence,
     Setting,
+    bundles_of,
     needs_of,
     num_bundles,
 )
@@ -277,7 +278,8 @@ class PlannedRun:
 
     def choose_groups(self) -> GroupChoice:
         """Return how many models of each form a worker computes at once; it may be measured."""
-        plan, scheme, bundle = self.plan, self.setting.scheme, self.setting.jobs_per_round
+        plan, scheme = self.plan, self.setting.scheme
+        bundles = bundles_of(len(plan.models), self.setting.jobs_per_round)
 
         def points(model: Model) -> int:
             if isinstance(scheme, PolicyDefence | Deal):
@@ -285,7 +287,7 @@ class PlannedRun:
             return most_points(scheme, self.num_jobs, model.batch_size)
 
         return choose_group_sizes(
-            [plan.models[i : i + bundle] for i in range(0, len(plan.models), bundle)],
+            [[plan.models[index] for index in bundle] for bundle in bundles],
             points=points,
             precision=plan.precision,
             size=plan.vectorize,

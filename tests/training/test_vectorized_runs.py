@@ -99,6 +99,21 @@ def test_a_resumed_run_ends_in_the_same_bits(
             assert len(recorded(copy)) == len(record)
 
 
+def test_bundles_of_different_sizes_are_computed_in_groups(tmp_path: Path) -> None:
+    """Five models make a bundle of three and a bundle of two."""
+    results = [
+        train(
+            plan(vectorize, spec="uncoded", per_round=3, trained=models()[:5]),
+            crew(),
+            run=tmp_path / str(vectorize),
+        )
+        for vectorize in (1, 9)
+    ]
+    assert 0 < np.abs(weights(results[0]) - weights(results[1])).max() < 1e-5
+    (entry,) = recorded(results[1].run)
+    assert entry.fields == {"sizes": {f"m{i}": 3 for i in range(5)}}
+
+
 def test_a_run_of_an_earlier_version_computes_its_models_one_by_one(tmp_path: Path) -> None:
     watch = CopyAt(tmp_path / "run", {60})
     result = train(plan(1), crew(), run=tmp_path / "run", observers=[watch])
