@@ -55,7 +55,6 @@ _FIXED: Final = (
     "stochastic_rounding",
     "stale",
     "updates",
-    "vectorize",
     "adaptation",
     "optimizer's settings",
     "scheduler's settings",
@@ -71,6 +70,7 @@ _OF_RESULTS: Final = (
     "recipe",
     "factories",
     "autocast",
+    "vectorize",
 )
 _REMEDY: Final = "undo that, or start a new run: weights are in RUN/checkpoints"
 

@@ -15,6 +15,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.stores import RetiringStore
 from seqgc.training.adaptive import Switch
 from seqgc.training.checkpointer import RandomState, RunState
-from seqgc.training.fingerprint import fingerprint
+from seqgc.training.fingerprint import completed, fingerprint
 from seqgc.training.plan import PlannedRun, TrainingPlan
 from seqgc.training.results import TrainResult
 from seqgc.training.resuming import RunRecord, acquire_run, begun_with
@@ -173,7 +174,11 @@ def resume(
             workers,
             work,
             lambda: nullcontext(record),
-            choose_groups=lambda: GroupChoice(sizes=history.group_sizes),
+            choose_groups=(
+                partial(GroupChoice, sizes=history.group_sizes)
+                if completed(history.fingerprint, now)["vectorize"] == now["vectorize"]
+                else planned.choose_groups
+            ),
             observers=observers,
             tuner=tuner,
             callbacks=callbacks,

@@ -131,6 +131,17 @@ def test_a_run_of_an_earlier_version_computes_its_models_one_by_one(tmp_path: Pa
     assert not recorded(resumed.run)
 
 
+def test_a_run_can_go_on_with_another_number_if_the_change_is_accepted(tmp_path: Path) -> None:
+    watch = CopyAt(tmp_path / "run", {60})
+    result = train(plan(3), crew(), run=tmp_path / "run", observers=[watch])
+    (copy,) = watch.copies
+    with pytest.raises(ParameterError, match="vectorize"):
+        resume(copy, plan(1), crew())
+    resumed = resume(copy, plan(1), crew(), accept_changes=True)
+    assert 0 < np.abs(weights(resumed) - weights(result)).max() < 1e-5
+    assert [entry.fields["sizes"] for entry in recorded(copy)][1:] == [{}]
+
+
 def test_replicas_of_vectorised_results_are_equal(tmp_path: Path) -> None:
     with workers.local(N) as some:
         result = train(plan(4, audit=True), some, run=tmp_path / "run")
