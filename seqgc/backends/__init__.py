@@ -1,4 +1,4 @@
-"""Backends, which execute tasks on workers. A custom backend begins with `EventBackend`."""
+"""Backends, which execute tasks on workers; `EventBackend` is the base of a custom backend."""
 
 from seqgc.backends._events import Delays as Delays
 from seqgc.backends._events import EventBackend as EventBackend

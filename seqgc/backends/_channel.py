@@ -1,10 +1,10 @@
-"""Frames over a stream socket, without blocking: a queue keeps what cannot be sent yet.
+"""Frames over a stream socket, without blocking: bytes that the socket does not accept wait.
 
-Master and workers cannot wait for each other. The master's `push` and `pull` return at once in any
-state of the worker. A worker may wait until its answer is read, but the master reads from every
-worker whenever it receives, even if it has frames waiting to be sent to that worker.
+Master and workers never wait for each other in a circle. The master's `push` and `pull` return at
+once in any state of the worker. A worker may wait until its answer is read, but the master reads
+from every worker whenever it receives, even if frames to this worker are waiting to be sent.
 
-Each frame is preceded by its length. Frames are not hashed: the kernel does not damage them.
+Each frame is preceded by its length. Frames have no hash, because the kernel does not damage them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Channel:
-    """One end of a connection; owns the socket."""
+    """One end of a connection, which owns its socket."""
 
     def __init__(self, end: socket.socket, *, max_bytes: int) -> None:
         end.setblocking(False)
@@ -29,10 +29,10 @@ class Channel:
         self._unsent: deque[memoryview] = deque()
         self._in_body = False
         self._expect(_LENGTH.size)
-        self.ended = False  # the other end is closed: nothing more will come, or be taken
+        self.ended = False  # the other end is closed: no more bytes can be received or sent
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for selectors."""
+        """Return the file descriptor of the socket, for selectors."""
         return self._socket.fileno()
 
     @property
@@ -42,7 +42,7 @@ class Channel:
 
     @property
     def begun(self) -> int:
-        """Number of bytes received of a frame that is still incomplete."""
+        """The number of bytes received of a frame that is still incomplete."""
         return self._filled + _LENGTH.size * self._in_body
 
     def push(self, frame: bytes) -> None:
@@ -59,7 +59,7 @@ class Channel:
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                self._unsent.clear()  # reading says when it is over: answers may still be there
+                self._unsent.clear()  # answers may still be read: `pull` sets `ended` at their end
                 return
             while sent >= len(self._unsent[0]):
                 sent -= len(self._unsent.popleft())
@@ -68,10 +68,10 @@ class Channel:
             self._unsent[0] = self._unsent[0][sent:]
 
     def pull(self) -> list[bytearray]:
-        """Return the frames that have come in whole; sets ``ended`` at the end of the stream.
+        """Return the frames that are complete; set ``ended`` at the end of the stream.
 
-        Raises `WireError` if a frame is longer than ``max_bytes``; nothing has been allocated for
-        it.
+        If a frame is longer than ``max_bytes``, no memory is allocated for it, and `WireError` is
+        raised.
         """
         frames: list[bytearray] = []
         while not self.ended:

@@ -29,23 +29,25 @@ __all__ = [
 ]
 
 LONGEST_WAIT_S: Final = 3600.0
-"""Seconds; then a backend waits again. No system call takes infinity, some at most 24 days."""
+"""The longest wait in one system call, in seconds; a backend then waits again.
 
-_AWAY_S: Final = 0.5  # as long as everything goes well, looks are milliseconds apart
+No system call accepts an infinite wait, and some accept at most 24 days.
+"""
+_AWAY_S: Final = 0.5  # usually, looks for events are only milliseconds apart
 _MOMENT_S: Final = 0.1
 
 Delays: TypeAlias = Callable[[int, int], float]
-"""``delays(round, worker)``: the least response time of a first attempt, seconds."""
+"""``delays(round, worker)``: the least response time of a first attempt, in seconds."""
 
 TaskDelays: TypeAlias = Callable[[Task], float]
-"""``delays(task)``: the least response time of a task, seconds."""
+"""``delays(task)``: the least response time of a task, in seconds."""
 
 
 class MonotonicClock:
-    """Seconds of `time.monotonic`."""
+    """The clock of `time.monotonic`."""
 
     def now(self) -> float:
-        """Return the time, seconds."""
+        """Return the time in seconds."""
         return time.monotonic()
 
 
@@ -56,29 +58,30 @@ class Messaging:
     Parameters
     ----------
     run_id
-        Written into every frame; frames of another run are refused. Functions keep what they make
-        for a run by it: no two runs on the same functions may share one.
+        The run's id, which is in every frame; frames of another run raise an error. Functions store
+        objects of a run by this id: two runs on the same functions must have different ids.
     rounding_name
-        Seeds stochastic rounding, with round, worker, attempt and slot, so that a repeated run of
-        that name rounds the same results alike; ``run_id`` unless given.
+        The seed of stochastic rounding, together with round, worker, attempt and slot. Runs with
+        the same name round equal results equally. The default is ``run_id``.
     code
-        Names the code that the run uses, at most 100 characters; written into every frame.
+        The name of the code that the run uses, at most 100 characters; it is in every frame.
     delays
-        ``delays(round, worker)``, seconds: the answer leaves the worker no earlier than this after
-        the task was received (the response time as a whole, not an addition to computing). First
-        attempts only: a repeated attempt stands for a fresh environment. None: no delays.
+        ``delays(round, worker)`` are the least seconds from the arrival of a task at the worker to
+        the departure of its answer. The time of computing is included, not added. Only first
+        attempts are delayed: a repeated attempt stands for a new environment. None: no delays.
     task_delays
-        The same of every single task, instead; where work is dealt, an attempt is none of a round.
+        ``task_delays(task)`` are the same seconds for each task, instead of ``delays``. Use it if
+        work is dealt, because attempts then do not belong to rounds.
     payload
-        The format in which results travel (see `seqgc.ports`); workers round, events hold what
-        comes out of it. None: the results' own dtype.
+        The format in which results travel (see `seqgc.ports`). Workers round results to this
+        format, and events contain the rounded results. None: the results' own dtype.
     stochastic_rounding
-        Round to ``payload`` stochastically.
+        True to round to ``payload`` stochastically.
 
     Raises
     ------
     ParameterError
-        If there is no such ``payload``, or none is given to round to stochastically.
+        If ``payload`` is unknown, or is None although ``stochastic_rounding`` is True.
 
     Examples
     --------
@@ -99,20 +102,20 @@ class Messaging:
         if self.payload is not None:
             payload_format(self.payload)
         elif self.stochastic_rounding:
-            rule = "must be given where `stochastic_rounding` is: nothing is rounded else"
+            rule = "must be given with `stochastic_rounding`, because results are rounded to it"
             raise ParameterError("payload", rule, self.payload)
 
     @property
     def seed(self) -> int | None:
-        """Of stochastic rounding, 0 to ``2**48``; None if nothing is rounded so."""
+        """The seed of stochastic rounding, from 0 to ``2**48``; None if there is none."""
         if not self.stochastic_rounding:
             return None
         name = self.run_id if self.rounding_name is None else self.rounding_name
-        # Not `hash`, which differs from process to process.
+        # Do not use `hash`, which differs between processes.
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
 
     def message(self, task: Task) -> TaskMessage:
-        """Return a task's message; raises `ParameterError` if its delay is no time."""
+        """Return a task's message; raise `ParameterError` if its delay is invalid."""
         delay_s = 0.0
         if self.task_delays is not None:
             delay_s = float(self.task_delays(task))
@@ -131,16 +134,17 @@ class Messaging:
 
 
 class EventBackend(ABC):
-    """Most of a `seqgc.ports.Backend` of ``n`` workers, and a context manager that closes it.
+    """The common part of a `seqgc.ports.Backend` of ``n`` workers, and a context manager.
 
-    Its events, queued by `_tell` in the order of their times, are stamped by ``clock`` (None:
-    `time.monotonic`). A dispatch is refused as a whole, before any of its tasks is sent.
+    The context manager closes the backend. Events are queued by `_tell` in the order of their
+    times, and stamped by ``clock`` (None: `time.monotonic`). If a dispatch raises an error, none of
+    its tasks has been sent.
 
     Raises
     ------
     ParameterError
-        If ``n`` is not positive, a worker does not exist, a task is another round's, or its delay
-        is no time.
+        If ``n`` is not positive, a worker does not exist, a task belongs to another round, or its
+        delay is not finite or negative.
     WireError
         If a task cannot be sent.
     WorkerError
@@ -151,34 +155,35 @@ class EventBackend(ABC):
         self.n: Final = require_int("n", n, least=1)
         self._messaging: Final = messaging or Messaging()
         self._clock: Final[Clock] = clock or MonotonicClock()
-        # With the earliest time when each may have come, which is what it is late by.
+        # Each event with the earliest time at which it may have come, which decides if it is late.
         self._events: Final[deque[tuple[float, Arrival | Failure]]] = deque()
-        # When the last look began and ended, or was to end; and since when all is unread.
+        # When the last look for events began, when it ended or should have ended, and the time
+        # since which incoming events were not read.
         self._looked_at, self._back_at, self._unread_since = -math.inf, -math.inf, math.inf
-        self._was_away = False  # for a long time until the present look, which waits for nothing
+        self._was_away = False  # True if the master did not look for events for a long time
         self._closed = False
 
     _reads_elsewhere: ClassVar[bool] = True
-    """Whether threads or processes of the backend's own read what comes, and it asks them."""
+    """True if answers are read by threads or processes of the backend, which it then asks."""
 
     def receive(self, until: float) -> Arrival | Failure | None:
-        """Return the next event that may have come by ``until``; None once ``until`` has passed.
+        """Return the next event that may have come by ``until``; None if ``until`` has passed.
 
-        Events are returned in the order of their times. An event that came after ``until`` is kept
-        for a later call, so that a deadline does not depend on when this method is called. If the
-        master was busy or stopped for half a second while ``until`` passed, the arrival times of
-        the events that it finds afterwards are not known. They count as in time, although their
+        Events are returned in the order of their times. An event that came after ``until`` is
+        returned by a later call, so that a deadline does not depend on the time of this call. If
+        the master was busy or stopped for half a second while ``until`` passed, the arrival times
+        of the events that it reads afterwards are not known. They count as in time, although their
         ``at``, the time of reading, is after ``until``.
         """
         self._check_open()
         while not self._look(until) and not self._events:
             pass
-        if any(came_at <= until for came_at, _ in self._events):  # mostly the first; in their order
+        if any(came_at <= until for came_at, _ in self._events):  # usually the first event
             return self._events.popleft()[1]
         return None
 
     def close(self) -> None:
-        """End the backend and all that it has started; harmless if done already."""
+        """End the backend, and everything that it started; further calls do nothing."""
         self._closed = True
         self._events.clear()
         self._end()
@@ -189,28 +194,28 @@ class EventBackend(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- what a backend brings ------------------------------------------------------------------
+    # ---- methods that a backend defines ---------------------------------------------------------
 
     @abstractmethod
     def _collect(self, timeout_s: float) -> None:
-        """Queue what has come in, waiting for it at most ``timeout_s`` seconds; see `_look`."""
+        """Queue the incoming events; wait for the first of them at most ``timeout_s`` seconds."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Release everything; called by every `close`, of which the first may be interrupted."""
+        """Release all resources; may be called again, because a call may be interrupted."""
 
-    # ---- what it uses ---------------------------------------------------------------------------
+    # ---- methods that a backend uses ------------------------------------------------------------
 
     def _look(self, until: float = -math.inf) -> bool:
-        """Queue what has come in; if nothing has, wait for it till ``until``.
+        """Queue the incoming events; if there is no event, wait for one until ``until``.
 
         Return True if ``until`` has passed. A master that waits reads events when they come. A
-        master that has been away finds events that may have come at any time since its last look
-        began. (The end of that look does not count, because the master may have been stopped while
-        it waited.) A few milliseconds are not an absence: a run closes its rounds by the stamps, as
-        a replay does.
+        master that has been away for half a second reads events that may have come at any time
+        since its last look began. (The end of the last look does not count, because the master may
+        have been stopped while it waited.) If the master was away for less time, the stamps of
+        events are taken as exact: a run closes its rounds by the stamps, as a replay does.
         """
-        now = self._clock.now()  # read first: what came before it is collected below
+        now = self._clock.now()  # read first: events that came before this time are collected below
         left = until - now
         wait_s = 0.0 if self._events else max(0.0, left)
         self._was_away = not wait_s and now - self._back_at >= _AWAY_S
@@ -218,16 +223,16 @@ class EventBackend(ABC):
         self._looked_at = now
         self._collect(wait_s)
         if wait_s and self._clock.now() - (now + wait_s) >= _AWAY_S:
-            # It was stopped while it waited: what it has read now may have come meanwhile.
+            # The master was stopped while it waited: the events may have come in the meantime.
             self._was_away, self._unread_since = True, now
             for _ in range(len(self._events)):
                 came_at, event = self._events.popleft()
                 self._events.append((min(came_at, now), event))
-        if self._was_away and self._reads_elsewhere and not left > _AWAY_S:  # else there is time
+        if self._was_away and self._reads_elsewhere and not left > _AWAY_S:  # `until` is near
             self._catch_up()
         self._back_at = min(now + wait_s, self._clock.now())
         self._unread_since = math.inf
-        return not left > 0  # nor is NaN a time to wait for
+        return not left > 0  # True for NaN too
 
     def _catch_up(self) -> None:
         """Continue to read while events come in: the threads that read them were stopped too."""
@@ -237,24 +242,24 @@ class EventBackend(ABC):
             self._collect(min(left, _MOMENT_S))
 
     def _tell(self, event: Arrival | Failure, *, is_own: bool = False) -> None:
-        """Queue an event. If it was stamped before this look began, its time is exact.
+        """Queue an event; if its stamp is before the beginning of this look, its time is exact.
 
-        An event that the backend itself causes, such as a restart, counts as in time.
+        An event that the backend itself causes, such as a restart, counts as in time (``is_own``).
         """
-        moment_s = _MOMENT_S if self._was_away else 0.0  # who has stamped it was stopped, too
+        moment_s = _MOMENT_S if self._was_away else 0.0  # the stamping thread was stopped, too
         was_seen = event.at < self._looked_at - moment_s
         came_at = event.at if was_seen else min(event.at, self._unread_since)
         self._events.append((-math.inf if is_own else came_at, event))
 
     def _requests(self, round: int, tasks: Sequence[Task]) -> list[TaskMessage]:
-        """Return the messages of a dispatch, refused if one is wrong or the backend closed."""
+        """Return the messages of a dispatch; raise if a task is invalid, or the backend closed."""
         self._check_workers([task.worker for task in tasks])
         if strange := [task.round for task in tasks if task.round != round]:
             raise ParameterError("tasks", f"must all be of round {round}", strange[0])
         return [self._messaging.message(task) for task in tasks]
 
     def _check_workers(self, workers: Sequence[int]) -> None:
-        """Refuse workers that do not exist, and everything once the backend is closed."""
+        """Raise if a worker does not exist, or if the backend is closed."""
         self._check_open()
         for worker in workers:
             if not 0 <= worker < self.n:
@@ -266,7 +271,9 @@ class EventBackend(ABC):
 
 
 def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | Failure:
-    r"""Return the event that a worker's answer is, read at ``at``; `SkewError` if it is final.
+    r"""Return the event for a worker's answer that was read at ``at``.
+
+    Raises `SkewError` if the answer is a final failure.
 
     Examples
     --------
@@ -298,10 +305,10 @@ def failure_of(
     reason: str | BaseException,
     model: str | None = None,
 ) -> Failure:
-    """Return the failure of a task (round, worker, attempt), with its reason or error in one line.
+    """Return the `Failure` of the task ``address`` (round, worker, attempt).
 
-    If the process that computed the task has died, ``model`` is the model that it was computing, or
-    empty if that is not known.
+    ``reason`` is a text or an error, which is reduced to one line. If the process that computed the
+    task has died, ``model`` is the model that it was computing, or empty if the model is not known.
     """
     round, worker, attempt = address
     text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
@@ -312,9 +319,8 @@ def failure_of(
 
 
 TaskKey: TypeAlias = tuple[int, int]
-"""A task's round and attempt: with the worker, who is known here, its address."""
-
-_LATE = 64  # cancelled tasks whose answers may come: one was begun, and reads on
+"""The round and attempt of a task, which identify it among the tasks of one worker."""
+_LATE = 64  # number of recently cancelled tasks of a worker whose answers may still come
 
 
 @dataclass(slots=True)
@@ -333,9 +339,9 @@ class Owed:
         return bool(sent)
 
     def settle(self, event: Arrival | Failure) -> bool:
-        """Record an answer; return True if it is an event.
+        """Record an answer; return True if it is an event for the master.
 
-        An answer to a task that was not sent, or that was answered before, is not an event.
+        It is not an event if its task was not sent, or was answered before.
         """
         task = (event.round, event.attempt)
         if task in self.tasks:
@@ -343,11 +349,11 @@ class Owed:
             return True
         if task in self.late:
             self.late.remove(task)
-            return isinstance(event, Arrival)  # what is cancelled may fail: its weights are gone
+            return isinstance(event, Arrival)  # a cancelled task may fail without its weights
         return False
 
     def lose(self) -> list[TaskKey]:
-        """Remove all tasks; return the tasks that will not be answered, in order."""
+        """Remove all tasks; return the unanswered tasks in order."""
         lost = sorted(self.tasks)
         self.tasks.clear()
         self.late.clear()

@@ -1,16 +1,17 @@
-"""Worker processes, from their start to their end, and the process that they are forked from.
+"""Worker processes, from their start to their end, and the fork server that starts them.
 
-That one imports what they need once, and computes nothing. Forking it is quick, and shares its
-memory; forking the master would hang workers as soon as the master has run a torch operation. It is
-multiprocessing's own fork server: one per master process, started with the first worker, gone when
-the master and all workers are. Should other code of the master's have started it before, its
-environment and preloaded modules are that code's.
+The fork server imports the modules that workers need once, and computes nothing. To fork it is
+quick, and shares its memory. (If workers were forked from the master, they would hang if the master
+had run a torch operation before.) It is the fork server of multiprocessing: there is one for each
+master process, which is started with the first worker, and ends when the master and all workers
+have ended. If other code in the master process started it before, that code has determined its
+environment and its preloaded modules.
 
-multiprocessing keeps the fork server's socket in a temporary folder, ``pymp-*``, which the master
-removes when its interpreter ends; after SIGTERM or SIGKILL it does not end that way. The fork
-server outlives master and workers, and ends in an orderly way then. It imports this module, finds
-the folder's name in its environment, and removes what a master that was killed could not. If both
-are killed, the next master of this user removes it (`mark_in_use`).
+multiprocessing keeps the socket of the fork server in a temporary folder, ``pymp-*``. The master
+removes the folder when its interpreter ends, but not after SIGTERM or SIGKILL. The fork server ends
+after master and workers, and in an orderly way. It imports this module, finds the name of the
+folder in its environment, and removes the folder if a killed master has not. If both are killed,
+the next master of this user removes the folder (`mark_in_use`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ __all__ = [
 
 _CONTEXT = get_context("forkserver")
 _FOLDER: Final = "SEQGC_FORK_SERVER_FOLDER"
-_MASTER_ENDS_S: Final = 1.0  # that a master which is killed may take, from its sockets to its end
+_MASTER_ENDS_S: Final = 1.0  # time from the end of a killed master's sockets to the master's end
 
 # One thread per worker: with two, BLAS is 10 to 50 times slower when workers outnumber the cores.
 _ONE_THREAD = {
@@ -80,15 +81,15 @@ _ONE_THREAD = {
 }
 
 
-# Where what the master asks for is read: a worker, and what the worker is to do.
+# The functions that read the master's requests: for a new worker, and for the worker's arguments.
 _ASKED: Final = {reduction.recvfds.__code__, spawn._main.__code__}
 
 
 def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught exception, unless it shows only that the start of a worker was cut short.
+    """Print an uncaught exception, unless it only shows that the master ended during a request.
 
-    That happens if the master is stopped or killed while it writes its request. The fork server
-    ends then. If the master still runs, the master removes the folder.
+    If the master is stopped or killed while it requests a worker, the fork server ends with such an
+    exception. If the master still runs, the master removes the folder.
     """
     last = deque(traceback.walk_tb(trace), maxlen=1)
     in_start = any(frame.f_code in _ASKED for frame, _ in last)
@@ -101,8 +102,8 @@ def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType 
         atexit.unregister(shutil.rmtree)
 
 
-# Another process that the master starts at the same moment finds the variable, too: the command
-# says which one is the fork server. Workers are forked, and end without calling what is registered.
+# Another process that the master starts at the same moment has the variable too; the command line
+# shows which process is the fork server. Forked workers end without calling atexit functions.
 _folder, _master = os.environ.pop(_FOLDER, ""), os.getppid()
 if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
@@ -110,12 +111,12 @@ if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_arg
 
 
 class WorkerProcess:
-    """A running process of worker ``worker``; after its end, another one takes its place."""
+    """A running process of worker ``worker``, which may have several processes in succession."""
 
     def __init__(self, worker: int, *, run_id: str, factory: bytes, sightings: Sightings) -> None:
         self.worker = worker
         self.ready = False
-        self.problem = ""  # why it never became ready, in its own words
+        self.problem = ""  # the worker's message if it could not become ready
         ours, theirs = socket.socketpair()
         try:
             self._process = fork_process(
@@ -134,12 +135,12 @@ class WorkerProcess:
                 worker=worker,
             ) from error
         finally:
-            theirs.close()  # or its end would never look closed to us
+            theirs.close()  # otherwise the end of the process would not close the connection
         self.channel = Channel(ours, max_bytes=MAX_FRAME_BYTES)
         self.pid = self._process.pid or 0
         self.sentinel = self._process.sentinel  # a descriptor: readable when the process has ended
-        # Not as an argument: starting a process blocks until it has read those, and a large one,
-        # cut short by Ctrl-C, is a traceback in the child.
+        # The factory is not an argument of the process: the start blocks until the process has read
+        # its arguments, and Ctrl-C during a large argument would print a traceback in the child.
         self.channel.push(factory)
 
     def terminate(self) -> None:
@@ -151,9 +152,9 @@ class WorkerProcess:
         self._process.kill()
 
     def bury(self, *, grace_s: float = 1.0) -> str:
-        """Release everything of a process that is ending; say how it ended.
+        """Wait for the end of a process, release its resources, and return how it ended.
 
-        One that has not ended after ``grace_s`` seconds is killed.
+        If the process has not ended after ``grace_s`` seconds, it is killed.
         """
         self._process.join(grace_s)
         if self._process.exitcode is None:
@@ -173,12 +174,15 @@ class WorkerProcess:
 
 
 def set_preload(modules: Sequence[str]) -> None:
-    """Name what the fork server imports when it starts; if it runs already, workers import it."""
+    """Set the modules that the fork server imports when it starts.
+
+    If it is already running, each worker imports them.
+    """
     _CONTEXT.set_forkserver_preload([__name__, *modules])
 
 
 def start_fork_server(preload: Sequence[str]) -> None:
-    """Let the fork server import ``preload`` from now on, beside the master, unless it runs."""
+    """Start the fork server unless it runs; it imports ``preload`` while the master continues."""
     set_preload(preload)
     _ensure_running()
 
@@ -188,14 +192,15 @@ def fork_process(
 ) -> ForkServerProcess:
     """Return a running process that calls ``target(*args)``, forked from the fork server.
 
-    It imports what these are of, and never the script that the master runs.
+    The process imports the modules of target and arguments, but never the script that the master
+    runs.
     """
     if current_process().daemon:
         rule = "cannot be started in a daemonic process (of multiprocessing.Pool, for instance)"
         remedy = "take a process that is none: concurrent.futures.ProcessPoolExecutor has them"
         raise ParameterError("workers", rule, current_process().name, remedy)
     _ensure_running()
-    # A daemon: the interpreter ends it should nobody have done so.
+    # A daemon, so that the interpreter ends it if nothing else has.
     process = _CONTEXT.Process(target=target, args=args, name=name, daemon=True)
     with without_script():
         process.start()
@@ -203,15 +208,15 @@ def fork_process(
 
 
 def _ensure_running() -> None:
-    """Start the fork server unless it runs: single-threaded BLAS, deaf to Ctrl-C.
+    """Start the fork server unless it is running, with single-threaded BLAS and SIGINT blocked.
 
-    Environment and signal mask are what workers inherit, so they never see a Ctrl-C, not even while
-    they start; the master's own are as before when this returns. `ParameterError` if the name of
-    the folder for temporary files is too long for a socket's.
+    Workers inherit its environment and signal mask, so that they ignore Ctrl-C even while they
+    start. The environment and the mask of the master are restored. Raises `ParameterError` if the
+    name of the folder for temporary files is too long for a socket.
     """
     # First, because starting it unblocks SIGINT (CPython's resource_tracker.py, ensure_running).
     resource_tracker.ensure_running()
-    folder = util.get_temp_dir()  # an earlier fork server may have taken it along
+    folder = util.get_temp_dir()  # an earlier fork server may have removed it
     Path(folder).mkdir(mode=0o700, exist_ok=True)
     if not is_marked(Path(folder)):
         mark_in_use(Path(folder))  # until this process ends
@@ -221,7 +226,7 @@ def _ensure_running() -> None:
     try:
         os.environ.update(changes)
         forkserver.ensure_running()
-    except ChildProcessError:  # the fork server is a child of another
+    except ChildProcessError:  # the fork server is a child of another process
         rule = "cannot be started in a process forked from one that has started workers"
         remedy = "have it made by spawn: multiprocessing.get_context('spawn')"
         raise ParameterError("workers", rule, current_process().name, remedy) from None
@@ -241,26 +246,25 @@ def _ensure_running() -> None:
 def main(
     end: socket.socket, worker: int, run_id: str, max_bytes: int, sightings: Sightings
 ) -> None:
-    """Serve tasks until the master is gone; its first frame is a pickled `ComputeFactory`."""
-    for number in (signal.SIGINT, signal.SIGTSTP):  # of the terminal, to the master and its workers
-        signal.signal(number, signal.SIG_IGN)  # stopping is the master's decision
+    """Serve tasks until the master has ended; its first frame is a pickled `ComputeFactory`."""
+    for number in (signal.SIGINT, signal.SIGTSTP):  # a terminal sends them to workers, too
+        signal.signal(number, signal.SIG_IGN)  # the master decides when workers end
     threading.Thread(target=_die_with_master, daemon=True).start()
     master = _Conversation(Channel(end, max_bytes=max_bytes))
     frames: list[bytearray] = []
     while not frames:
         if master.ended:
             return
-        frames += master.receive(math.inf)  # one: it sends no other before it hears from us
+        frames += master.receive(math.inf)  # one frame: the master then waits for an answer
     try:
-        # Not from the wire: the master's own object over its own socket pair, as multiprocessing
-        # passes arguments itself, but unpickled here, where a module that cannot be imported is a
-        # cause that can be told.
+        # Unpickling is safe: the object comes from the master over its own socket pair, just as
+        # multiprocessing passes arguments. Here, an import error can be reported to the master.
         compute: Compute = cast("ComputeFactory", loads(frames.pop()))()
     except BaseException as error:
         reraise_stop(error)
         ready = ReadyMessage(worker=worker, problem=fault_of(error))
         master.send(encode(ready, run_id=run_id, sealed=False))
-        raise SystemExit(1) from None  # the master knows: no traceback on the terminal
+        raise SystemExit(1) from None  # the master reports the error: print no traceback
     sightings.watch(worker)
     master.send(encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))
 
@@ -280,14 +284,14 @@ def main(
 
 
 def _die_with_master() -> None:
-    """Exit once the master is gone, even in the middle of a computation."""
+    """Exit as soon as the master has ended, even in the middle of a computation."""
     if (master := parent_process()) is not None:
         master.join()
         os._exit(1)
 
 
 class _Conversation:
-    """The channel to the master, waiting as long as it takes (see `_channel` why that ends)."""
+    """The channel to the master, with calls that wait; `_channel` explains why they end."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -313,11 +317,11 @@ class _Conversation:
 
 
 _lock = threading.Lock()
-_blocks = 0  # that are open, of all threads
+_blocks = 0  # number of open blocks `without_script` in all threads
 
 
 class _Fileless(ModuleType):
-    """Another module's names, but for its file and its spec."""
+    """A stand-in for a module, with its names but without its file and its spec."""
 
     def __init__(self, script: ModuleType) -> None:
         super().__init__(script.__name__)  # its spec is None
@@ -331,7 +335,9 @@ class _Fileless(ModuleType):
 
 @contextmanager
 def without_script() -> Iterator[None]:
-    """Have processes that are started in the block import no script; blocks may overlap.
+    """Keep processes that are started in this block from importing the script of the master.
+
+    Blocks may overlap.
 
     Examples
     --------
@@ -339,7 +345,7 @@ def without_script() -> Iterator[None]:
     ...     hasattr(sys.modules["__main__"], "__file__")
     False
     """
-    global _blocks  # noqa: PLW0603 (as is what it counts for, sys.modules)
+    global _blocks  # noqa: PLW0603 (sys.modules is global, too)
     with _lock:
         _blocks += 1
         if _blocks == 1:
@@ -355,14 +361,14 @@ def without_script() -> Iterator[None]:
 
 
 class Sightings:
-    """Memory shared with ``n`` worker processes, each of which writes into its own part.
+    """Memory shared with ``n`` worker processes, each of which records its present task.
 
-    It is pickled only as an argument of such a process, which then calls `watch`.
+    The object is pickled only as an argument of a worker process, which then calls `watch`.
     """
 
     def __init__(self, n: int) -> None:
         size = n * WorkerProgress.BYTES
-        if hasattr(os, "memfd_create"):  # in a file, a full disk would end the writer
+        if hasattr(os, "memfd_create"):  # with a file, a full disk would kill the writing process
             self._file = os.memfd_create("seqgc-sightings")
         else:
             with tempfile.TemporaryFile() as file:
@@ -378,11 +384,14 @@ class Sightings:
         return _received, (reduction.DupFd(self._file), self._size)
 
     def watch(self, worker: int) -> None:
-        """Make this process record its tasks, as this worker."""
+        """Make this process record its tasks in the part of this worker."""
         PROGRESS.attach(self._part(worker))
 
     def computing(self, worker: int) -> Computing | None:
-        """Return what a worker's process computes, or computed at its end; None if it is idle."""
+        """Return the task that a worker's process computes, or computed when it ended.
+
+        The result is None if the process is idle.
+        """
         if self._size == 0 or (seen := WorkerProgress.read(self._part(worker))) is None:
             return None
         now = time.monotonic()
@@ -394,7 +403,7 @@ class Sightings:
         )
 
     def clear(self, worker: int) -> None:
-        """Forget what a worker's process was computing, before another process takes its place."""
+        """Forget the task of a worker's process before the worker gets a new process."""
         self._memory[worker * WorkerProgress.BYTES] = 0
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, forked from one parent that has imported what they need."""
+"""Workers as processes of this machine, forked from a parent that has imported their modules."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from seqgc.worker import ComputeFactory
 
 __all__ = ["LocalBackend", "WorkerPool", "require_local_files"]
 
-_FILES, _FILES_EACH = 64, 3  # a run's own; a worker's connection, and two of its process
+_FILES, _FILES_EACH = 64, 3  # open files of a run, and of each worker (connection and process)
 
 
 def require_local_files(n: int) -> None:
-    """Let this process have as many files open as ``n`` local workers need, or raise.
+    """Raise the limit of open files to the number that ``n`` local workers need.
 
-    The parent of the workers has the limit that holds when it is started.
+    Raises `ParameterError` if the system does not allow it. The parent of the workers inherits the
+    limit when it starts.
     """
     require_files(n, each=_FILES_EACH, beside=_FILES)
 
@@ -41,33 +42,35 @@ class LocalBackend(EventBackend):
     """``n`` worker processes; a `seqgc.ports.Backend`, and a context manager that closes it.
 
     Each worker calls ``compute`` once and then answers tasks, one after the other, with one BLAS
-    thread. Constructing the backend returns when all workers are ready, so that no round's time
-    contains imports.
+    thread. The constructor returns when all workers are ready, so that the time of rounds does not
+    contain imports.
 
-    - A worker whose process ends (kill -9, exit) loses its open tasks: each becomes a `Failure`
-      that says how the process ended. The process is replaced at once, and tasks dispatched in the
-      meantime wait for the new process. A worker that fails three times in a row before it is ever
-      ready is given up: every dispatch to it becomes a `Failure` that names the cause.
+    - If a worker's process ends (kill -9, exit), its open tasks are lost: each becomes a `Failure`
+      with the reason why the process ended. The process is replaced at once, and tasks dispatched
+      in the meantime wait for the new process. If the start of a worker fails three times in a row,
+      the worker is given up: every dispatch to it becomes a `Failure` with the cause.
     - An exception in ``compute`` becomes a `Failure` with its last line; the process continues.
     - Events are stamped when they are read. Late answers, to cancelled rounds, are `Arrival`
       events, too. Answers to unknown tasks are ignored.
-    - A worker that hangs delays no other worker. Tasks that cannot be sent to it are dropped with
-      their round; `restart` replaces it.
+    - A worker that hangs does not delay other workers. Tasks that cannot be sent to it are dropped
+      when their round is cancelled; `restart` replaces its process.
     - Ctrl-C and Ctrl-Z reach only the master; `close` ends the workers within about a second.
       Workers whose master has ended, in any way, end by themselves.
 
     Parameters
     ----------
     compute
-        Called without arguments in each worker, returns its `seqgc.worker.Compute`. It crosses
-        processes by cloudpickle, so it may be defined anywhere, in a script or a notebook as well.
+        A function that is called without arguments in each worker, and returns its
+        `seqgc.worker.Compute`. It is sent to the workers by cloudpickle, so it may also be defined
+        in a script or a notebook.
     messaging, clock
         See `Messaging` and `EventBackend`; None: their defaults.
     preload
-        Modules that the workers' common parent imports, once; name the one that imports torch.
-        Only the first backend of a master process can choose them: later backends use its parent.
+        Modules that the workers' common parent imports once; include the module that imports torch.
+        Only the first backend of a master process can choose them: later backends have the same
+        parent.
     start_timeout_s
-        How long all workers together may take to become ready, seconds.
+        The time, in seconds, in which all workers must become ready.
 
     Raises
     ------
@@ -75,7 +78,7 @@ class LocalBackend(EventBackend):
         If ``n`` or ``start_timeout_s`` is not positive, ``compute`` cannot cross processes, or the
         system allows fewer open files than the workers need.
     WorkerError
-        If not all workers become ready; names the first cause.
+        If not all workers become ready; the message contains the first cause.
 
     Examples
     --------
@@ -123,11 +126,11 @@ class LocalBackend(EventBackend):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process id of each worker now; 0 where it has been given up."""
+        """The process id of each worker; 0 for a worker that was given up."""
         return self._pool.pids
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks, without blocking: what is not taken at once is sent by `receive`."""
+        """Send the tasks without blocking; `receive` sends the bytes that must wait."""
         requests = self._requests(round, tasks)
         frames = [encode(message, run_id=self._run_id, sealed=False) for message in requests]
         left_at = []
@@ -138,10 +141,11 @@ class LocalBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers, without blocking, that their tasks of the round are of no more use.
+        """Tell these workers, without blocking, that their tasks of the round are not needed.
 
-        A worker drops mini-tasks that it has not begun, and an answer that still waits for its
-        time; one that is on its way arrives, late. Should its process end, that is no `Failure`.
+        A worker drops mini-tasks that it has not begun, and an answer whose injected delay is not
+        over. An answer that has been sent arrives late. If the process of the worker ends, the
+        cancelled tasks do not become a `Failure`.
         """
         self._check_workers(workers)
         for worker in workers:
@@ -149,7 +153,7 @@ class LocalBackend(EventBackend):
             self._pool.cancel(round, worker, encode(message, run_id=self._run_id, sealed=False))
 
     def restart(self, worker: int) -> Computing | None:
-        """Replace a worker's process at once; return what it was computing."""
+        """Replace a worker's process at once; return the task that it was computing, or None."""
         self._check_workers([worker])
         computing = self._pool.computing(worker)
         self._tell_all(self._pool.restart(worker), are_own=True)
@@ -164,25 +168,25 @@ class LocalBackend(EventBackend):
             self._tell(event, is_own=are_own)
 
     def _end(self) -> None:
-        """End all workers, at once whatever they do."""
+        """End all workers, even in the middle of a computation."""
         self._pool.close()
 
 
-_MAX_FAILED_STARTS = 3  # in a row: the fourth would fail for the same reason
+_MAX_FAILED_STARTS = 3  # in a row; another start would probably fail for the same reason
 _CLOSE_GRACE_S = 1.0
-_PAUSE_S = 1.0  # in the middle of an answer
+_PAUSE_S = 1.0  # longest pause in the middle of an answer
 _NO_TASK: TaskKey = (-1, -1)
 
 
 @dataclass(slots=True, kw_only=True)
 class _LocalWorker:
-    """The state of a worker, which outlasts its processes."""
+    """The state of a worker, which may have several processes in succession."""
 
     process: WorkerProcess | None = None
     held: list[tuple[TaskKey, bytes]] = field(default_factory=list)  # frames to be sent, in order
     owed: Owed = field(default_factory=Owed)
     failed_starts: int = 0  # in a row
-    cause: str = ""  # of the last failed start
+    cause: str = ""  # the cause of the last failed start
 
 
 class WorkerPool:
@@ -196,14 +200,14 @@ class WorkerPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process id of each worker; 0 where it has been given up."""
+        """The process id of each worker; 0 for a worker that was given up."""
         return tuple(0 if p.process is None else p.process.pid for p in self._places)
 
     def start(self, timeout_s: float) -> None:
-        """Start all processes; return once every worker is ready.
+        """Start all processes, and wait until every worker is ready.
 
-        Raises `WorkerError` if one cannot start, or not all are ready in time; names the first
-        cause.
+        Raises `WorkerError`, with the first cause, if a worker cannot start, or if not all workers
+        are ready in time.
         """
         deadline, n = time.monotonic() + timeout_s, len(self._places)
         for worker in range(n):
@@ -217,19 +221,19 @@ class WorkerPool:
                 causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
                 raise WorkerError(
                     f"{ready} of {n} workers were ready within {timeout_s:g} s{''.join(causes[:1])}"
-                    "; raise `start_timeout_s`, or preload what they import"
+                    "; raise `start_timeout_s`, or preload the modules that they import"
                 )
             for _ in self.poll(left):
-                pass  # nothing has been sent, so nothing can be answered or lost
+                pass  # no task has been sent, so there is no event
 
     def submit(self, task: Task, frame: bytes) -> None:
-        """Send a task's frame to its worker, as soon as that is ready for one; never blocks."""
+        """Send a task's frame to its worker when the worker is ready, without blocking."""
         address = task.round, task.attempt
         self._places[task.worker].owed.tasks.add(address)
         self._send(task.worker, address, frame)
 
     def cancel(self, round: int, worker: int, frame: bytes) -> None:
-        """Cancel a worker's tasks of a round, and send it this frame if it has received any."""
+        """Cancel a worker's tasks of a round; if one of them was sent, send this frame, too."""
         place = self._places[worker]
         unsent = {task for task, _ in place.held if task[0] == round}
         place.held = [entry for entry in place.held if entry[0] not in unsent]
@@ -237,17 +241,17 @@ class WorkerPool:
             self._send(worker, _NO_TASK, frame)
 
     def refuse(self) -> Iterator[Failure]:
-        """Yield a failure for each task of the workers that have been given up."""
+        """Yield a failure for each task of workers that were given up."""
         for worker, place in enumerate(self._places):
             if place.process is None:
                 yield from self._lose(worker, place.cause, at=self._clock.now())
 
     def computing(self, worker: int) -> Computing | None:
-        """Return what a worker's process is computing."""
+        """Return the task that a worker's process is computing, or None."""
         return self._sightings.computing(worker)
 
     def restart(self, worker: int) -> Iterator[Failure]:
-        """End a worker's process and start another, also for one that had been given up."""
+        """End a worker's process and start a new one, even if the worker was given up."""
         place = self._places[worker]
         place.failed_starts = 0
         if place.process is None:
@@ -257,11 +261,11 @@ class WorkerPool:
             yield from self._replace(place.process, because="the worker was restarted")
 
     def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
-        """Wait for news, at most ``timeout_s`` seconds or an hour; yield what there is."""
+        """Wait for events at most ``timeout_s`` seconds or one hour, and yield them."""
         for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
             process: WorkerProcess = key.data
             if self._places[process.worker].process is not process:
-                continue  # it ended earlier in this very list
+                continue  # the process has ended earlier in this loop
             if mask & selectors.EVENT_WRITE:
                 process.channel.flush()
                 self._feed(self._places[process.worker])
@@ -269,10 +273,10 @@ class WorkerPool:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
 
     def catch_up(self) -> Iterator[Arrival | Failure]:
-        """Yield the events that have come, and those whose answers have come in part.
+        """Yield the events that have come, and wait for answers that have come in part.
 
-        A worker can send a long answer only while the master reads. If an answer stops midway, wait
-        for it for at most a second.
+        A worker can send a long answer only while the master reads. If no byte of an answer comes
+        for a second, the waiting ends.
         """
         known = self._coming()
         yield from self.poll(0.0)
@@ -285,12 +289,12 @@ class WorkerPool:
                 give_up_at = time.monotonic() + _PAUSE_S
 
     def _coming(self) -> dict[WorkerProcess, int]:
-        """Return how many bytes have come of each answer that is under way, by process."""
+        """Return, by process, the number of bytes received of an incomplete answer."""
         there = [place.process for place in self._places if place.process is not None]
         return {process: n for process in there if (n := process.channel.begun)}
 
     def close(self) -> None:
-        """End every process, within about a second; leave none. Interrupted, it can be repeated."""
+        """End all processes within about a second; if this is interrupted, call it again."""
         for place in self._places:
             if place.process is not None:
                 place.process.terminate()
@@ -303,7 +307,7 @@ class WorkerPool:
         self._sightings.close()
 
     def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
-        """Read what a process says; if it has ended, what it said last, then replace it."""
+        """Read the messages of a process; if it has ended, replace it after its last message."""
         try:
             for frame in process.channel.pull():
                 at = self._clock.now()
@@ -322,7 +326,7 @@ class WorkerPool:
                         kind = type(message).__name__
                         raise WireError(f"worker {process.worker} sent a foreign {kind}")
         except WireError as error:
-            # Its stream cannot be trusted from here on, nor told apart from an old one's.
+            # The rest of the stream is unreliable.
             process.terminate()
             yield from self._replace(process, because=f"{type(error).__name__}: {error}")
             return
@@ -336,7 +340,7 @@ class WorkerPool:
             self._feed(place)
 
     def _feed(self, place: _LocalWorker) -> None:
-        """Send what is held as far as the process, once it is ready, takes it now."""
+        """Send the waiting frames of a ready process as far as its socket accepts them."""
         if (process := place.process) is None:
             return
         while process.ready and place.held and not process.channel.unsent:
@@ -344,13 +348,13 @@ class WorkerPool:
         self._watch(process)
 
     def _welcome(self, process: WorkerProcess) -> None:
-        """Send a process that has become ready what was held for it."""
+        """Record that a process is ready, and send the frames that waited for this."""
         process.ready, place = True, self._places[process.worker]
         place.failed_starts = 0
         self._feed(place)
 
     def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
-        """Start another process; yield a failure for each task that the old one had received."""
+        """Start a new process; yield a failure for each task that the old process had received."""
         worker, place = process.worker, self._places[process.worker]
         self._selector.unregister(process.channel)
         self._selector.unregister(process.sentinel)
@@ -368,7 +372,10 @@ class WorkerPool:
     def _lose(
         self, worker: int, reason: str, *, at: float, died_at: Computing | None = None
     ) -> Iterator[Failure]:
-        """Yield a failure for each task that a worker owes; it may have died of one of them."""
+        """Yield a failure for each task that a worker owes.
+
+        ``died_at`` is the task that the worker's process was computing when it died.
+        """
         place = self._places[worker]
         for round, attempt in place.owed.lose():
             is_cause = died_at is not None and (died_at.round, died_at.attempt) == (round, attempt)
@@ -393,10 +400,10 @@ class WorkerPool:
                 continue
             for source in (place.process.channel, place.process.sentinel):
                 self._selector.register(source, selectors.EVENT_READ, data=place.process)
-            self._watch(place.process)  # what it is made from may take more than one send
+            self._watch(place.process)  # the factory may need more than one send
 
     def _watch(self, process: WorkerProcess) -> None:
-        """Ask the selector to say when a process takes more, while something waits for it."""
+        """Make the selector report when a socket accepts bytes, as long as frames wait for it."""
         events = selectors.EVENT_READ | selectors.EVENT_WRITE * process.channel.unsent
         if self._selector.get_key(process.channel).events != events:
             self._selector.modify(process.channel, events, data=process)

@@ -1,4 +1,4 @@
-"""Replay of recorded delays, and the search for the scheme, parameters and closing rule to use."""
+"""Replay of recorded delays, and the search for the best scheme, parameters and closing rule."""
 
 from seqgc.search._pruned_search import Progress as Progress
 from seqgc.search._pruned_search import Ranked as Ranked

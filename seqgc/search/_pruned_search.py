@@ -1,9 +1,8 @@
-"""A search that replays candidates in batches and prunes the hopeless ones.
+"""A search that replays candidates in batches, and skips candidates that cannot be among the best.
 
 A candidate need not be replayed if a lower bound of its run time, its *floor*, is too high. A round
-with work lasts at least until ``min((1+mu) kappa, slowest)``. It also lasts until the answers are
-in that it cannot close without, whatever happened before: `necessary_answers` states them for each
-scheme.
+with work lasts at least until ``min((1+mu) kappa, slowest)``, and until the answers without which
+it can never close have arrived: `necessary_answers` returns these for each scheme.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from seqgc.stragglers import over_bound
 __all__ = ["SLACK", "Floors", "Progress", "PrunedSearch", "Ranked", "pareto_front", "with_accuracy"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of candidates that were replayed or pruned, and with the total."""
+"""A function that is called with the number of candidates replayed or pruned, and the total."""
 
 _SAMPLE, _BATCH = 8, 8192
 # Floors and run times are summed in different orders: never prune because of a rounding error.
@@ -40,17 +39,17 @@ SLACK = 1 - 1e-9
 class Ranked:
     """One candidate and the outcome of its run.
 
-    ``runtime_s`` is the run time and ``ideal_s`` the clairvoyant bound for the same number of jobs
-    per round, both in seconds on the rounds that the search chose by. ``holdout_s`` and
-    ``holdout_ideal_s`` are the same on the held-out rounds. ``billed_worker_s`` are the
+    ``runtime_s`` is the run time, and ``ideal_s`` is the clairvoyant bound for the same number of
+    jobs per round, both in seconds, on the rounds by which the search chooses. ``holdout_s`` and
+    ``holdout_ideal_s`` are the same quantities on the held-out rounds. ``billed_worker_s`` are the
     worker-seconds of all tasks to their end, because a cancelled function runs to its end. For a
-    scheme that deals work, run, bound and bill depend on ``reading``, the interpretation of the
+    scheme that deals work, these figures depend on ``reading``, the interpretation of the
     recording.
 
     For a scheme that is not exact, ``error`` is the largest error bound of its gradients (see
     `seqgc.ports.Decoding`), on the held-out rounds if there are any. ``information`` is the mean
-    value of a gradient, as a share of an exact one (docs/mathematics.md, 7.1), and
-    ``holdout_information`` is that of the held-out rounds.
+    value of a gradient as a fraction of that of an exact gradient (docs/mathematics.md, 7.1), and
+    ``holdout_information`` is the same on the held-out rounds.
     """
 
     setting: Setting
@@ -66,12 +65,12 @@ class Ranked:
 
     @property
     def equivalent_s(self) -> float:
-        """Seconds until the run has as much information as the exact gradients of all jobs."""
+        """The seconds in which the run has the information of exact gradients of all jobs."""
         return _per(self.information, self.runtime_s)
 
     @property
     def holdout_equivalent_s(self) -> float | None:
-        """`equivalent_s` on the held-out rounds; None without held-out rounds."""
+        """`equivalent_s` on the held-out rounds; None if there are no held-out rounds."""
         if self.holdout_s is None:
             return None
         return _per(self.holdout_information, self.holdout_s)
@@ -89,12 +88,13 @@ def _per(information: float, seconds: float) -> float:
 
 
 class PrunedSearch:
-    """The state of one search: arrays (closing rules, schemes), infinite before a replay.
+    """The state of one search.
 
-    ``seen`` has the rounds to choose by and states the number of jobs; ``held`` has the held-out
-    rounds. ``exact`` selects the exact candidates or the others, which are ranked by
-    `Ranked.equivalent_s`. The other arguments are as in `tune`. In a tie, the candidate with the
-    lowest number wins.
+    Results are in arrays (closing rules, schemes), whose values are infinite before a replay.
+    ``seen`` has the number of jobs and the rounds by which the search chooses; ``held`` has the
+    held-out rounds. If ``exact`` is True, the candidates are the exact schemes; otherwise they are
+    the other schemes, which are ranked by `Ranked.equivalent_s`. The other arguments are as in
+    `tune`. In a tie, the candidate with the lowest number wins.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class PrunedSearch:
             remedy = "set `inexact` to admit approximations" if exact else "leave `inexact` out"
             rule = f"must admit an {kind} candidate"
             raise ParameterError("schemes", rule, space.families, remedy)
-        # A scheme that cuts a batch into more pieces than points has no kernel, and its loads
-        # occur under other schemes too.
+        # A scheme that cuts a batch into more pieces than points has no kernel. It is left out,
+        # because other schemes have the same loads.
         filled = [scheme for scheme in self._schemes if not seen.leaves_out(scheme)]
         self._schemes = filled or self._schemes
         self._closings = [c for c in space.closings() if num_jobs % c.jobs_per_round == 0]
@@ -144,15 +144,15 @@ class PrunedSearch:
             raise ParameterError("jobs_per_round", rule, space.jobs_per_round)
         self._top_size = top
         self._top: FloatArray = np.zeros(0)  # run times, the fastest first, each once
-        self._best: FloatArray = np.full(len(places), np.inf)  # of each family
+        self._best: FloatArray = np.full(len(places), np.inf)  # shortest run time of each family
         self._front: tuple[FloatArray, FloatArray] = (np.zeros(0), np.zeros(0))
         self.evaluated = 0
 
     def run(self) -> PrunedSearch:
-        """Replay all candidates that may be ranked, and return the search itself.
+        """Replay all candidates that may be ranked, and return ``self``.
 
-        Families with few candidates come first, and within a family the rule with the lowest floor,
-        so that good results exist before the many other candidates are looked at.
+        Families with few candidates are replayed first, and within a family the rules with the
+        lowest floors. Good results are then known early, and most other candidates can be pruned.
         """
         settled = 0
         for family in range(len(self._best)):
@@ -175,10 +175,10 @@ class PrunedSearch:
         return self
 
     def ranking(self) -> list[Ranked]:
-        """Return the best candidates of all and the best of every family, the fastest first.
+        """Return the ``top`` best candidates, and the best of each family, in order of run time.
 
-        Candidates of a family with exactly the same time differ only in name; the first one
-        represents them all.
+        Candidates of a family with exactly the same time differ only in name; only the first of
+        them is included.
         """
         seconds = self._seconds.ravel()
         order = np.argsort(seconds, kind="stable")[: self.evaluated]
@@ -191,14 +191,14 @@ class PrunedSearch:
         return [self._ranked(int(i)) for i in order[places]]
 
     def front(self) -> list[Ranked]:
-        """Return the trade-off of time and bill, the fastest first; empty without ``pareto``."""
+        """Return the Pareto front in order of run time; an empty list if it was not requested."""
         if not self._pareto:
             return []
         chosen = pareto_front(self._seconds.ravel(), bills=self._bills.ravel())
         return [self._ranked(int(i)) for i in chosen]
 
     def _admit(self) -> int:
-        """Find the candidates and their floors; return the number that need a longer profile."""
+        """Determine candidates and floors; return the number that need a longer profile."""
         delays, unfit = self._floors.delays, 0
         repeats = {
             wait_out: np.array([self._space.repeats(s, wait_out=wait_out) for s in self._schemes])
@@ -220,7 +220,7 @@ class PrunedSearch:
         return unfit
 
     def _replay(self, number: int, chosen: IntArray) -> None:
-        """Replay the chosen schemes that may be ranked and are new, under one closing rule."""
+        """Replay the chosen schemes that are new and may be ranked, under one closing rule."""
         new = np.isinf(self._seconds[number, chosen])
         chosen = chosen[new & self._may_be_ranked(number, chosen)]
         if not len(chosen):
@@ -250,7 +250,10 @@ class PrunedSearch:
             self._front = (known[rows], known_bills[rows])
 
     def _equivalent(self, number: int, chosen: IntArray, seconds: FloatArray) -> FloatArray:
-        """Return `Ranked.equivalent_s` of run times, or a lower bound if it cannot be ranked."""
+        """Return `Ranked.equivalent_s` for the chosen schemes' run times ``seconds``.
+
+        If a scheme cannot be ranked, the result is a lower bound.
+        """
         self._least_s[number, chosen] = seconds  # no gradient is worth more than an exact one
         equivalent = seconds.copy()
         for place in np.argsort(seconds, kind="stable"):
@@ -263,7 +266,7 @@ class PrunedSearch:
         return equivalent
 
     def _note(self, chosen: IntArray, seconds: FloatArray) -> None:
-        """Update the best results of all and of each family."""
+        """Update the best run times overall, and of each family."""
         self._top = np.unique(np.concatenate([self._top, seconds]))[: self._top_size]
         np.minimum.at(self._best, self._families[chosen], seconds)
 
@@ -280,7 +283,7 @@ class PrunedSearch:
         return kept
 
     def threshold(self) -> float:
-        """Return the largest number of seconds with which a candidate is among the best of all."""
+        """Return the run time above which a candidate is not among the ``top`` best."""
         return float(self._top[-1]) if len(self._top) == self._top_size else np.inf
 
     def _ranked(self, candidate: int) -> Ranked:
@@ -316,10 +319,10 @@ def with_accuracy(row: Ranked, seen: Accuracy, held: Rehearsal | None) -> Ranked
 
 
 def pareto_front(seconds: FloatArray, *, bills: FloatArray) -> IntArray:
-    """Return the candidates that are best for some price of time, the fastest first.
+    """Return the indices of the candidates on the Pareto front, in order of ``seconds``.
 
-    ``seconds`` and ``bills`` (worker-seconds) are (candidates,); the result has indices. Of equal
-    candidates, only the first is in the front.
+    A candidate is on the front if no other is both faster and cheaper. ``seconds`` and ``bills``
+    (worker-seconds) are (candidates,). If candidates are equal, only the first is on the front.
 
     Examples
     --------
@@ -334,22 +337,22 @@ def pareto_front(seconds: FloatArray, *, bills: FloatArray) -> IntArray:
 def _dominated(
     seconds: FloatArray, *, bills: FloatArray, by_seconds: FloatArray, by_bills: FloatArray
 ) -> BoolArray:
-    """Return which candidates (m,) are slower and not cheaper than one of a front (f,).
+    """Return a mask (m,) of the candidates that are slower and not cheaper than one on a front.
 
-    The front is sorted, the fastest first.
+    The front (f,) is sorted by seconds.
     """
     faster = np.searchsorted(by_seconds, seconds, side="left")
     cheapest = np.concatenate([[np.inf], by_bills])  # a front's bills fall as its seconds grow
     return cheapest[faster] <= bills
 
 
-_CHUNK = 2048  # candidates at a time: bounds memory
+_CHUNK = 2048  # number of candidates computed at a time, which bounds the memory
 
 
 class Floors:
     """Lower bounds of the run time and the bill of every scheme, for each closing rule.
 
-    The profile of the rehearsal is repeated when it ends.
+    When the profile of the rehearsal ends, it is repeated.
     """
 
     def __init__(self, schemes: Sequence[Scheme], rehearsal: Rehearsal) -> None:
@@ -366,7 +369,7 @@ class Floors:
             ]
             for conforms in (False, True)
         }
-        # Number of rounds with work after the first round of the last bundle, in any case.
+        # The number of rounds after the first round of the last bundle that certainly have work.
         self._tail = np.where([need.to_the_end for need in needs[False]], self.delays, 0)
         rows: dict[Need, int] = {}
         self._rows = {
@@ -378,11 +381,11 @@ class Floors:
         self._needed_s: FloatArray = np.stack([_come(need, times, fastest_first) for need in rows])
 
     def shifts(self, loads: FloatArray, jobs_per_round: int) -> FloatArray:
-        """Return the seconds that loads (shares of a model's batch) add to a worker's time."""
+        """Return the seconds that loads (fractions of a model's batch) add to recorded times."""
         return self._alpha * (jobs_per_round * loads - self._base_load)
 
     def bills(self, closing: Closing, *, bundles: int) -> FloatArray:
-        """Return the least worker-seconds (schemes,) of a run, cancelled work included."""
+        """Return lower bounds on the worker-seconds (schemes,) of a run, with cancelled work."""
         rounds = bundles + self._tail
         each = self._times.sum(axis=1)[np.arange(rounds.max()) % len(self._times)]
         recorded = np.concatenate([[0.0], np.cumsum(each)])  # the first 0, 1, ... rounds
@@ -391,7 +394,7 @@ class Floors:
         return bills
 
     def runtimes(self, closing: Closing, *, bundles: int, of: IntArray) -> FloatArray:
-        """Return the least seconds (m,) of ``bundles`` jobs with each scheme in ``of`` (m,)."""
+        """Return lower bounds (m,) on the seconds of ``bundles`` jobs with schemes ``of`` (m,)."""
         floors = np.empty(len(of))
         for start in range(0, len(of), _CHUNK):
             part = slice(start, start + _CHUNK)

@@ -1,4 +1,4 @@
-"""Recorded delays, and the settings that all replays of them share."""
+"""Recorded delays, and the settings that are common to all their replays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ProfileReading: TypeAlias = Literal["latency", "speed"]
 
 _MOST_JOBS = 10**7
 _STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
-_MOST_ANSWERS = 2**26  # in all rounds: half a gigabyte of seconds
+_MOST_ANSWERS = 2**26  # in all rounds together: half a gigabyte of seconds
 _ROUNDING = 1e-9  # relative: run times and their bounds are summed in different orders
 
 
@@ -35,19 +35,20 @@ class Rehearsal:
     """Recorded delays, and the settings of their replay.
 
     A failure in the profile counts as the time that it costs (`DelayProfile.awaited`). If
-    ``repeat`` is true, the first round of the profile follows its last one; None means true in a
-    search (`seqgc.search.tune`), so that it uses every round, and false in a single replay.
-    ``num_jobs`` is the number of gradients, each of one model. With ``jobs_per_round = k`` they run
-    as ``num_jobs / k`` bundles, each with k times the load. By default, the number follows from the
-    length of the profile. ``alpha`` replaces the profile's own seconds per unit of load.
-    ``conformity`` is ``"scheme"`` for the scheme's own straggler model, or ``"bursty"`` for the
-    bursty model alone if the scheme's model is a choice that includes it. ``batch`` is the number
-    of data points in a model's batch. If it is given, workers are charged for whole points, and a
-    mini-task without points is not sent; otherwise they are charged the nominal load. ``reading``
-    says how delays are read for schemes that deal work. The jobs belong to ``models`` models in
-    turn; None: as many models as a scheme needs or, for schemes that deal work, one bundle of
-    models. ``recorded`` says whether the profile's seconds are latencies or speeds
-    (`ProfileReading`).
+    ``repeat`` is True, the profile begins again after its last round. None means True in a search
+    (`seqgc.search.tune`), so that every round is used, and False in a single replay. ``num_jobs``
+    is the number of gradients, each of one model. If ``jobs_per_round = k``, they run as ``num_jobs
+    / k`` bundles, each with k times the load. By default, the number follows from the length of the
+    profile. ``alpha`` replaces the profile's own seconds per unit of load.
+
+    ``conformity`` is ``"scheme"`` for the scheme's own straggler model. If it is ``"bursty"``, and
+    the scheme's model is a choice that includes the bursty model, only the bursty model counts.
+    ``batch`` is the number of data points in a model's batch. If ``batch`` is given, the times of
+    workers are for whole points, and a mini-task without points is not sent; otherwise they are for
+    nominal loads. ``reading`` is the interpretation of delays for schemes that deal work. The jobs
+    belong to ``models`` models in turn. If ``models`` is None, it is the number that a scheme needs
+    or, for schemes that deal work, one bundle. ``recorded`` is the interpretation of the profile's
+    seconds as latencies or speeds (`ProfileReading`).
 
     Raises
     ------
@@ -95,18 +96,18 @@ class Rehearsal:
 
     @property
     def slope(self) -> float:
-        """Seconds per unit of load: ``alpha``, or the profile's own (`DelayProfile.slope`)."""
+        """The seconds per unit of load: ``alpha``, or the slope of the profile."""
         return self.profile.slope(self.alpha)
 
     def pace(self, *, jobs_per_round: int = 1) -> Pace:
-        """Return the pace of the workers. A unit of load is ``jobs_per_round`` batches."""
+        """Return the workers' pace, for which a unit of load is ``jobs_per_round`` batches."""
         if self.recorded == "speed":
             return speed_pace(self.profile, jobs_per_round=jobs_per_round)
         return latency_pace(self.profile, alpha=self.alpha, jobs_per_round=jobs_per_round)
 
     @property
     def rtt_s(self) -> float:
-        """Seconds of a round trip of a message to a running worker."""
+        """The seconds of a message to a running worker and back."""
         for rtt_s in (self.reading.rtt_s, self.profile.meta.rtt_s):
             if rtt_s is not None:
                 return rtt_s
@@ -114,7 +115,7 @@ class Rehearsal:
 
     @property
     def most_rounds(self) -> int:
-        """Largest number of rounds of a run. All answers are kept in memory."""
+        """The largest number of rounds of a run, because all answers are stored in memory."""
         return min(_MOST_JOBS, _MOST_ANSWERS // self.profile.num_workers)
 
     def jobs(self, scheme: Defence, *, jobs_per_round: int = 1) -> int:
@@ -131,8 +132,8 @@ class Rehearsal:
     def bundles(self, setting: Setting) -> int:
         """Return the number of bundles of ``jobs_per_round`` gradients in a run.
 
-        Raises `ParameterError` if the bundles do not divide the gradients, or if their answers do
-        not fit in memory.
+        Raises `ParameterError` if ``jobs_per_round`` does not divide the number of gradients, or if
+        the answers do not fit in memory.
         """
         k = setting.jobs_per_round
         jobs, n = self.jobs(setting.scheme, jobs_per_round=k), setting.scheme.n
@@ -147,9 +148,9 @@ class Rehearsal:
     def num_rounds(self, setting: Setting) -> int:
         """Return the number of rounds of a run.
 
-        Raises `ParameterError` if the profile is too short or has another number of workers, if the
-        gradients do not make `bundles`, or if ``models`` is given and the models do not make more
-        bundles than the scheme's delay. Workers that stay need no long profile.
+        Raises `ParameterError` if the profile is too short or has another number of workers, if
+        `bundles` raises it, or if ``models`` is given and the number of bundles of models is not
+        above the scheme's delay. For workers that stay between rounds, a short profile suffices.
         """
         scheme, profile = setting.scheme, self.profile
         if self.models is not None:
@@ -184,23 +185,24 @@ class Rehearsal:
         return self.profile.times_at(loads, alpha=self.alpha, round=row)
 
     def stays(self, setting: Setting) -> bool:
-        """Return whether workers stay between rounds: resident ones of a scheme that deals work."""
+        """Return whether workers stay: they are resident, and the scheme deals work."""
         return self.reading.resident and isinstance(setting.scheme, Deal)
 
     @property
     def can_deal(self) -> bool:
         """True if work can be dealt to the recorded workers, because they stay for all rounds.
 
-        Processes stay. Functions stay if the reading says so (`Reading.resident`). A profile
-        without a provider (`ProfileMeta.provider`) counts as one of functions.
+        Processes stay. Functions stay if `Reading.resident` is True. If the profile has no provider
+        (`ProfileMeta.provider`), its workers count as functions.
         """
         return self.reading.resident or self.profile.meta.provider in _STAYING
 
     def longest_delay(self, *, jobs_per_round: int) -> float:
         """Return the longest delay, in rounds, that the number of models allows.
 
-        A model's next step needs its last gradient, so that a delay of T rounds needs T + 1 bundles
-        of ``jobs_per_round`` models. The result is negative if the models do not make bundles.
+        A model's next step needs its last gradient. Therefore a delay of T rounds needs T + 1
+        bundles of ``jobs_per_round`` models. If ``jobs_per_round`` does not divide the number of
+        models, the result is negative.
         """
         if self.models is None:
             return math.inf
@@ -208,9 +210,9 @@ class Rehearsal:
         return -1 if rest else bundles - 1
 
     def in_flight(self, setting: Setting) -> int:
-        """Return the number of bundles in flight at once under a scheme that deals work.
+        """Return the number of bundles in flight at a time, for a scheme that deals work.
 
-        Raises `ParameterError` if the bundle size does not divide the models.
+        Raises `ParameterError` if the bundle size does not divide the number of models.
         """
         bundles, rest = divmod(self.models or setting.jobs_per_round, setting.jobs_per_round)
         if rest:
@@ -228,7 +230,7 @@ class Rehearsal:
 
     @property
     def _at_no_load(self) -> FloatArray:
-        # Alpha is an average: an answer of a worker with a whole processor may come out below 0.
+        # Alpha is an average: for a worker with a processor of its own, the result may be negative.
         # The bounds hold nevertheless.
         alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
         median = float(np.median(times))
@@ -240,7 +242,7 @@ class Rehearsal:
         return at_no_load
 
     def schedule(self, setting: Setting) -> Schedule:
-        """Begin the run of a setting."""
+        """Return the schedule of a new run of a setting."""
         scheme = by_rounds(setting.scheme, "a replay round by round")
         conformity = scheme.promise
         if self.conformity == "bursty" and isinstance(conformity, AnyOf):
@@ -250,15 +252,15 @@ class Rehearsal:
         return scheme.begin(self.bundles(setting), conformity=conformity, batches=batches)
 
     def leaves_out(self, scheme: Scheme) -> bool:
-        """Return whether a mini-task of the scheme has no point of the batch, and is never sent."""
+        """Return whether some mini-task of the scheme has no data points, and is never sent."""
         return self.batch is not None and _leaves_out(scheme, self.batch)
 
     def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
-        """Return the seconds of ``num_jobs`` gradients under perfect knowledge of the delays.
+        """Return the seconds of ``num_jobs`` gradients if all delays are known in advance.
 
         This is `seqgc.stragglers.clairvoyant_bound`, summed over ``num_jobs / jobs_per_round``
-        rounds; the profile is repeated as often as necessary. A scheme with a delay runs longer in
-        total, but may beat the bound of a single round.
+        rounds; the profile is repeated if necessary. A scheme with a delay has more rounds, but a
+        single round may be shorter than its bound.
 
         Raises
         ------
@@ -274,10 +276,10 @@ class Rehearsal:
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
 
     def bound_s(self, setting: Setting) -> float:
-        """Return the lower bound of a setting's run time.
+        """Return a lower bound on a setting's run time.
 
-        This is `least_s`. If the workers stay, they pay for their start only once: then the bound
-        is the time of all work, shared evenly.
+        Usually this is `least_s`. If the workers stay between rounds, they start only once, and the
+        bound is the time of all work, shared evenly.
         """
         jobs = self.jobs(setting.scheme, jobs_per_round=setting.jobs_per_round)
         if self.stays(setting) and self.recorded == "latency":
@@ -285,11 +287,11 @@ class Rehearsal:
         return self.least_s(setting, jobs)
 
     def least_s(self, setting: Setting, num_jobs: int) -> float:
-        """Return the lower bound for ``num_jobs`` gradients if every task pays its latency.
+        """Return a lower bound on the seconds of ``num_jobs`` gradients, with a latency per task.
 
-        This is `ideal_s`. For a policy without rounds, whose weights may lack results of other
-        workers, it is the time of workers that are never idle. If delays are read as speeds, it is
-        `seqgc.stragglers.busy_seconds` for every setting.
+        For schemes in rounds this is `ideal_s`. For a policy without rounds, whose weights may lack
+        results of other workers, it is the time of workers that are never idle. If delays are read
+        as speeds, it is `seqgc.stragglers.busy_seconds` for every setting.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
         if self.recorded == "speed":
@@ -304,18 +306,17 @@ class Rehearsal:
         )
 
     def require_possible(self, setting: Setting, seconds: float, *, num_jobs: int) -> None:
-        """Raise if a run of ``num_jobs`` gradients was faster than its scheme can be.
+        """Raise `ScheduleError` if a run of ``num_jobs`` gradients was impossibly fast.
 
-        The bound holds for exact schemes without a delay. A scheme that beats it closes rounds with
-        too few answers, or its tasks are larger than its loads. Other schemes are not checked:
-        their gradients may be approximations or late, and may take less time.
+        The bound holds for exact schemes without a delay. A scheme that beats the bound closes
+        rounds with too few answers, or its tasks are larger than its loads. Other schemes are not
+        checked: their gradients may be approximations or late, and may take less time.
 
         Raises
         ------
         ScheduleError
             If the scheme claims exact gradients without a delay, and ``seconds`` is below the
-            bound. The bound is `ideal_s` without its error for a large alpha, or `least_s` if
-            delays are read as speeds.
+            bound. The bound is that of `ideal_s`, or `least_s` if delays are read as speeds.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
         if not isinstance(scheme, Scheme) or not scheme.exact or scheme.delay:
@@ -332,7 +333,7 @@ class Rehearsal:
             raise ScheduleError(f"{took} {rule} {cause}; check it with seqgc.testing.check_scheme")
 
 
-@lru_cache(maxsize=2**15)  # a search asks for every closing rule
+@lru_cache(maxsize=2**15)  # a search calls this once for every closing rule
 def _leaves_out(scheme: Scheme, batch: int) -> bool:
-    scheme.loads_of(batch)  # fills another cache while the cut is cached
+    scheme.loads_of(batch)  # fills the cache of loads, for which the cut is needed anyway
     return scheme.begin(1, batches=(batch,)).leaves_out

@@ -56,11 +56,13 @@ __all__ = [
 class Replay:
     """The outcome of a run on recorded times.
 
-    ``round_seconds`` (rounds,); ``kappa_s`` (rounds,), the time of the first answer; ``responded``
-    (rounds, n), true for the workers whose answers were used; ``waited_out`` (rounds,);
-    ``reasons``, why each round closed; ``job_finish_round`` (jobs,). ``loads`` (rounds,) is the
-    mean load of a worker, as a share of a batch. If the scheme deals work, a round is a job, lasts
-    from the end of the job before to its own end, and ``loads`` is None.
+    For each round: ``round_seconds`` (rounds,), its duration; ``kappa_s`` (rounds,), the time of
+    its first answer; ``responded`` (rounds, n), True for the workers whose answers were used;
+    ``waited_out`` (rounds,), True if it waited beyond its deadline for necessary answers;
+    ``reasons``, the reason why it closed; and ``loads`` (rounds,), the mean load of a worker, as a
+    fraction of a batch. ``job_finish_round`` (jobs,) is the round in which each job finished. If
+    the scheme deals work, each job counts as a round, which begins when the job before ends, and
+    ``loads`` is None.
     """
 
     round_seconds: FloatArray
@@ -73,7 +75,7 @@ class Replay:
 
     @property
     def runtime_s(self) -> float:
-        """Total seconds of all rounds."""
+        """The total seconds of all rounds."""
         return float(np.sum(self.round_seconds))
 
     def rounds(self) -> Table:
@@ -107,7 +109,7 @@ class Replay:
 
 @dataclass(slots=True)
 class ReplayRecorder:
-    """An observer that collects the events of a run and makes a `Replay` of them."""
+    """An observer that records the closed rounds of a run, and makes a `Replay` of them."""
 
     _records: list[RoundRecord] = field(default_factory=list)
     _finish_rounds: dict[int, int] = field(default_factory=dict)  # by job
@@ -118,7 +120,7 @@ class ReplayRecorder:
             self._finish_rounds |= dict.fromkeys(seen.jobs, seen.record.round)
 
     def replay(self) -> Replay:
-        """Return the outcome of the run. All jobs must be finished."""
+        """Return the outcome of the run, in which all jobs must have finished."""
         records, rounds = self._records, self._finish_rounds
         return Replay(
             round_seconds=np.array([record.duration_s for record in records]),
@@ -133,13 +135,13 @@ class ReplayRecorder:
 def paced_run(
     setting: Setting, rehearsal: Rehearsal, *, observe: Callable[[Seen], None] | None = None
 ) -> tuple[Replay, float]:
-    """Run a scheme that works in rounds, or a policy of its own, in virtual time.
+    """Run a scheme that works in rounds, or that has its own policy, in virtual time.
 
-    Returns the replay, and the worker-seconds of all tasks to their end. Nothing is computed. The
-    time of a task follows from the pace of its worker (`Rehearsal.pace`). If delays are read as
-    latencies, the row of the profile is the round of the task or of the worker's own clock, and the
-    worker is charged the task's load (`seqgc.profiles.DelayProfile.times_at`). Each task is an
-    invocation of its own, unless the reading says that workers stay.
+    Return the replay, and the worker-seconds of all tasks to their end. No gradient is computed.
+    The time of a task follows from the pace of its worker (`Rehearsal.pace`). If delays are read as
+    latencies, the round of the task, or of the worker's own clock, is the row of the profile, and
+    the time depends on the task's load (`seqgc.profiles.DelayProfile.times_at`). Each task is a
+    separate invocation, unless workers are resident according to the reading.
 
     Raises
     ------
@@ -186,11 +188,11 @@ def _policy(setting: Setting, rehearsal: Rehearsal, jobs: int) -> Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DealtRun:
-    """The outcome on recorded times of a run that deals its work.
+    """The outcome of a run that deals its work, on recorded times.
 
     ``computed_load`` is the number of batches that workers began to compute, divided by the number
-    requested. It is 1 plus the share of copies. ``billed_worker_s`` are the worker-seconds of all
-    invocations, including idle time.
+    of batches of the jobs: 1 plus the fraction of copies. ``billed_worker_s`` are the
+    worker-seconds of all invocations, including idle time.
     """
 
     replay: Replay
@@ -199,7 +201,7 @@ class DealtRun:
 
 
 def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
-    """Run a `Deal` on recorded delays, as the rehearsal's reading says.
+    """Run a `Deal` on recorded delays, interpreted by the rehearsal's reading.
 
     ``silent_s`` (rounds, n) are the seconds after its invocation at which a worker stops without a
     message to the master. It has no effect if delays are read as speeds, because no worker is
@@ -255,12 +257,13 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
 class ReplayBackend:
     """A backend that answers each task at its recorded time, without sleeping or failures.
 
-    ``times`` (rounds, n) are the seconds from dispatch to answer at the load of the replay. A
-    function instead returns the seconds (n,) of a round when the round is dispatched. The clock
-    starts at 0 in every round, so that the policy sees the recorded times to the last bit. A task
-    that was not cancelled then arrives after the rest of its time, in parallel with the worker's
-    new task: a function can be invoked again while an earlier call runs. ``compute`` makes the
-    results of runs that decode; without it, answers are empty.
+    ``times`` (rounds, n) are the seconds from dispatch to answer at the load of the replay.
+    Alternatively, ``times`` is a function that returns the seconds (n,) of a round when the round
+    is dispatched. The clock starts at 0 in every round, so that the policy receives the recorded
+    times to the last bit. If a task of an earlier round was not cancelled, its answer arrives after
+    the rest of its time, in parallel with the worker's new task: a function can be invoked again
+    while an earlier call runs. ``compute`` computes the results of runs that decode; if it is None,
+    answers are empty.
 
     Examples
     --------
@@ -319,7 +322,7 @@ class ReplayBackend:
 
 
 class _WholeRounds:
-    """A backend that reports all times of a round at once, for `RoundPolicy` without results."""
+    """A backend that reports all times of a round in one event, for a `RoundPolicy`; no results."""
 
     def __init__(self, times: Callable[[int], FloatArray]) -> None:
         self._times = times
@@ -330,7 +333,7 @@ class _WholeRounds:
         return [0.0] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """No task is in flight."""
+        """Do nothing, because no task is in flight."""
 
     def receive(self, until: float) -> Timetable | None:  # noqa: ARG002
         timetable, self._timetable = self._timetable, None
@@ -341,10 +344,10 @@ class _WholeRounds:
 
 
 def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
-    """Run a setting on recorded delays. Nothing is computed.
+    """Run a setting on recorded delays, without computing gradients.
 
-    The decodings of a few jobs are checked, so that a scheme whose rounds close with too few
-    answers does not look fast.
+    The decodings of a few jobs are checked, so that a faulty scheme whose rounds close with too few
+    answers does not appear to be fast.
 
     Raises
     ------
@@ -352,7 +355,7 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
         If an argument breaks its rule, or the profile is too short or has another number of
         workers.
     ScheduleError
-        If the scheme decodes with a result that has not arrived, or is faster than it can be
+        If the scheme decodes with a result that has not arrived, or if the run is impossibly fast
         (`Rehearsal.require_possible`).
 
     Examples
@@ -385,7 +388,7 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
 
 
 def decode_some(seen: Seen) -> None:
-    """Decode a few jobs, so that a scheme that uses missing results raises."""
+    """Decode a few jobs, which raises an error if the scheme uses missing results."""
     if isinstance(seen, Finish) and seen.job & (seen.job - 1) == 0:  # 0, 1, 2, 4, 8, ...
         with suppress(IllConditionedError):  # a live run would have waited longer
             seen.decoding()
@@ -395,8 +398,9 @@ def decode_some(seen: Seen) -> None:
 class Accuracy:
     """The accuracy of the gradients of a run.
 
-    ``error`` is the largest error bound of a gradient (`seqgc.ports.Decoding`). ``information``, 0
-    to 1, is the mean information of a gradient; an exact one has 1 (docs/mathematics.md, 7.1).
+    ``error`` is the largest error bound of a gradient (`seqgc.ports.Decoding`). ``information`` is
+    the mean information of a gradient, from 0 to 1; an exact gradient has 1 (docs/mathematics.md,
+    7.1).
     """
 
     error: float
@@ -429,7 +433,7 @@ def _information(
     assignments: Mapping[int, Mapping[int, tuple[MiniTask, ...]]],
     fractions: FloatArray,
 ) -> float:
-    """Return the information of one gradient: see `Accuracy`."""
+    """Return the information of one gradient (see `Accuracy`)."""
     weights = np.zeros(len(fractions))  # the weight of each chunk's gradient in the sum
     for term in decoding.terms:
         tasks = assignments[term.round][term.worker]
@@ -446,7 +450,7 @@ def _drive(
     *,
     loads: FloatArray | None = None,
 ) -> None:
-    """Replay a run. Write the mean load of each round with tasks to ``loads`` (rounds,)."""
+    """Replay a run; write the mean load of each round with tasks into ``loads`` (rounds,)."""
     usual, table = setting.scheme.loads_of(rehearsal.batch), rehearsal.times(setting)
     usual_load, schedule = float(usual.mean()), rehearsal.schedule(setting)
 

@@ -20,7 +20,7 @@ _Scheme = TypeVar("_Scheme", bound=Scheme | Deal)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """A candidate without its scheme: a closing rule and the number of gradients in a job."""
+    """The part of a candidate other than its scheme: a closing rule, and the models in a bundle."""
 
     rule: ClosingRule
     jobs_per_round: int
@@ -28,16 +28,17 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """The grid of a search: all valid combinations that differ in what they do.
+    """The grid of a search: all valid combinations of a scheme, a closing rule and a bundle size.
 
-    ``families`` are names of schemes, as specs begin; by default, all registered names. ``mus`` and
+    ``families`` are the names of schemes, by default all registered names. ``mus`` and
     ``wait_outs`` are values of the closing rule, and ``jobs_per_round`` are the numbers of models
-    in a bundle. ``max_delay`` is the largest delay T of a scheme, in rounds. The windows of SR-SGC
-    end at twice this number, because its delay B does not bound them. ``coarse`` thins the grid
-    geometrically, for thousands of workers. ``sums_only`` leaves out schemes that weight results:
-    among many workers, some sets of answers decode badly. ``inexact`` also searches schemes whose
-    gradients are approximations; they are ranked separately. ``most`` is the largest number of
-    schemes that are searched per name, spread evenly over all schemes of the name.
+    in a bundle. ``max_delay`` is the largest delay T of a scheme, in rounds. The windows W of
+    SR-SGC are at most twice this number, because its delay B does not limit W. If ``coarse`` is
+    True, the grid has fewer values, in geometric steps, for thousands of workers. If ``sums_only``
+    is True, schemes that decode by weighted sums are omitted, because for many workers some sets of
+    answers decode badly. If ``inexact`` is True, schemes whose gradients are approximations are
+    searched too, and ranked separately. ``most`` is the largest number of schemes for each name;
+    they are evenly spread over all schemes of the name.
 
     Examples
     --------
@@ -80,17 +81,17 @@ class SearchSpace:
         list(self.closings())  # each closing rule validates itself
 
     def closings(self) -> Iterator[Closing]:
-        """Yield every closing rule with every bundle size. In a tie, the earlier one wins."""
+        """Yield every closing rule with every bundle size; in a tie, the earlier pair wins."""
         for k in self.jobs_per_round:
             for mu in self.mus:
                 for wait_out in self.wait_outs:
                     yield Closing(rule=ClosingRule(mu=mu, wait_out=wait_out), jobs_per_round=k)
 
     def schemes(self, n: int, *, exact: bool = True) -> Iterator[Scheme]:
-        """Yield every scheme for ``n`` workers. In a tie, the earlier one wins.
+        """Yield every scheme for ``n`` workers; in a tie, the earlier scheme wins.
 
-        Schemes of one name come together; the name with the fewest candidates comes first.
-        ``exact=False`` yields the schemes that approximate gradients instead.
+        Schemes are ordered by name; the name with the fewest candidates is first. If ``exact`` is
+        False, the schemes whose gradients are approximations are yielded instead.
         """
         grid = Grid(max_delay=self.max_delay, coarse=self.coarse, inexact=not exact)
         by_name: dict[str, list[Scheme]] = {name: [] for name in self._names(dealt=False)}
@@ -108,14 +109,14 @@ class SearchSpace:
             yield from self._spread(schemes)
 
     def deals(self, n: int) -> Iterator[Deal]:
-        """Yield every scheme that deals work to ``n`` workers. In a tie, the earlier one wins."""
+        """Yield every scheme that deals work to ``n`` workers; in a tie, the earlier one wins."""
         grid = Grid(max_delay=self.max_delay, coarse=self.coarse)
         for name in self._names(dealt=True):
             candidates = registered()[name].kind.candidates(n, grid)
             yield from self._spread([each for each in candidates if isinstance(each, Deal)])
 
     def _spread(self, schemes: Sequence[_Scheme]) -> Sequence[_Scheme]:
-        """Return all schemes of a name, or ``most`` of them, including the first and the last."""
+        """Return at most ``most`` schemes, evenly spread, including the first and the last."""
         if self.most is None or len(schemes) <= self.most:
             return schemes
         return [schemes[int(i)] for i in np.linspace(0, len(schemes) - 1, self.most)]
@@ -139,7 +140,7 @@ class SearchSpace:
         ]
 
     def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
-        """Return whether another candidate makes the same decisions under another name."""
+        """Return whether another candidate makes the same decisions as this scheme."""
         if wait_out == "conform" and "feasible" in self.wait_outs:
             return conforms_as_feasible(scheme)
         return wait_out == "feasible" and not self.coarse and not stands_for_others(scheme)

@@ -1,4 +1,4 @@
-"""`tune`: find the best setting for recorded delays, and check its lead over the next one."""
+"""`tune`, which searches the best setting for recorded delays, and checks its lead."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _FEWEST_ROUNDS = 10  # a block bootstrap over fewer rounds gives too narrow inte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lead:
-    """The lead of the winner over the best row of another scheme with as many jobs per round.
+    """The lead of the winner over the best row of another scheme with the same bundle size.
 
     ``saved_s`` are the seconds that the winner saves, on held-out rounds if there are any.
-    ``low_s`` and ``high_s`` are the ends of its interval at ``confidence``, from a moving-block
-    bootstrap over ``rounds`` recorded rounds.
+    ``low_s`` and ``high_s`` are the ends of the confidence interval of ``saved_s`` at level
+    ``confidence``, from a moving-block bootstrap over ``rounds`` recorded rounds.
     """
 
     runner_up: Ranked
@@ -49,7 +49,7 @@ class Lead:
 
     @property
     def real(self) -> bool:
-        """True if the interval proves the winner faster. Fewer than ten rounds prove nothing."""
+        """True if the interval shows that the winner is faster, from at least ten rounds."""
         return self.low_s > 0 and self.rounds >= _FEWEST_ROUNDS
 
 
@@ -57,17 +57,19 @@ class Lead:
 class Tuning:
     """The result of a search.
 
-    ``ranking`` is sorted by ``runtime_s``. It has the best candidates of all and the best of every
-    scheme name. ``pareto`` is the trade-off of ``runtime_s`` and ``billed_worker_s``, the fastest
-    first, if it was requested. ``inexact``, if requested, ranks the schemes whose gradients are
-    approximations separately, by ``equivalent_s``, which combines time and error. ``evaluated``
-    candidates were replayed, ``pruned`` candidates cannot be ranked, and ``unfit`` candidates need
-    a longer profile.
+    ``ranking`` is sorted by ``runtime_s``. It contains the ``top`` best candidates, and the best
+    candidate of every scheme name. If requested, ``pareto`` is the Pareto front of ``runtime_s``
+    and ``billed_worker_s``, sorted by ``runtime_s``. If requested, ``inexact`` is a separate
+    ranking of the schemes whose gradients are approximations, by ``equivalent_s``, which combines
+    time and error. ``evaluated`` is the number of candidates that were replayed, ``pruned`` is the
+    number that were skipped because they cannot be in the ranking, and ``unfit`` is the number that
+    need a longer profile.
 
-    The search could choose by ``num_rounds`` recorded rounds, and bundles of k models used
-    ``rounds_seen[k]`` of them. If this is 0, bundles of k were not searched, because k does not
-    divide the jobs or the models. ``left_out`` are the requested names that cannot run on the
-    recorded workers (`Rehearsal.can_deal`).
+    ``num_rounds`` is the number of recorded rounds by which the search chooses, and
+    ``rounds_seen[k]`` is the number of these rounds that bundles of k models used. If it is 0,
+    bundles of k models were not searched, because k does not divide the jobs or the models.
+    ``left_out`` are the requested names that cannot run on the recorded workers
+    (`Rehearsal.can_deal`).
     """
 
     ranking: tuple[Ranked, ...]
@@ -99,27 +101,28 @@ def tune(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Find the scheme, its parameters and the closing rule that are fastest on recorded delays.
+    """Search the scheme, its parameters and the closing rule that are fastest on recorded delays.
 
-    All candidates are replayed except the hopeless ones: the floor of their run time is
-    above the ``top`` best and above the best of their own scheme. The ranking is therefore that of
-    the whole space. If a batch is given, schemes that cut it into more pieces than it has points
-    are left out, unless all schemes do.
+    A candidate is skipped if a lower bound of its run time is above the run times of the ``top``
+    best and of the best candidate of its own scheme. All other candidates are replayed. The ranking
+    is therefore the same as if all candidates were replayed. If a batch is given, schemes that cut
+    it into more pieces than it has points are omitted, unless all schemes do this.
 
-    Unless the rehearsal gives the number of gradients, the profile is repeated so that every bundle
-    size uses every round equally often, and all candidates compute the same number of gradients. If
-    the profile may not be repeated (``repeat=False``), large bundles use only a part of it
+    If the rehearsal has no number of gradients, the profile is repeated so that every bundle size
+    uses every round equally often, and all candidates compute the same number of gradients. If the
+    profile may not be repeated (``repeat=False``), large bundles use only a part of it
     (`Tuning.rounds_seen`). By default, the candidates are all exact schemes that can run on the
-    recorded workers. If delays are read as speeds, each candidate needs its own run in virtual
-    time, and fewer are tried: the first tolerance and the first wait-out rule of the space, and at
-    most 16 schemes of each name.
+    recorded workers. If delays are read as speeds, each candidate needs a separate run in virtual
+    time. Then fewer candidates are tried: only the first tolerance and the first wait-out rule of
+    the space, and at most 16 schemes of each name.
 
-    ``holdout`` is the share of the rounds that judge the choice and are hidden from it
-    (`hold_out`); both parts are repeated as often as the jobs need. At least ``top`` candidates are
-    ranked. ``pareto`` also finds the trade-off of run time and bill, and prunes less;
-    ``prune=False`` replays everything. ``seed`` places the held-out rounds and seeds the bootstrap;
-    None: the last rounds, and 0. ``progress`` is called with the number of candidates that are
-    settled, and with the total.
+    ``holdout`` is the fraction of the rounds that are held out from the search, and are used to
+    evaluate its choice (`hold_out`). Both parts are repeated as often as the jobs need. At least
+    ``top`` candidates are ranked. If ``pareto`` is True, the Pareto front of run time and bill is
+    computed too, for which more candidates are replayed. If ``prune`` is False, all candidates are
+    replayed. ``seed`` determines the position of the held-out rounds, and the bootstrap; if it is
+    None, the last rounds are held out, and the bootstrap uses 0. ``progress`` is called with the
+    number of candidates that were replayed or skipped, and with the total.
 
     Raises
     ------
@@ -188,7 +191,7 @@ def _at_speed(
     pareto: bool,
     tell: Progress,
 ) -> Tuning:
-    """Search in virtual time. There is no lead, because rounds of a run are not recorded rounds."""
+    """Search in virtual time, without a lead, because rounds of a run are not recorded rounds."""
     rows = rank_speeds(seen, held, space, exact=True, progress=tell)
     inexact = rank_speeds(seen, held, space, exact=False, progress=tell) if space.inexact else []
     return Tuning(
@@ -204,7 +207,7 @@ def _at_speed(
 
 
 def _rounds_seen(seen: Rehearsal, space: SearchSpace) -> dict[int, int]:
-    """Return the number of recorded rounds that each bundle size uses; 0 if it is not searched."""
+    """Return, by bundle size, the number of recorded rounds used; 0 if the size is not searched."""
     jobs, rounds = seen.num_jobs or 1, seen.profile.num_rounds
     fits = {
         k: jobs % k == 0 and seen.longest_delay(jobs_per_round=k) >= 0 for k in space.jobs_per_round
@@ -213,7 +216,7 @@ def _rounds_seen(seen: Rehearsal, space: SearchSpace) -> dict[int, int]:
 
 
 def _front(rows: Sequence[Ranked]) -> list[Ranked]:
-    """Return the rows that are best for some price of time."""
+    """Return the rows on the Pareto front of run time and bill."""
     seconds = np.array([row.runtime_s for row in rows])
     bills = np.array([row.billed_worker_s for row in rows])
     return [rows[i] for i in pareto_front(seconds, bills=bills)]
@@ -222,7 +225,7 @@ def _front(rows: Sequence[Ranked]) -> list[Ranked]:
 def _stages(
     rehearsal: Rehearsal, space: SearchSpace, *, holdout: float | None, seed: int | None
 ) -> tuple[Rehearsal, Rehearsal | None]:
-    """Return the rehearsal to choose by and, if rounds are held out, the one to judge by."""
+    """Return the rehearsal for the search, and that of the held-out rounds or None."""
     seen, held = rehearsal.profile, None
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
@@ -230,7 +233,7 @@ def _stages(
     repeat, num_jobs = rehearsal.repeat is not False or held is not None, rehearsal.num_jobs
     if num_jobs is None:
         bundle, rounds = math.lcm(*space.jobs_per_round), seen.num_rounds
-        if not (repeat or at_speed):  # leave rounds for every delay, but use at least half of them
+        if not (repeat or at_speed):  # reserve rounds for delays, but use at least half of all
             rounds = max(max(rounds - space.max_delay, rounds // 2) // bundle, 1)
         num_jobs = bundle * rounds  # every bundle size uses every round equally often
     alpha = rehearsal.alpha if at_speed else rehearsal.slope
@@ -238,7 +241,7 @@ def _stages(
     if at_speed:
         stage.pace()  # raises if the profile cannot be used at all
     else:
-        stage.ideal_s(num_jobs)  # the same
+        stage.ideal_s(num_jobs)  # raises in the same case
     return stage, None if held is None else replace(stage, profile=held)
 
 
@@ -257,11 +260,11 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
         replay(row.setting, replace(on, reading=row.reading)).round_seconds
         for row in (best, others[0])
     )
-    # A run that has ended takes no more time, so that the extra rounds of a delay count in full.
+    # A run that has ended takes no time in further rounds: extra rounds of the other run count.
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other
     saved[: len(winner)] -= winner
-    # A repetition of a round is no further evidence.
+    # Repetitions of a recorded round are not independent: add up their differences.
     rounds = on.profile.num_rounds
     each: FloatArray = np.zeros(min(rounds, len(saved)))
     np.add.at(each, np.arange(len(saved)) % rounds, saved)
@@ -279,11 +282,11 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
 def hold_out(
     profile: DelayProfile, *, fraction: float, seed: int | None = None
 ) -> tuple[DelayProfile, DelayProfile]:
-    """Split a profile into the rounds to choose by and the rounds to judge by.
+    """Split a profile into the rounds for a search and the held-out rounds for its evaluation.
 
-    The held-out rounds are consecutive, because bursts last: the last rounds of the profile, or
-    with a seed a block at a random place. ``fraction`` is their share. Each part has at least one
-    round.
+    The held-out rounds are consecutive, because bursts extend over several rounds. If ``seed`` is
+    None, they are the last rounds of the profile; otherwise they are a block at a random position.
+    ``fraction`` is their fraction of all rounds. Each part has at least one round.
 
     Raises
     ------
@@ -314,11 +317,11 @@ def hold_out(
 def bootstrap_total(
     differences: FloatArray, *, seed: int, confidence: float = 0.95, resamples: int = 2000
 ) -> tuple[float, float]:
-    """Return a confidence interval for the sum of a series with dependent neighbours.
+    """Return a confidence interval for the sum of a series whose consecutive values are dependent.
 
-    This is the moving-block bootstrap (Künsch 1989) of ``differences`` (m,): it draws blocks of
-    ``ceil(m^(1/3))`` consecutive values with replacement until there are m values. The interval has
-    percentiles of the sums.
+    The interval is computed by the moving-block bootstrap (Künsch 1989). From ``differences`` (m,),
+    blocks of ``ceil(m^(1/3))`` consecutive values are drawn with replacement until there are m
+    values. The ends of the interval are percentiles of the sums of ``resamples`` such draws.
     """
     m = len(differences)
     block = math.ceil(m ** (1 / 3))

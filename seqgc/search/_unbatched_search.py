@@ -1,8 +1,8 @@
-"""Searches that run each candidate by itself in virtual time.
+"""Searches that run each candidate separately in virtual time.
 
-If delays are read as speeds, the cost of a round depends on the earlier work of its workers, so
-that candidates cannot be replayed in batches, and fewer are searched: see `speeds_space`. Schemes
-that deal their work are searched here too. They have few candidates and no closing rules.
+If delays are read as speeds, the time of a round depends on the earlier work of its workers.
+Therefore candidates cannot be replayed in batches, and fewer are searched (see `speeds_space`).
+Schemes that deal their work are searched here too; they have few candidates and no closing rules.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 MOST_AT_SPEED: Final = 16
-"""The largest number of schemes of one name that a search on speeds looks at."""
+"""The largest number of schemes of one name that a search on speeds evaluates."""
 
 
 def speeds_space(space: SearchSpace) -> SearchSpace:
     """Return the part of a space that is searched if delays are read as speeds.
 
-    It has the first tolerance and the first wait-out rule, and at most 16 schemes of each name,
-    spread evenly over all schemes of the name.
+    The part has only the first tolerance and the first wait-out rule, and at most 16 schemes of
+    each name, spread evenly over all schemes of the name.
     """
     most = MOST_AT_SPEED if space.most is None else min(space.most, MOST_AT_SPEED)
     return replace(space, mus=space.mus[:1], wait_outs=space.wait_outs[:1], most=most)
@@ -51,10 +51,10 @@ def rank_speeds(
     exact: bool,
     progress: Callable[[int, int], None],
 ) -> list[Ranked]:
-    """Run every exact, or every inexact, candidate; return the results, the fastest first.
+    """Run every exact candidate, or every inexact one; return the results, the best first.
 
-    Candidates that are not exact are ranked by `Ranked.equivalent_s`, which combines time and
-    error.
+    Candidates are sorted by `Ranked.equivalent_s`, which is the run time of exact candidates, and
+    combines time and error of inexact ones.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def _run(setting: Setting, on: Rehearsal) -> tuple[float, float]:
 
 
 def deal_candidates(seen: Rehearsal, space: SearchSpace) -> list[Setting]:
-    """Return the candidates that deal work. There are none if the recorded workers do not stay.
+    """Return the candidates that deal work; an empty list if the recorded workers do not stay.
 
     Raises
     ------
@@ -142,7 +142,11 @@ def rank_deals(
     most_s: float,
     prune: bool,
 ) -> list[Ranked]:
-    """Replay the candidates. With ``prune``, skip any that cannot be best or take ``most_s``."""
+    """Replay the candidates in order of their bounds, and return the results.
+
+    If ``prune`` is True, a candidate is skipped if its bound is above the best time, and
+    ``most_s``.
+    """
     best_s, rows = math.inf, list[Ranked]()
     for setting in sorted(candidates, key=seen.bound_s):
         if not prune or seen.bound_s(setting) * SLACK <= max(best_s, most_s):

@@ -1,19 +1,19 @@
-"""`VirtualWorkers`: workers on a virtual clock that execute the tasks that are dealt to them.
+"""`VirtualWorkers`, a backend of workers on a virtual clock, for schemes that deal work.
 
 Theory
 ------
-A recorded time says how long one invocation took to answer. It does not say what happens if a
-worker gets one task after another. So a recording must be interpreted, and every figure states the
-interpretation (`Reading`). Let ``c`` be the recorded seconds at load 0 (docs/mathematics.md,
-section 8):
+A recorded time is the time that one invocation took to answer. It does not determine the times of a
+worker that gets one task after another. Therefore a recording must be interpreted, and every figure
+names its interpretation (`Reading`). Let ``c`` be the recorded seconds at load 0
+(docs/mathematics.md, section 8):
 
-- *per round*: each round invokes every worker again. A share f of ``c[round, i]`` passes before
+- *per round*: each round invokes every worker again. A fraction f of ``c[round, i]`` passes before
   worker i is ready, and the rest passes between the end of its work and its answer. One recording
-  does not tell the share: try f = 1 (``after = 0``) and f = 1/2.
-- *resident*: the workers stay. Worker i takes ``c[0, i]`` to start, once.
+  does not determine f: try f = 1 (``after = 0``) and f = 1/2.
+- *resident*: the workers stay between rounds. Worker i takes ``c[0, i]`` to start, once.
 
-In both, a task reaches a running worker after ``rtt / 2``, begins when the worker's earlier tasks
-are done, takes ``alpha`` seconds per batch, and its answer takes another ``rtt / 2``.
+In both interpretations, a task reaches a running worker after ``rtt / 2``, begins when the worker's
+earlier tasks are done, takes ``alpha`` seconds per batch, and its answer takes another ``rtt / 2``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from seqgc.profiles import MOST_S
 __all__ = ["USUAL_RTT_S", "Reading", "VirtualWorkers"]
 
 USUAL_RTT_S: Final = 0.02
-"""Seconds of a message to a running worker and back, where nobody has measured them."""
+"""The assumed seconds of a message to a running worker and back, if they were not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The interpretation of recorded invocation times for schemes that deal work.
 
-    ``rtt_s`` >= 0 are the seconds of a round trip of a message to a running worker; None: the
-    profile's value, or else `USUAL_RTT_S`. ``after``, from 0 to 1, is the share of an invocation's
-    time that passes after its work. If ``resident`` is true, workers stay between rounds, and their
-    start is the only cost of an invocation.
+    ``rtt_s`` >= 0 is the round-trip time, in seconds, of a message to a running worker. If it is
+    None, the profile's value is used, or `USUAL_RTT_S` if the profile has none. ``after``, from 0
+    to 1, is the fraction of an invocation's time that passes after its work. If ``resident`` is
+    True, workers stay between rounds, and their start is the only cost of an invocation.
 
     Raises
     ------
@@ -70,15 +70,16 @@ class Reading:
 
     @property
     def label(self) -> str:
-        """A short description for people."""
+        """A short description for messages."""
         if self.resident:
             return "resident"
         return f"per round, {self.after:.0%} after" if self.after else "per round"
 
     def split(self, times: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Split times at load 0, (rounds, n) s, into the parts before and after a worker's work.
+        """Split the times at load 0 into the parts before and after a worker's work.
 
-        Both are (rounds, n), or (1, n) for resident workers, which start once.
+        ``times`` (rounds, n) are in seconds. Both parts are (rounds, n), or (1, n) for resident
+        workers, which start once.
         """
         if self.resident:
             return times[:1], np.zeros_like(times[:1])
@@ -87,7 +88,7 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class _QueuedTask:
-    """A task on its way: when it reaches its worker, begins, ends and is answered."""
+    """A task in flight; the times at which it reaches its worker, begins, ends, is answered."""
 
     task: Task
     work_s: float
@@ -99,7 +100,7 @@ class _QueuedTask:
 
 @dataclass(slots=True, eq=False)
 class _Invocation:
-    """A worker that was invoked: it starts, and then executes its tasks one after another."""
+    """An invocation of a worker, which starts, and then executes its tasks one after another."""
 
     row: int
     invoked_at: float
@@ -111,13 +112,14 @@ class _Invocation:
 
 
 class VirtualWorkers:
-    """A backend of workers that execute one task after another. The module docstring has the model.
+    """A backend of workers that execute one task after another, as the module docstring describes.
 
-    ``before_s`` (rounds, n) are the seconds from the first task of a round for worker i until the
-    worker is ready, and ``after_s`` (rounds, n) the seconds of an answer in addition to
-    ``rtt_s``. Later rounds use the last row; with a single row, workers start only once. ``work_s``
-    (slots,) are the seconds of work of the mini-task in each slot. ``silent_s`` (rounds, n) are the
-    seconds after its invocation at which a worker stops permanently, without a message.
+    ``before_s`` (rounds, n) are the seconds from the first task of a worker in a round until the
+    worker is ready, and ``after_s`` (rounds, n) are the seconds of an answer in addition to
+    ``rtt_s``. Later rounds use the last row; if there is a single row, workers start only once.
+    ``work_s`` (slots,) are the seconds of work of the mini-task in each slot. ``silent_s``
+    (rounds, n) are the seconds after its invocation at which a worker stops permanently, without a
+    message.
 
     A cancelled task is not answered. If it has not begun, its worker skips it.
 
@@ -161,17 +163,17 @@ class VirtualWorkers:
 
     @property
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """The time in seconds since the beginning of the run."""
         return self._now
 
     @property
     def billed_s(self) -> float:
-        """Worker-seconds so far: of each invocation until it has no work and is not needed."""
+        """The worker-seconds so far, in which an invocation ends when it has no more work."""
         return self._billed_s + sum(self._bill_s(each) for each in self._invocations.values())
 
     @property
     def worked_s(self) -> float:
-        """Total seconds of all work that has begun."""
+        """The total seconds of all work that has begun."""
         return self._worked_s + sum(
             queued.work_s
             for invocation in self._invocations.values()
@@ -223,7 +225,7 @@ class VirtualWorkers:
             for queued in earlier.queue:  # the new invocation does not have these tasks
                 queued.answers_at = math.inf
                 self._worked_s += queued.work_s if queued.begins_at <= now else 0.0
-        # The master knows that the worker is ready half a round trip later.
+        # The worker is ready half a round trip before the master is told.
         comes_at = now + self._before_s[row][worker] - self._half_s
         self._invocations[worker] = invocation = _Invocation(
             row=row,
@@ -236,7 +238,7 @@ class VirtualWorkers:
         return invocation
 
     def _time(self, queued: _QueuedTask, invocation: _Invocation) -> None:
-        """Begin a task as soon as its worker has received it and is free."""
+        """Set the times of a task, which begins when its worker has received it and is free."""
         queued.begins_at = max(queued.reaches_at, invocation.free_at)
         queued.ends_at = invocation.free_at = queued.begins_at + queued.work_s
         if queued.ends_at >= invocation.silent_at:
@@ -247,7 +249,7 @@ class VirtualWorkers:
         heapq.heappush(self._answers, (queued.answers_at, next(self._serial), queued))
 
     def _leave_out(self, round: int, invocation: _Invocation) -> None:
-        """Remove the tasks of a round from the queue. Later tasks begin earlier."""
+        """Remove the tasks of a round from the queue, so that later tasks begin earlier."""
         heard_at = self._now + self._half_s
         begun = [queued for queued in invocation.queue if queued.begins_at <= heard_at]
         waiting = invocation.queue[len(begun) :]

@@ -336,7 +336,7 @@ def test_stochastic_rounding_is_repeated_by_a_run_of_the_same_name(tmp_path: Pat
 def test_a_format_that_there_is_not_is_refused() -> None:
     with pytest.raises(ParameterError, match="`payload` must be one of float64, float32"):
         Messaging(payload="float8")  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="`payload` must be given where `stochastic_rounding`"):
+    with pytest.raises(ParameterError, match="`payload` must be given"):
         Messaging(stochastic_rounding=True)
 
 

@@ -1,6 +1,5 @@
-"""Batched replay: the decisions of `seqgc.search.replay`, for thousands of schemes at once."""
+"""Batched replay, which makes the decisions of `seqgc.search.replay` for thousands of schemes."""
 
-# Each scheme's file registers what a search may know of it.
 from seqgc.search.kernel import _gc, _m_sgc, _ra_sgc, _sr_sgc  # noqa: F401
 from seqgc.search.kernel._batch import BatchReplay as BatchReplay
 from seqgc.search.kernel._batch import batch_replay as batch_replay

@@ -1,11 +1,11 @@
-"""The order in which workers answer in each round, which all candidates share.
+"""The order in which workers answer in each round, which is the same for all candidates.
 
 A candidate's load adds one constant to every time of the profile (docs/mathematics.md, section 7).
-Adding a constant is monotone, rounding included: if a worker answers before another at one load, it
-does not answer after it at another load. So each round is sorted once, and a candidate's state in
-it is one integer, *answered*: the number of sorted workers that had answered when the round closed.
-Only ties need care, because different times may round to the same sum: `Arrivals.count` compares
-the sums themselves.
+Adding a constant is monotone, even with rounding: no load makes a worker answer later than a worker
+that is slower at another load. Therefore each round is sorted once, and a candidate's state in the
+round is one integer, *answered*: the number of sorted workers that had answered when the round
+closed. Ties need care, because different times may be rounded to the same sum: `Arrivals.count`
+compares the sums themselves.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from seqgc.rounds import ClosingRule
 __all__ = ["Arrivals", "Closings", "SmallInts"]
 
 SmallInts = npt.NDArray[np.signedinteger]
-"""Numbers of workers or rounds, in the smallest type that fits: memory traffic is the cost."""
+"""Numbers of workers or rounds, in the smallest type that fits, to reduce memory traffic."""
 
 
 class Arrivals:
-    """The rounds of a profile at its base load, ``times`` (rounds, n), sorted.
+    """The sorted rounds of a profile at its base load, ``times`` (rounds, n).
 
-    ``seconds`` (rounds, n) are the times in order of arrival, ``order`` has the worker that arrives
-    ``k``-th (from 0), and ``rank`` the place at which each worker arrives. ``dtype`` is an integer
-    type that can hold every number of workers and every round number.
+    ``seconds`` (rounds, n) are the times in order of arrival, ``order`` (rounds, n) are the workers
+    in order of arrival, and ``rank`` (rounds, n) is the position (from 0) of each worker in this
+    order. ``dtype`` is an integer type that can hold every number of workers and every round
+    number.
     """
 
     def __init__(self, times: FloatArray) -> None:
@@ -42,9 +43,10 @@ class Arrivals:
         np.put_along_axis(self.rank, self.order, places, axis=1)
 
     def count(self, rounds: IntArray, instants: FloatArray, *, shifts: FloatArray) -> IntArray:
-        """Return how many workers have answered by the instants. All arrays broadcast.
+        """Return the number of workers that have answered in these rounds by these instants.
 
-        This is a bisection over the sums ``time + shift`` that a replay compares.
+        All arrays are broadcast together. The method is a bisection over the sums ``time + shift``
+        that a replay compares.
         """
         low = np.zeros(np.broadcast_shapes(rounds.shape, instants.shape), dtype=np.intp)
         high = np.full_like(low, self.n)
@@ -57,14 +59,14 @@ class Arrivals:
 
 
 class Closings:
-    """The closing times of the rounds of many candidates: `seqgc.rounds.RoundGate`, in batch.
+    """The closing times of many candidates' rounds, as `seqgc.rounds.RoundGate` has them.
 
-    A round is open until ``(1+mu) * kappa``, or until all workers answered. If fewer answered than
-    are needed, it stays open until all have (``all``), or as many as are needed. The candidates'
-    `Thresholds` give the number needed. ``shifts`` (candidates,) are the seconds that each
-    candidate's load adds to every time. The results are ``seconds``, the length of each round, and
-    ``waited_out``, true if it stays open beyond ``(1+mu) * kappa``; both are (num_rounds,
-    candidates).
+    A round is open until ``(1+mu) * kappa``, or until all workers have answered. If fewer workers
+    have answered than are needed, it stays open until enough (or with ``all``, all) workers have
+    answered. The candidates' `Thresholds` are the numbers of answers needed. ``shifts``
+    (candidates,) are the seconds that each candidate's load adds to every time. The results are
+    ``seconds``, the duration of each round, and ``waited_out``, True if the round stays open beyond
+    ``(1+mu) * kappa``; both are (num_rounds, candidates).
     """
 
     def __init__(
@@ -81,10 +83,10 @@ class Closings:
         self.waited_out: BoolArray = np.zeros(kappa.shape, dtype=np.bool_)
 
     def close(self, round: int, needed: SmallInts, *, idle: BoolArray | None) -> IntArray:
-        """Close a round with at least ``needed`` answers; return how many came, (candidates,).
+        """Close a round with at least ``needed`` answers; return their number, (candidates,).
 
-        Where ``idle`` is true, no worker has a task: the round takes no time, and all workers count
-        as answered.
+        If ``idle`` is True for a candidate, no worker has a task: the round takes no time, and all
+        workers count as answered.
         """
         early, n = self._early[round], self._arrivals.n
         waits = needed > early

@@ -1,35 +1,37 @@
-"""`batch_replay`: the general replay of thousands of schemes at once.
+"""`batch_replay`, which replays thousands of schemes at the same time.
 
-A search replays tens of thousands of candidates. The general replay follows a schedule for each,
-and asks it in every round which answers suffice. This package takes the same decisions for many
-candidates at once, with a few array operations per round. It rests on three observations.
+A search replays tens of thousands of candidates. The general replay (`seqgc.search.replay`) follows
+a schedule for each candidate, and asks the schedule in every round which answers suffice. This
+package makes the same decisions for many candidates together, with a few array operations per
+round. It is based on three observations.
 
 1. *All candidates share the order of arrival.* A candidate's load adds one constant to every time
    of the profile, so that each round is sorted once (`Arrivals`). The answers with which a round
    can close are then a prefix of this order, and one integer describes them: their number.
 
 2. *More answers never hurt.* This is part of every schedule's contract (`Schedule.feasible`,
-`Schedule.conforms`). So the prefixes that suffice have at least some length, the round's
-*threshold*: one integer for each candidate. `Thresholds` computes it from the past, in closed form,
-for each kind of scheme. For GC it is constant, or the place of the answer that completes a group;
-for M-SGC it is the largest of several such places (`_gc`, `_sr_sgc`, `_m_sgc`).
+`Schedule.conforms`). Therefore a prefix suffices if it has at least a certain length, the round's
+*threshold*: one integer for each candidate. `Thresholds` computes the threshold from the past, in
+closed form, for each kind of scheme. For GC it is constant, or the position of the answer that
+completes a group; for M-SGC it is the largest of several such positions (`_gc`, `_sr_sgc`,
+`_m_sgc`).
 
-3. *The threshold determines when the round closes*, by the closing rule alone (`Closings`): at
-``(1+mu) * kappa`` if enough workers have answered by then, else when the answer at the threshold
-arrives (or the last one, with ``all``). All workers that answered by this instant count, the
-thresholds are updated, and the next round begins.
+3. *The threshold and the closing rule determine when the round closes* (`Closings`). If enough
+workers have answered by ``(1+mu) * kappa``, it closes at this time; otherwise it closes when the
+answer at the threshold arrives (with ``all``, the last answer). All workers that answered by this
+instant count, the thresholds are updated, and the next round begins.
 
 Example: 4 workers answer after 1, 2, 3 and 9 s; the rule is mu = 0, ``feasible``. GC with s = 1 has
-the threshold 3: the round lasts 3 s. With repetition in two groups {0, 1} and {2, 3}, and arrivals
-in the order 0, 2, 1, 3, the threshold is 2: it lasts 2 s.
+the threshold 3, and the round lasts 3 s. For repetition in two groups {0, 1} and {2, 3}, and
+arrivals in the order 0, 2, 1, 3, the threshold is 2, and the round lasts 2 s.
 
-Candidates that decide alike are computed once (`Kernel.decisions`), and candidates that share a
-rule are computed together in blocks that fit the processor's cache. Times are added and compared in
-the order of the operations of the general replay, so that the results agree to the last bit;
-``tests/search/test_same_decisions.py`` compares them. A scheme is replayed in general if it has no
-kernel, or if its workers have unequal loads and thus an order of arrival of their own. None of the
-three observations holds for RA-SGC, because its loads depend on earlier stragglers: `_ra_sgc`
-replays it differently.
+Candidates with the same decisions are computed once (`Kernel.decisions`), and candidates with the
+same rule are computed together in blocks that fit the processor's cache. Times are added and
+compared in the order of the operations of the general replay, so that the results agree to the last
+bit; ``tests/search/test_same_decisions.py`` compares them. The general replay is used for a scheme
+without a kernel, and for a scheme whose workers have unequal loads, and therefore another order of
+arrival. None of the three observations holds for RA-SGC, because its loads depend on earlier
+stragglers: `_ra_sgc` replays it differently.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ from seqgc.search.kernel._dispatch import Kernel, Stage, kernel_of
 
 __all__ = ["BatchReplay", "batch_replay"]
 
-_BLOCK = 2**20  # workers times candidates
-_LEAST_WIDTH = 32  # candidates
+_BLOCK = 2**20  # largest product of workers and candidates in a block
+_LEAST_WIDTH = 32  # least number of candidates in a block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,9 +60,9 @@ class BatchReplay:
     """The outcome of the runs of many candidates on recorded times.
 
     ``round_seconds`` (candidates, most rounds) is in seconds, 0 after a candidate's last round.
-    ``loads`` has the same shape: the mean load of a worker, as a share of a model's batch.
-    ``num_rounds`` is (candidates,). ``waited_out`` (candidates,) counts the rounds that stayed open
-    beyond ``(1+mu) * kappa``. All arrays are read-only.
+    ``loads`` has the same shape, and is the mean load of a worker, as a fraction of a model's
+    batch. ``num_rounds`` is (candidates,). ``waited_out`` (candidates,) is the number of rounds
+    that stayed open beyond ``(1+mu) * kappa``. All arrays are read-only.
     """
 
     round_seconds: FloatArray
@@ -74,7 +76,7 @@ class BatchReplay:
 
     @property
     def runtime_s(self) -> FloatArray:
-        """Total seconds of all rounds, (candidates,)."""
+        """The total seconds of all rounds, (candidates,)."""
         seconds = np.empty(len(self.num_rounds))
         for rounds in np.unique(self.num_rounds):
             rows = self.num_rounds == rounds
@@ -87,15 +89,15 @@ class BatchReplay:
 def batch_replay(
     schemes: Sequence[Scheme], rehearsal: Rehearsal, *, rule: ClosingRule, jobs_per_round: int = 1
 ) -> BatchReplay:
-    """Replay many schemes under one closing rule. The results equal `replay`, bit for bit.
+    """Replay many schemes under one closing rule; the results equal those of `replay` to the bit.
 
-    The rehearsal gives the number of jobs. A candidate is one of the schemes in a
-    `seqgc.rounds.Setting` with ``rule`` and ``jobs_per_round``.
+    The rehearsal determines the number of jobs. A candidate is the `seqgc.rounds.Setting` of one of
+    the schemes with ``rule`` and ``jobs_per_round``.
 
     Raises
     ------
     ParameterError, ProfileError
-        If a replay of one of the schemes would raise it.
+        If `replay` would raise the same error for one of the schemes.
 
     Examples
     --------
@@ -152,9 +154,11 @@ def batch_replay(
 def _blocks(
     settings: Sequence[Setting], loads: FloatArray, rehearsal: Rehearsal
 ) -> tuple[list[tuple[Kernel | None, list[int]]], list[int]]:
-    """Return blocks of settings to compute together, and for each setting the one to copy.
+    """Group settings into blocks that are computed together; omit settings with equal decisions.
 
-    A block fits the processor's cache. A setting without a kernel is a block of its own.
+    Return the blocks, and for each setting the index of a setting in a block that has the same
+    decisions. A block fits the
+    processor's cache. A setting without a kernel is a separate block.
     """
     # All schemes whose workers have equal loads share the order of arrival. No kernel supports
     # mini-tasks that are left out.
@@ -171,7 +175,7 @@ def _blocks(
                 bursty_only=rehearsal.conformity == "bursty",
             )
         decisions: Hashable = scheme
-        if kernel is not None:  # given a batch, loads may differ nevertheless
+        if kernel is not None:  # if batches are cut into points, loads may still differ
             decisions = (kernel.decisions, loads[i, 0])
         same.append(first.setdefault(decisions, i))
         if same[i] == i:

@@ -1,17 +1,17 @@
-"""Optional facts about a scheme that make a search faster, by dispatch on its type.
+"""Optional facts about a scheme that make a search faster, by dispatch on the type of the scheme.
 
-None of them changes a decision. A scheme without them is replayed in general, one candidate after
-another.
+These facts do not change a decision. If a scheme has none, its candidates are replayed one after
+another by the general replay.
 
-- `necessary_answers` gives the answers that its rounds cannot close without, so that hopeless
-  candidates are not replayed; `least_loads` gives the least loads of its workers, if they differ by
-  round.
-- `kernel_of` tells how thousands of candidates are replayed at once (see `_batch`).
-- `conforms_as_feasible` and `stands_for_others` keep a candidate from being replayed under two
-  names.
-- `adds_results` selects the schemes that decode well among thousands of workers.
+- `necessary_answers` returns the answers without which a round never closes, so that slow
+  candidates need not be replayed. `least_loads` returns the least loads of the workers, if loads
+  differ between rounds.
+- `kernel_of` returns the function that replays thousands of candidates together (see `_batch`).
+- `conforms_as_feasible` and `stands_for_others` prevent that candidates with the same decisions are
+  replayed twice.
+- `adds_results` selects the schemes that decode well with thousands of workers.
 
-The file of each scheme in this package registers them: ``@necessary_answers.register``.
+Each module of a scheme in this package registers its facts: ``@necessary_answers.register``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The answers that a round cannot close without: ``answers`` of them, or enough for ``code``.
+    """The answers without which a round never closes: ``answers`` of them, or enough for ``code``.
 
-    A code is its kind and s. If ``to_the_end`` is true, the rounds of the tail have work too,
-    whichever workers answer.
+    ``code`` is the kind of a code and its s. If ``to_the_end`` is True, the rounds after the first
+    round of the last job have work too, whichever workers answer.
     """
 
     answers: int | None = None
@@ -68,13 +68,13 @@ class Stage:
     jobs_per_round: int
 
     def shifts(self, loads: FloatArray) -> FloatArray:
-        """Return the seconds that loads (m,) add, as `DelayProfile.times_at` computes them."""
+        """Return the seconds that loads (m,) add to times, as in `DelayProfile.times_at`."""
         meta, k = self.rehearsal.profile.meta, self.jobs_per_round
         shifts: FloatArray = self.rehearsal.slope * (k * loads - meta.base_load)
         return shifts
 
     def times(self, round: int, loads: FloatArray) -> FloatArray:
-        """Return the seconds (..., n) of workers with these loads, as `Rehearsal.times_of` does."""
+        """Return the seconds (..., n) of workers with these loads, as in `Rehearsal.times_of`."""
         profile, row = self.rehearsal.profile, round % self.rehearsal.profile.num_rounds
         times: FloatArray = profile.times[row] + self.shifts(loads)
         if times.min() <= 0:
@@ -84,10 +84,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Played:
-    """The outcome of rounds: their seconds, and whether they exceed ``(1+mu) * kappa``.
+    """The outcome of a block of candidates; all arrays are (rounds, candidates).
 
-    All arrays are (rounds, candidates). ``loads`` are mean loads of a worker; None: the loads of
-    every round are `Scheme.loads_of`.
+    ``seconds`` are the durations of rounds, and ``waited_out`` is True if a round stays open beyond
+    ``(1+mu) * kappa``. ``loads`` are mean loads of a worker; None means those of `Scheme.loads_of`
+    in every round.
     """
 
     seconds: FloatArray
@@ -97,11 +98,11 @@ class Played:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """The way to replay one candidate together with others.
+    """The method to replay a scheme together with other schemes.
 
-    Schemes are replayed together if they agree on ``group``. Schemes that agree on ``decisions``
-    have the same load and the same closings. ``play`` replays candidates: ``(schemes of one group,
-    stage) -> Played``. `by_thresholds` makes such a function if all workers have equal loads.
+    Schemes with equal ``group`` are replayed together. Schemes with equal ``decisions`` have the
+    same load and the same closing times. ``play(schemes, stage)`` replays schemes of one group, and
+    returns `Played`. If all workers have equal loads, `by_thresholds` returns such a function.
     """
 
     group: Hashable
@@ -110,7 +111,7 @@ class Kernel:
 
 
 def by_thresholds(make: Callable[..., Thresholds]) -> Callable[..., Played]:
-    """Return a ``play`` function that follows thresholds: ``make(schemes, history, num_jobs)``."""
+    """Return the ``play`` function that closes rounds by ``make(schemes, history, num_jobs)``."""
 
     def play(schemes: Sequence[Scheme], stage: Stage) -> Played:
         loads = np.array([scheme.loads_of(stage.rehearsal.batch)[0] for scheme in schemes])
@@ -130,7 +131,10 @@ def by_thresholds(make: Callable[..., Thresholds]) -> Callable[..., Played]:
 
 @singledispatch
 def necessary_answers(scheme: Scheme, *, conforms: bool) -> Need:  # noqa: ARG001
-    """Return the need of every round of the scheme; ``conforms``: of rounds that must conform."""
+    """Return the answers that every round of the scheme needs.
+
+    If ``conforms`` is True, rounds must also conform to the straggler model.
+    """
     return Need(answers=0)
 
 
@@ -142,17 +146,17 @@ def least_loads(scheme: Scheme, batch: int | None) -> FloatArray:
 
 @singledispatch
 def kernel_of(scheme: Scheme, *, feasible: bool, bursty_only: bool) -> Kernel | None:  # noqa: ARG001
-    """Return the scheme's kernel; None: it is replayed by itself.
+    """Return the scheme's kernel; None if the scheme must be replayed separately.
 
-    ``feasible``: rounds wait only until no job is lost, and conformity does not matter. Otherwise,
-    ``bursty_only`` means that only the bursty model conforms.
+    If ``feasible`` is True, rounds wait only until no job is lost, and conformity does not matter.
+    Otherwise rounds must conform; if ``bursty_only`` is True, to the bursty model alone.
     """
     return None
 
 
 @singledispatch
 def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Return whether every gradient is a plain sum of results, which decodes well in any case."""
+    """Return whether every gradient is a plain sum of results, which always decodes well."""
     return True
 
 
@@ -169,5 +173,5 @@ def conforms_as_feasible(scheme: Scheme) -> bool:  # noqa: ARG001
 
 @singledispatch
 def stands_for_others(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Return whether this is the first of several candidates that ``feasible`` closes alike."""
+    """Return whether no earlier scheme makes the same decisions under ``feasible``."""
     return True

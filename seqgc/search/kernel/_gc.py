@@ -1,4 +1,4 @@
-"""Kernels of the schemes without memory: `Uncoded`, `Backup` and `GC`."""
+"""Kernels of the schemes whose rounds are independent: `Uncoded`, `Backup` and `GC`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def _codes(
 ) -> Codes:
     """Return the thresholds of the rounds.
 
-    A round is feasible if the code decodes. A round that conforms has one answer in every group of
-    a repetition code, which is the same, and n - s answers for other codes, which may be more.
+    A round is feasible if the code can decode. A round that conforms has an answer in every group
+    of a repetition code, which is the same condition. For other codes it has n - s answers, which
+    may be more than decoding needs.
     """
     families = [scheme.family if isinstance(scheme, GC) else None for scheme in schemes]
     kinds = [family if feasible or family == "rep" else None for family in families]
@@ -45,9 +46,10 @@ def _(scheme: Uncoded | Backup | GC, *, feasible: bool, bursty_only: bool) -> Ke
 
 
 def _counts(scheme: GC) -> bool:
-    """Return whether only a cover or, for a code without covers, any n - s answers decode.
+    """Return whether counting answers shows if the code can decode.
 
-    Fewer answers may decode a user's code without covers: this takes solving equations.
+    A code with covers needs a complete cover. A built-in code without covers needs n - s answers.
+    For a user's code without covers, fewer answers may suffice, and equations must be solved.
     """
     if scheme.family in ("rep", "cyclic", "binary"):
         return True
@@ -71,7 +73,10 @@ def _(scheme: Backup, *, conforms: bool) -> Need:  # noqa: ARG001
 
 @necessary_answers.register
 def _(scheme: GC, *, conforms: bool) -> Need:
-    """Return what decodes the round's job; a pattern that conforms has at most s stragglers."""
+    """Return the answers that decode the round's job.
+
+    A pattern that conforms has at most s stragglers.
+    """
     if conforms and scheme.family != "rep":
         return Need(answers=scheme.n - scheme.s)
     if scheme.exact and _counts(scheme):

@@ -33,19 +33,20 @@ __all__ = ["MSGCFeasible"]
 
 
 class MSGCFeasible(Thresholds):
-    """The thresholds of feasible rounds: every job keeps a chance (`MSGCSchedule.feasible`).
+    """The thresholds of feasible rounds, after which every job can be decoded in time.
 
-    A job in slot d with T - d slots to come is lost permanently if a worker owes it more than
-    min(B, T - d) chunks, because the worker makes up for one chunk in each of its adaptive slots,
-    W-1 ... T = W-2+B. Also, the workers that owe nothing must suffice to decode the job's next D2
-    group; if the slot is adaptive, only workers that answer now count. Before the round, both
-    conditions hold with one round less. So all workers that owe min(B, T - d + 1) chunks must
-    answer, and enough of the workers that owe nothing to decode.
+    The condition is that of `MSGCSchedule.feasible`. A worker can make up for one missed chunk in
+    each of a job's adaptive slots, W-1 ... T = W-2+B. Therefore a job in slot d, which has T - d
+    slots to come, is lost if a worker owes it more than min(B, T - d) chunks. The job is also lost
+    if the workers that owe nothing do not suffice to decode its next D2 group; if slot d is
+    adaptive, only the workers that answer in this round count. Before the round, both conditions
+    hold for the previous slot. Therefore the round needs the answers of all workers that owe
+    min(B, T - d + 1) chunks, and enough answers of workers that owe nothing to decode the group.
 
     ``_missing`` (n, candidates) is the number of D1 chunks that each worker owes the jobs in slots
-    W-1, W, ..., W-2+B of the open round. In slots 0 ... W-2 a chunk is missed whenever the worker
-    straggles, so that the first array is the count over W-1 rounds; afterwards, every answer makes
-    up for one chunk. ``schemes`` differ only in lam and family.
+    W-1, W, ..., W-2+B of the open round. In slots 0 ... W-2, a worker owes a chunk for each round
+    in which it straggles; the first array therefore counts straggling over W-1 rounds. In later
+    slots, every answer makes up for one chunk. ``schemes`` differ only in lam and family.
     """
 
     def __init__(self, schemes: Sequence[MSGC], history: AnswerHistory, num_jobs: int) -> None:
@@ -67,7 +68,10 @@ class MSGCFeasible(Thresholds):
         return needed
 
     def idle(self, round: int) -> BoolArray | None:
-        """Return the candidates without coded results (lam = n), first attempts and debts."""
+        """Return a mask of the candidates in which no worker has a task.
+
+        They have no coded results (lam = n), no first attempts, and no owed chunks.
+        """
         first_attempts = round - (self._first_adaptive - 1) < self._num_jobs
         if first_attempts or not self._uncoded.any():
             return None
@@ -82,11 +86,11 @@ class MSGCFeasible(Thresholds):
         self._missing = [self._recent.times, *later]
 
     def _jobs(self, round: int) -> Iterator[tuple[int, SmallInts]]:
-        """Yield, for each binding job, the most chunks that may be missing, and the missing ones.
+        """Yield, for each relevant job, the largest allowed number of owed chunks, and the numbers.
 
-        Of the jobs in slots up to W-1, the oldest one binds, because more rounds count more
-        stragglings. In the first rounds this is job 0, and the count, cut at round 0, covers
-        exactly its rounds.
+        Of the jobs in slots up to W-1, only the oldest job is relevant, because it counts
+        straggling over the most rounds. In the first rounds this is job 0, whose rounds begin with
+        round 0.
         """
         for later, missing in enumerate(self._missing):
             job = round - self._first_adaptive - later
@@ -103,14 +107,14 @@ def _conforms(
 ) -> Conforms:
     """Return the thresholds of rounds that conform.
 
-    In its W-1+B rounds, every job sees a bursty or an arbitrary pattern.
+    In the W-1+B rounds of every job, the pattern must be bursty or arbitrary (`MSGC.promise`).
     """
     B, W = schemes[0].B, schemes[0].W
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = []
     if not bursty_only:
         models.append(ArbitraryWindow(history, B=B, W=W, lam=lam))
-    # For B = 1 both models say the same: a worker straggles at most once in W rounds.
+    # For B = 1 both models are equal: a worker straggles at most once in W rounds.
     if bursty_only or B > 1:
         models.append(BurstyWindow(history, B=B, W=W, lam=lam))
     uncoded, ends = _uncoded(schemes), None
@@ -136,11 +140,11 @@ def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
 
 @necessary_answers.register
 def _(scheme: MSGC, *, conforms: bool) -> Need:
-    """Return what decodes the D2 groups of the job that starts in the round.
+    """Return the answers that decode the D2 groups of the job that begins in the round.
 
-    A worker that misses its first chunk cannot answer for the first group. (For lam = n there is no
-    group.) A pattern that conforms has at most lam stragglers. The rounds of the tail have work
-    until the D2 groups of the last job are answered.
+    A worker that misses its first chunk cannot return a result for the first group. (If lam = n,
+    there is no group.) A pattern that conforms has at most lam stragglers. The rounds after the
+    beginning of the last job have work until its D2 groups are answered.
     """
     coded = scheme.lam < scheme.n
     if conforms or not coded:

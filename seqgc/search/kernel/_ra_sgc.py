@@ -1,9 +1,10 @@
-"""Kernel of RA-SGC: candidates differ in the parts of each worker, and so in the loads.
+"""Kernel of RA-SGC, in which candidates deal different parts to workers.
 
-So there is no shared order of arrival, and each candidate has its own times: arrays (candidates,
-workers). When a round closes depends on two instants of each candidate: when a share q of the
-chunks of its own job has arrived, and when the last missing chunk of the job before has arrived,
-either from a worker that received it in this round or late from one that had it before.
+Therefore the loads differ, there is no common order of arrival, and each candidate has its own
+times: arrays (candidates, workers). The time at which a round closes depends on two instants: the
+arrival of a share q of the chunks of the round's own job, and the arrival of the last missing chunk
+of the job before, either from a worker to which it was dealt in this round, or late from a worker
+that had it before.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from seqgc.search.kernel._dispatch import (
 
 
 class _Flights:
-    """The jobs before the open round's, for candidates with the same G, and the workers' delays.
+    """The missing chunks of the previous job, for candidates with the same G.
 
-    ``missing`` (candidates, G) marks missing chunks. ``_to_come`` has the earliest late arrival of
-    each, in seconds from the beginning of the open round. ``_rates`` are the rates at which workers
-    straggle.
+    ``missing`` (candidates, G) marks missing chunks. ``_to_come`` (candidates, G) are the earliest
+    late arrivals of missing chunks, in seconds from the beginning of the open round. ``_rates``
+    (candidates, n) are the rates at which workers straggle.
     """
 
     def __init__(self, schemes: Sequence[RASGC], num_rounds: int) -> None:
@@ -46,7 +47,7 @@ class _Flights:
         self._rates: FloatArray = np.zeros((len(schemes), self.n))
 
     def deal(self, round: int) -> None:
-        """Assign the missing chunks: ``parts`` (candidates,) of each, to several holders each."""
+        """Deal the missing chunks, each in ``parts`` (candidates,) parts, to several holders."""
         self._counts = self.missing.sum(axis=1)
         some = np.maximum(self._counts, 1)
         wanted = np.maximum(self.n // (self._most_holders * some), 1)
@@ -57,14 +58,17 @@ class _Flights:
         self._dealt = np.arange(self.n) < (self._counts * self.parts * holders)[:, None]
 
     def is_dealt(self) -> BoolArray:
-        """Return which workers have a part, (candidates, n)."""
+        """Return a mask (candidates, n) of the workers that were dealt a part."""
         mask: BoolArray = np.zeros(self._dealt.shape, dtype=np.bool_)
         np.put_along_axis(mask, self._best, self._dealt, axis=1)
         return mask
 
     def completed(self, times: FloatArray) -> FloatArray:
-        """Return when the last missing chunk arrives, (candidates,); -inf if none is missing."""
-        # The part of each worker, in order of the workers' rates.
+        """Return the arrival time of the last missing chunk, (candidates,).
+
+        It is -inf if no chunk is missing.
+        """
+        # The index of each worker's part, with workers in order of their rates.
         places = np.arange(self.n)
         items = (self._counts * self.parts)[:, None]
         item = places % np.maximum(items, 1)
@@ -81,7 +85,7 @@ class _Flights:
         return last
 
     def first_own(self, times: FloatArray) -> FloatArray:
-        """Return when the first result of each chunk of the own job arrives, (candidates, G)."""
+        """Return the arrival times (candidates, G) of the first results of the round's own job."""
         rows = -(-self.n // self._num_own)
         padded = np.full((len(times), rows * self._num_own), np.inf)
         padded[:, : self.n] = times
@@ -89,7 +93,7 @@ class _Flights:
         return first
 
     def close(self, times: FloatArray, first_own: FloatArray, at: FloatArray) -> None:
-        """Update the state after a round with new work that closed at ``at`` (candidates,)."""
+        """Update the state after a round with a new job that closed at the times ``at``."""
         self.missing = first_own > at[:, None]
         late = self.missing & self._takes[:, None]
         self._to_come = np.where(late, first_own - at[:, None], np.inf)
@@ -136,7 +140,7 @@ def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
 
 
 def _loads(schemes: Sequence[RASGC], batch: int | None) -> tuple[FloatArray, FloatArray]:
-    """Return the loads of own chunks (candidates, 1), and of parts (candidates, most parts + 1)."""
+    """Return the loads of whole chunks (candidates, 1), and of parts (candidates, parts + 1)."""
     whole = np.zeros((len(schemes), 1))
     dealt = np.zeros((len(schemes), 1 + max(scheme.p for scheme in schemes)))
     for row, scheme in enumerate(schemes):
@@ -147,7 +151,7 @@ def _loads(schemes: Sequence[RASGC], batch: int | None) -> tuple[FloatArray, Flo
 
 @kernel_of.register
 def _(scheme: RASGC, *, feasible: bool, bursty_only: bool) -> Kernel:  # noqa: ARG001
-    """Return the kernel. Schemes with the same G are replayed together."""
+    """Return the kernel, which replays schemes with the same G together."""
     return Kernel(group=(RASGC, scheme.num_own), decisions=scheme, play=_play)
 
 
@@ -159,7 +163,7 @@ def _(scheme: RASGC, batch: int | None) -> FloatArray:
 
 @necessary_answers.register
 def _(scheme: RASGC, *, conforms: bool) -> Need:
-    """Return one answer for each chunk of the quorum; a pattern that conforms has more."""
+    """Return a need for one answer for each chunk of the quorum; conforming rounds need more."""
     return Need(answers=scheme.n - scheme.s if conforms else scheme.quorum)
 
 

@@ -32,11 +32,11 @@ __all__ = ["SRSGCFeasible"]
 
 
 class SRSGCFeasible(Thresholds):
-    """The thresholds of feasible rounds: the job that is due now must be decodable.
+    """The thresholds of feasible rounds, which decode the job whose deadline is the open round.
 
-    This is the job of B rounds ago. Everything else that is missing can still be reattempted.
-    ``_chosen`` (n, candidates) are the workers that reattempt it, chosen as by `SRSGCSchedule`.
-    ``schemes`` differ only in W, lam and family.
+    This job began B rounds ago. The missing results of later jobs can be reattempted in later
+    rounds. ``_chosen`` (n, candidates) are the workers that reattempt the job, chosen as by
+    `SRSGCSchedule`. ``schemes`` differ only in W, lam and family.
     """
 
     def __init__(self, schemes: Sequence[SRSGC], history: AnswerHistory, num_jobs: int) -> None:
@@ -52,17 +52,17 @@ class SRSGCFeasible(Thresholds):
         self._chosen: BoolArray = np.zeros(history.shape, dtype=np.bool_)
 
     def idle(self, round: int) -> BoolArray | None:
-        """Return the candidates with no new job and nothing to reattempt."""
+        """Return a mask of the candidates with no new job, and no job to reattempt."""
         if round < self._num_jobs:
             return None
         idle: BoolArray = np.logical_not(self._chosen.any(axis=0))
         return idle
 
     def needed(self, round: int) -> SmallInts:
-        """Return the number of answers that the job due needs.
+        """Return the number of answers that the job needs.
 
-        The number of workers that reattempt is the number of results missing from n - s. So all of
-        them must answer, unless the code has covers, one of which may be complete earlier.
+        The workers that reattempt are as many as there are results missing to n - s. Therefore all
+        of them must answer. If the code has covers, fewer answers may complete a cover.
         """
         needed = after_last(self._chosen, self._history.arrivals.rank[round])
         covered = self._codes.covered
@@ -79,7 +79,10 @@ class SRSGCFeasible(Thresholds):
             self._choose(self._returned.pop(0))
 
     def _choose(self, returned: BoolArray) -> None:
-        """Choose the first workers without a result; for Rep, only in groups without any result."""
+        """Choose the first workers that have not returned a result, to reattempt the job.
+
+        For Rep, only workers of groups without any result are chosen.
+        """
         self._due = returned
         wanting = self._wanted_results - returned.sum(axis=0)
         if len(self._codes.covered):
@@ -100,11 +103,12 @@ def _conforms(
 ) -> Conforms:
     """Return the thresholds of rounds that conform.
 
-    Any W rounds are bursty, or each has at most s stragglers, or (Rep) an answer in every group.
+    In any W rounds, the pattern is bursty, or each round has at most s stragglers, or (Rep) each
+    round has an answer in every group.
     """
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = [BurstyWindow(history, B=schemes[0].B, W=schemes[0].W, lam=lam)]
-    if not bursty_only:  # with Rep, at most s stragglers leave an answer in every group
+    if not bursty_only:  # for Rep, at most s stragglers also mean an answer in every group
         kinds = ["rep" if scheme.family == "rep" else None for scheme in schemes]
         models.append(Codes(history.arrivals, [scheme.s for scheme in schemes], kinds))
     everybody = np.ones(len(schemes), dtype=np.bool_)
@@ -114,7 +118,7 @@ def _conforms(
 
 @kernel_of.register
 def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
-    """Return the kernel. If rounds must be feasible, only the base code and B matter."""
+    """Return the kernel; if rounds must only be feasible, only the base code and B matter."""
     if scheme.late == "take":
         return None
     if feasible:
@@ -129,7 +133,10 @@ def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
 
 @necessary_answers.register
 def _(scheme: SRSGC, *, conforms: bool) -> Need:
-    """Return what conforms: at most lam stragglers or (Rep) an answer in every group."""
+    """Return the answers of rounds that conform.
+
+    They have at most lam stragglers, or (Rep) an answer in every group.
+    """
     if not conforms:
         return Need(answers=0)
     code = ("rep", scheme.s) if scheme.family == "rep" else None
@@ -138,5 +145,5 @@ def _(scheme: SRSGC, *, conforms: bool) -> Need:
 
 @stands_for_others.register
 def _(scheme: SRSGC) -> bool:
-    """Return whether W and lam are the first that give s: tasks depend on B and s alone."""
+    """Return whether W and lam are the smallest that give s; tasks depend only on B and s."""
     return scheme.W == scheme.B + 1 and scheme.lam == min(2 * scheme.s, scheme.n)

@@ -1,9 +1,9 @@
 """The number of answers that each round needs, for many candidates at once.
 
-`Thresholds` is the interface. `Codes` tells which answers decode. A `Window` is a straggler model
-of `seqgc.stragglers`: it gives the number of answers that the open round needs for the window that
-ends with it to fit the model, or n + 1 if it cannot fit. Windows are cut at round 0. `Conforms`
-combines several models as `AnyOf` does.
+`Thresholds` is the interface. `Codes` is for gradient codes, whose answers must decode. A `Window`
+is for a straggler model of `seqgc.stragglers`: its threshold is the number of answers with which
+the window that ends with the open round fits the model, or n + 1 if the window cannot fit. Windows
+are cut at round 0. `Conforms` combines several models as `AnyOf` does.
 """
 
 from __future__ import annotations
@@ -45,17 +45,20 @@ class Thresholds(ABC):
 
     @abstractmethod
     def needed(self, round: int) -> SmallInts:
-        """Return the least number of first answers that suffices, (candidates,); n + 1: none does.
+        """Return the least number of first answers that suffices, (candidates,).
 
-        A round with n + 1 ends, like any other, at the latest with its last answer.
+        It is n + 1 if no number suffices; the round then closes with its last answer.
         """
 
     def idle(self, round: int) -> BoolArray | None:  # noqa: ARG002
-        """Return the candidates without any task in this round, (candidates,); None: no one."""
+        """Return a mask (candidates,) of the candidates without any task in this round.
+
+        None means that there is no such candidate.
+        """
         return None
 
     def close(self, round: int) -> None:  # noqa: B027 (most need no state)
-        """Update the state with a round that was added to the history."""
+        """Update the state after a round has been added to the history."""
 
 
 class AnswerHistory:
@@ -67,7 +70,7 @@ class AnswerHistory:
     def __init__(self, arrivals: Arrivals, candidates: int) -> None:
         self.arrivals, self.shape = arrivals, (arrivals.n, candidates)
         self._answered: list[SmallInts] = []
-        self._columns: BoolArray | None = None  # of the whole history; None: all
+        self._columns: BoolArray | None = None  # the candidates of this view; None means all
         self._latest_round, self._latest = -1, np.zeros(self.shape, dtype=np.bool_)
 
     def part(self, columns: BoolArray) -> AnswerHistory:
@@ -90,37 +93,41 @@ class AnswerHistory:
         if round == self._latest_round:
             return self._latest
         mask: BoolArray = self.arrivals.rank[round][:, None] >= self.answered(round)
-        if round == len(self._answered) - 1:  # several callers need it
+        if round == len(self._answered) - 1:  # cached, because several callers need it
             self._latest_round, self._latest = round, mask
         return mask
 
 
 class Recent:
-    """A sliding count of stragglings: ``times`` (n, candidates) in the last ``length`` rounds."""
+    """The number ``times`` (n, candidates) of recent rounds in which each worker straggled.
+
+    The last ``length`` rounds count.
+    """
 
     def __init__(self, history: AnswerHistory, length: int) -> None:
         self._history, self._length = history, length
         self.times: SmallInts = np.zeros(history.shape, dtype=history.arrivals.dtype)
 
     def close(self, round: int) -> None:
-        """Add a round, and remove the one that leaves the window."""
+        """Add a round, and remove the round that leaves the window."""
         self.times += self._history.stragglers(round)
         if round >= self._length:
             self.times -= self._history.stragglers(round - self._length)
 
 
 def after_last(wanted: BoolArray, rank: SmallInts) -> SmallInts:
-    """Return the number of answers until all wanted workers (n, candidates) have answered."""
+    """Return the number of answers after which all ``wanted`` workers (n, candidates) answered."""
     most: SmallInts = ((rank + 1)[:, None] * wanted).max(axis=0)
     return most
 
 
 def after_enough(wanted: BoolArray, order: IntArray, enough: SmallInts) -> SmallInts:
-    """Return the number of answers until ``enough`` wanted ones have come; n + 1: never.
+    """Return the number of answers after which ``enough`` of the ``wanted`` workers answered.
 
-    ``wanted`` (n, candidates), ``enough`` (candidates,). The result is at least 1.
+    ``wanted`` is (n, candidates), ``enough`` (candidates,). The result (candidates,) is at least 1,
+    and n + 1 if fewer workers than ``enough`` are wanted.
     """
-    # Strided sums are slow: count whole runs of answers first, then within the last run.
+    # Strided sums are slow: count complete runs of answers first, then within the last run.
     n, candidates = wanted.shape
     arrived = np.zeros((-(-n // _RUN) * _RUN, candidates), dtype=np.bool_)
     arrived[:n] = wanted[order]
@@ -141,7 +148,8 @@ _T = TypeVar("_T", np.signedinteger, np.floating)
 class Covers:
     """The covers of several codes (`GradientCode.covers`), concatenated column by column.
 
-    ``workers`` (entries,) are the workers of the entries, ``code_of`` (entries,) their codes.
+    ``workers`` (entries,) are the workers of the entries, and ``code_of`` (entries,) the indices of
+    their codes.
 
     Examples
     --------
@@ -157,16 +165,16 @@ class Covers:
         self.workers: IntArray = np.concatenate([cover.T.ravel() for cover in covers])
         self.code_of: IntArray = np.repeat(np.arange(len(codes)), entries)
         candidates, places = np.array([cover.shape for cover in covers]).T
-        # If every column has only one worker, as in cyclic codes, there is no first to look for.
+        # If every column has only one worker, as in cyclic codes, no minimum is needed.
         self._columns = _starts(np.repeat(candidates, places)) if candidates.max() > 1 else None
         self._covers = _starts(places)
         self._codes = _starts(np.array([len(code.covers) for code in codes]))
 
     def first(self, arrived: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """Return when each code's first cover is complete, (..., codes).
+        """Return the arrival with which the first cover of each code is complete, (..., codes).
 
-        ``arrived`` (..., entries) has the arrival of each entry's answer: a time, or a place in the
-        order of arrival.
+        ``arrived`` (..., entries) are the arrivals of the answers: times, or positions in the order
+        of arrival.
         """
         columns = arrived
         if self._columns is not None:
@@ -182,18 +190,18 @@ def _starts(lengths: IntArray) -> IntArray:
 
 
 class Window(Thresholds):
-    """A straggler model, and the windows of ``length`` rounds that it judges."""
+    """The thresholds of a straggler model that checks windows of ``length`` rounds."""
 
     length: int
 
 
 class Codes(Window):
-    """A gradient code for each candidate: its family (``kinds``) and its s (``tolerated``).
+    """The thresholds of a gradient code for each candidate.
 
-    Answers decode as soon as they complete a cover of the code. For a code without covers, any n -
-    s answers decode; they suffice for every code. A family of None stands for a promise instead of
-    a code: exactly any n - s answers suffice. ``covered`` (m,) are the candidates whose codes have
-    covers.
+    ``kinds`` are the families of the codes, and ``tolerated`` their s. Any n - s answers decode. If
+    a code has covers, the answers of a complete cover also decode. If a kind is None, there is no
+    code, and exactly n - s answers are required. ``covered`` (m,) are the candidates whose codes
+    have covers.
     """
 
     length = 1
@@ -211,15 +219,15 @@ class Codes(Window):
         self.covered: IntArray = np.flatnonzero([code is not None for code in codes])
         if len(self.covered):
             self._covers = Covers([code for code in codes if code is not None])
-            # The place of each entry in a flattened mask (n, candidates).
+            # The index of each entry in a flattened mask (n, candidates).
             candidates = self.covered[self._covers.code_of]
             self._entries: IntArray = self._covers.workers * len(codes) + candidates
 
     def needed(self, round: int, useful: BoolArray | None = None) -> SmallInts:
-        """Return the number of answers that decode, (candidates,), counting only useful ones.
+        """Return the number of answers after which the ``useful`` ones decode, (candidates,).
 
-        ``useful`` (n, candidates) is a mask; None: all answers are useful. n + 1: not even all
-        useful answers decode.
+        ``useful`` (n, candidates) is a mask; None means that all answers are useful. The result is
+        n + 1 if all useful answers together do not decode.
         """
         order, rank = self._arrivals.order[round], self._arrivals.rank[round]
         if useful is None:
@@ -236,10 +244,11 @@ class Codes(Window):
         return needed
 
     def still_needed(self, round: int, useful: BoolArray, *, known: BoolArray) -> SmallInts:
-        """Return the number of answers that complete a cover, (m,), given the known results.
+        """Return the number of answers after which a cover is complete, (m,).
 
-        ``useful``, ``known`` (n, candidates). 0: no answer is needed; n + 1: not even all useful
-        answers suffice.
+        ``known`` (n, candidates) marks results that have arrived before, and ``useful``
+        (n, candidates) the answers that count. The result is 0 if no answer is needed, and n + 1 if
+        all useful answers together do not suffice.
         """
         arrived = self._arrivals.rank[round][self._covers.workers]
         arrived = np.where(useful.take(self._entries), arrived, self._never)
@@ -247,7 +256,10 @@ class Codes(Window):
         return self._covers.first(arrived) + 1
 
     def decode(self, known: BoolArray) -> BoolArray:
-        """Return which codes with covers are decoded by the known results (n, candidates), (m,)."""
+        """Return a mask (m,) of the codes with covers that the results ``known`` decode.
+
+        ``known`` is a mask (n, candidates).
+        """
         missing = ~known.take(self._entries)
         decoded: BoolArray = self._covers.first(missing.view(np.int8)) == 0
         return decoded
@@ -260,14 +272,15 @@ def _code_with_covers(kind: str, n: int, s: int) -> GradientCode | None:
 
 
 class ArbitraryWindow(Window):
-    """`Arbitrary` (N = B, W = W-1+B, lam) as used by M-SGC, for lam (candidates,).
+    """The model `Arbitrary` (N = B, W = W-1+B, lam) of M-SGC, for lam (candidates,).
 
-    No worker straggled more than B times in the earlier rounds, because every window of W-1+B
-    rounds was arbitrary or bursty, and bursty implies it. Proof: in a bursty window, number the
-    rounds from a worker's first straggling, round 0. Two of its stragglings are either less than B
-    rounds apart or at least W. So they are in rounds x < B and W + y, y < B - 1. No y equals x - 1,
-    because W - 1 is neither less than B nor at least W. So all the x and y + 1 are different and
-    lie in 0 ... B-1: there are at most B of them.
+    In the earlier rounds of the window no worker straggled more than B times. The reason is that
+    every window of W-1+B rounds was arbitrary or bursty, and a bursty window has this property too.
+    Proof: in a bursty window, number the rounds from the first round in which a worker straggles,
+    round 0. Two rounds in which it straggles are either less than B rounds apart or at least W.
+    Therefore it straggles in rounds x < B and W + y, y < B - 1. No y equals x - 1, because W - 1 is
+    neither less than B nor at least W. Therefore all x and y + 1 are different and lie in
+    0 ... B-1: there are at most B of them.
     """
 
     def __init__(self, history: AnswerHistory, *, B: int, W: int, lam: SmallInts) -> None:
@@ -288,12 +301,12 @@ class ArbitraryWindow(Window):
 
 
 class BurstyWindow(Window):
-    """`Bursty` (B, W, lam), for lam (candidates,) and a window of W rounds.
+    """The model `Bursty` (B, W, lam), for lam (candidates,) and a window of W rounds.
 
     In addition to the limit of distinct stragglers, no worker may straggle in two rounds of the
-    window that are B or more apart. Of such pairs in the past, the latest first round is kept. For
-    pairs whose second round would be the open one, every worker's latest straggling that is at
-    least B rounds ago is kept.
+    window that are at least B rounds apart. For such pairs in the past, the most recent first round
+    is stored. For pairs whose second round would be the open round, the most recent round, at least
+    B rounds ago, in which each worker straggled is stored.
     """
 
     def __init__(self, history: AnswerHistory, *, B: int, W: int, lam: SmallInts) -> None:
@@ -326,14 +339,14 @@ class BurstyWindow(Window):
 
 
 class Conforms(Thresholds):
-    """The rule of ``conform``: in any ``span`` rounds, one of the models fits all its windows.
+    """The wait-out rule ``conform``: in any ``span`` rounds, one of the models fits all windows.
 
-    The windows of the span that ends with the open round are its own window and all that ended in
-    the latest rounds before. Early in the run, this includes windows that are not entirely inside
-    the span, but these are parts of windows that are checked in any case. Propositions 3.1 and 3.2
-    of the paper show that every job is then decoded in time, so that feasibility is not checked.
-    ``ends`` tracks the work at the end of the run, for the candidates in the mask ``may_be_idle``;
-    None: no candidate.
+    The span that ends with the open round contains the window that ends with the open round, and
+    windows that ended shortly before. Early in the run, some of these windows are not entirely
+    inside the span, but they are parts of windows that are checked in any case. Propositions 3.1
+    and 3.2 of the paper show that every job is then decoded in time; therefore feasibility is not
+    checked. ``ends`` tracks the work at the end of the run, for the candidates in the mask
+    ``may_be_idle``; None means that no candidate may be idle.
     """
 
     def __init__(
