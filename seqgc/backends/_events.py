@@ -107,7 +107,7 @@ class Messaging:
 
     @property
     def seed(self) -> int | None:
-        """The seed of stochastic rounding, from 0 to ``2**48``; None if there is none."""
+        """The seed of stochastic rounding, from 0 to ``2**48``; None if it is off."""
         if not self.stochastic_rounding:
             return None
         name = self.run_id if self.rounding_name is None else self.rounding_name

@@ -111,7 +111,7 @@ if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_arg
 
 
 class WorkerProcess:
-    """A running process of worker ``worker``, which may have several processes in succession."""
+    """A running process of worker ``worker``; a later process may replace it."""
 
     def __init__(self, worker: int, *, run_id: str, factory: bytes, sightings: Sightings) -> None:
         self.worker = worker

@@ -1,4 +1,4 @@
-"""Comparison of all defences on one profile, by one measure."""
+"""Comparison of all defences on one delay profile, by one measure."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from seqgc.comparison._training import time_run as time_run
 from seqgc.comparison._training import trained as trained
 from seqgc.search import ProfileReading as ProfileReading
 
-# The names until version 0.1.0.
+# The old names, used until version 0.1.0.
 Course, Workers, course_of = TimedRun, PacedWorkers, time_run
 
 if TYPE_CHECKING:

@@ -1,29 +1,31 @@
-"""`compare`: all defences on one profile, by one measure.
+"""`compare`, which compares all defences on one delay profile, by one measure.
 
 The measure
 -----------
-Every defence processes the same data: *clocks*, batches of the same points in the same order, for
-``models`` models, bundle by bundle in turn. The gradients of a bundle are one job. The result is
-the time until the models are good, which has two factors:
+Every defence processes the same data. A *clock* is one batch of one model; all defences have the
+same batches in the same order. There are ``models`` models, which take turns in bundles; the
+gradients of a bundle are one job. The measure is the time until the models reach a target loss. It
+has two factors:
 
 - *Seconds per clock* of data: the time at which the last point of K clocks is applied, divided by
-  K, or by the share of K that was not left out. For workers that do not wait for each other, this
-  counts the applied data, not the slowest worker's clock.
-- *Clocks to the target*: the number of batches until the loss is down to it. All exact defences
-  have the same losses. The value of a stale gradient is unknown. So stale defences really train, in
-  virtual time, with gradients at the weights that each worker would have had.
+  K. If some data are lost, it is divided by the applied part of K. For workers that do not wait
+  for each other, this counts the applied data, not the slowest worker's clock.
+- *Clocks to the target*: the number of batches until the loss reaches the target. All exact
+  defences have the same losses. The effect of stale gradients cannot be computed otherwise.
+  Therefore stale defences actually train, in virtual time, with gradients at the weights that each
+  worker would have had.
 
 The curve of the loss over time gives the product. All defences train at one learning rate, the best
 one for exact gradients, and then at their own best rate. Both are found by doubling and halving a
 first rate until the best one is not at an end of the rates tried. Which worker computes at what
 time does not depend on the weights. So one run of the loop serves all trainings of a defence.
 
-If no defences are named, their codes are chosen on the first half of the recording, and all
-defences are judged on the second half. Otherwise only the codes would be judged on the rounds on
-which they were chosen.
+If no defences are named, codes are chosen on the first half of the recording, and all defences are
+evaluated on the second half. Otherwise the codes, unlike the other defences, would be evaluated on
+the rounds on which they were chosen.
 
-*Money*: functions are paid per request and until each invocation ends, whether its result is used
-or not; resident workers are paid for the length of the run. Work beyond one batch per clock is
+*Money*: each request to a function, and its time until the end, is paid, whether its result is used
+or not. Resident workers are paid for the duration of the run. Work beyond one batch per clock is
 *wasted*.
 """
 
@@ -51,7 +53,7 @@ from seqgc.virtual import WorkerKind
 __all__ = ["compare", "default_defences", "require_comparable"]
 
 Progress: TypeAlias = Callable[[str, float], None]
-"""Called with the name of the next step, and the share of all work that is done, 0 to 1."""
+"""A function that is called with the name of the next step, and the progress from 0 to 1."""
 
 _RATE: Final = 4.0  # the first learning rate
 _SEARCH_SHARE: Final = 0.1  # rough share of the search for codes in the whole time
@@ -69,10 +71,11 @@ def default_defences(
 ) -> list[Setting]:
     """Return the defences that are compared by default, for ``models`` models.
 
-    These are the code that `seqgc.search.tune` finds; the best `ra-sgc`, and the best `deal` if
-    workers stay; each with its best bundle size; and, at usual parameters and with the largest
-    possible bundle, no defence at all and the defences of other authors. ``reading`` is the meaning
-    of the recorded seconds; None: `Rehearsal.recorded`.
+    There are two groups. The first group is chosen by `seqgc.search.tune`, each defence with its
+    best bundle size: the best code, the best `ra-sgc`, and the best `deal` if workers stay. The
+    second group has usual parameters and the largest possible bundle: `uncoded`, and the defences
+    of other authors. ``reading`` is the interpretation of the recorded seconds; None means
+    `Rehearsal.recorded`.
     """
     n = rehearsal.profile.num_workers
     on = rehearsal if reading is None else replace(rehearsal, recorded=reading)
@@ -116,23 +119,25 @@ def compare(
 ) -> Comparison:
     """Find the best defence on recorded delays, by the measure of `seqgc.comparison._compare`.
 
-    ``on`` is a profile, or a rehearsal on one whose slope and interpretation are used too.
-    ``defences`` are specifications or settings, which are judged on the whole profile. Without any,
-    `default_defences` are chosen on the first half of the profile and judged on the second half.
-    ``models`` is the number of models, by default that of the trial's plan if it has one. A bundle
-    has as many models as the defence's delay allows, unless the setting gives the number; bundles
-    take turns. ``clocks`` is the number of clocks that are timed (None: one for each round to judge
-    on). ``reading`` is the meaning of the recorded seconds (`seqgc.profiles.Pace`; None:
-    `Rehearsal.recorded`). With ``workers="function"`` each task is an invocation of its own.
-    ``progress`` is called before each step with its name and the share of all work that is done, 0
-    to 1.
+    ``on`` is a profile, or a rehearsal, whose slope and interpretation are also used. ``defences``
+    are specs or settings, which are evaluated on the whole profile. By default,
+    `default_defences` are chosen on the first half of the profile, and evaluated on the second
+    half. ``models`` is the number of models; if the trial has a plan, the default is the number in
+    the plan. A bundle has as many models as the defence's delay allows, unless the setting gives
+    the number; bundles take turns.
+
+    ``clocks`` is the number of clocks that are timed; None means the number of rounds for the
+    evaluation. ``reading`` is the interpretation of the recorded seconds (`seqgc.profiles.Pace`);
+    None means `Rehearsal.recorded`. If ``workers`` is ``"function"``, each task is a separate
+    invocation. ``progress`` is called before each step with the name of the step, and the progress
+    from 0 to 1.
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule, or a defence cannot run here.
     ModelError
-        If a model of a plan fails at every learning rate in training with exact gradients.
+        If a model of a plan fails at every learning rate, although gradients are exact.
 
     Examples
     --------
@@ -205,9 +210,9 @@ def compare(
 
 
 def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
-    """Return the half to choose on and the half to judge on.
+    """Return the half on which defences are chosen, and the half on which they are evaluated.
 
-    A profile of only one round is used for both.
+    If the profile has only one round, it is used for both.
     """
     profile = whole.rehearsal.profile
     if profile.num_rounds < 2:
@@ -228,7 +233,8 @@ def require_comparable(
 ) -> None:
     """Raise the `ParameterError` that `compare` would raise, before a plan exists.
 
-    Making a plan's models may take long, and runs the user's code. ``trained`` is their number.
+    To make a plan's models may take long, and executes the user's code. ``trained`` is the number
+    of the plan's models.
     """
     models = _models(models, trained=trained)
     _checked(on, defences, models=models, clocks=clocks, reading=reading, workers=workers)
@@ -243,7 +249,7 @@ def _checked(
     reading: ProfileReading | None,
     workers: WorkerKind,
 ) -> tuple[Field, list[Setting]]:
-    """Return the field, and the settings of the named defences."""
+    """Check the arguments; return the field, and the settings of the named defences."""
     if not isinstance(on, DelayProfile | Rehearsal):
         raise ParameterError("on", "must be a DelayProfile or a Rehearsal", on)
     if isinstance(defences, str) or not isinstance(defences, Sequence):
@@ -257,7 +263,7 @@ def _checked(
 
 
 def _models(models: int, *, trained: int | None) -> int:
-    """Return the number of models: ``trained`` if a plan gives it."""
+    """Return the number of models, which is ``trained`` if there is a plan."""
     if trained is None:
         return models
     if models not in (1, trained):
@@ -286,9 +292,9 @@ def _can_be(setting: Setting, trainees: Trainees) -> bool:
 def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, list[float]]:
     """Return the best learning rate for exact gradients, and each seed's steps to the target.
 
-    The rate is chosen with the first seeds. If a model fails at a rate, it never reaches the target
-    at that rate. Raises `ModelError` if a model fails at every rate, and `ParameterError` if the
-    target is reached before training.
+    The rate is chosen with the first seeds. If a model fails at a rate, the number of steps is
+    infinite. Raises `ModelError` if a model fails at every rate, and `ParameterError` if the target
+    is reached before training.
     """
     if (loss := trainees[0].loss()) <= trial.target:
         rule = f"must be below the loss before training, {loss:.4g}"
@@ -314,7 +320,7 @@ def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, 
 
 
 def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Setting:
-    """Return a setting whose jobs have as many models as the delay allows, unless it has them."""
+    """Return the setting of a defence; unless it is given, the bundle is as large as possible."""
     if isinstance(defence, Setting):
         return defence
     scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence

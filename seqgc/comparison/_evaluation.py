@@ -27,16 +27,16 @@ __all__ = [
     "interval_words",
 ]
 
-FEW_SEEDS: Final = 3  # for the choice of a learning rate
-_MOST_DOUBLINGS: Final = 3  # from the common rate to a defence's own best rate
+FEW_SEEDS: Final = 3  # number of seeds for the choice of a learning rate
+_MOST_DOUBLINGS: Final = 3  # largest distance of a defence's best rate from the common rate
 _CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _End:
-    """The seconds, clocks of a model and dollars of a training until it reached the target.
+    """The seconds, clocks of a model, and dollars of a training until it reached the target.
 
-    All are infinite if it did not reach the target.
+    If the training did not reach the target, all are infinite.
     """
 
     seconds: float = math.inf
@@ -50,21 +50,21 @@ class _Ends:
 
     each: Sequence[_End]
     lacks: Sequence[float] = ()  # staleness of the gradients
-    failed: str = ""  # the first model that failed, and why
+    failed: str = ""  # the first model that failed, and the reason
 
     @property
     def middle(self) -> _End:
-        """The medians."""
+        """The medians over all seeds."""
         names = "seconds", "clocks", "usd"
         return _End(**{name: median(getattr(end, name) for end in self.each) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluator:
-    """Timing and training of one defence after another.
+    """The timing and training of one defence after another.
 
-    ``common`` is the learning rate that all defences share. ``exact`` are each seed's steps to the
-    target with exact gradients at this rate. ``tell`` is called with the name of the next step.
+    ``common`` is the learning rate for all defences. ``exact`` are each seed's steps to the target
+    with exact gradients at this rate. ``tell`` is called with the name of the next step.
     """
 
     field: Field
@@ -211,14 +211,14 @@ class Evaluator:
         return _Ends(each=ends, lacks=lacks, failed=failed)
 
     def _usd(self, seconds: float, *, busy_s: float, tasks: int) -> float:
-        """Return the price of a run, see the module `seqgc.comparison._compare`."""
+        """Return the price of a run, as defined in the module `seqgc.comparison._compare`."""
         if self.field.kind == "resident":
             return self.metering.usd(worker_s=seconds * self.field.n, requests=self.field.n)
         return self.metering.usd(worker_s=busy_s, requests=tasks)
 
 
 def interval_words(seeds: int) -> str:
-    """Describe the interval that `interval_of_median` returns for this number of seeds."""
+    """Return a description of the interval from `interval_of_median` for this number of seeds."""
     if (1 - _CONFIDENCE) * 2**seeds >= 2:
         return "an interval that holds the median with 95 % confidence"
     return "from the best seed to the worst"
@@ -227,10 +227,11 @@ def interval_words(seeds: int) -> str:
 def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
     """Return a confidence interval for the median of the distribution of the values.
 
-    With six values or more it holds the median with 95 % confidence; with fewer it is from the
-    least value to the greatest. A value lies below the median with probability 1/2, so that the
-    number of values below it is binomial. The k least and the k greatest values are left out if the
-    probability that at most k values lie below the median is at most 2.5 %.
+    For six or more values, the interval contains the median with 95 % confidence; for fewer values,
+    it reaches from the smallest value to the largest. A value is below the median with probability
+    1/2; therefore the number of values below the median is binomial. The k smallest and the k
+    largest values are excluded if the probability that at most k values are below the median is at
+    most 2.5 %.
 
     Examples
     --------
@@ -247,8 +248,8 @@ def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
 class BestRate:
     """The best of the learning rates ``tried``, which are in ascending order.
 
-    If ``is_edge`` is true, it is the smallest or the largest of them, and a better one may lie
-    beyond.
+    If ``is_edge`` is True, the best rate is the smallest or the largest of them, and a rate beyond
+    may be better.
     """
 
     rate: float
@@ -270,8 +271,8 @@ def best_of(cost: Callable[[float], float], rates: Sequence[float]) -> BestRate:
 def best_near(cost: Callable[[float], float], start: float, *, most_steps: int = 6) -> BestRate:
     """Return the rate with the least cost among ``start`` times powers of two.
 
-    Rates are added while the smallest or the largest rate costs no more than any other, at most
-    ``most_steps`` on each side. The cost of a rate at which training fails is infinite.
+    As long as the smallest or the largest rate has the least cost, another rate is tried beyond it,
+    at most ``most_steps`` on each side. If training fails at a rate, ``cost`` must return infinity.
 
     Examples
     --------
@@ -294,7 +295,7 @@ def best_near(cost: Callable[[float], float], start: float, *, most_steps: int =
 
 
 def _chosen(costs: dict[float, float]) -> BestRate:
-    """Return the best rate. In a tie, an inner rate wins, then a smaller one."""
+    """Return the best rate; in a tie, an inner rate wins, then a smaller rate."""
     tried = tuple(sorted(costs))
     ends = {tried[0], tried[-1]}
     rate = min(tried, key=lambda each: (costs[each], each in ends))

@@ -67,23 +67,24 @@ class Field:
 
     @property
     def n(self) -> int:
-        """Number of workers."""
+        """The number of workers."""
         return self.rehearsal.profile.num_workers
 
     def on(self, profile: DelayProfile, *, clocks: int | None) -> Field:
-        """Return the same workers on another profile, for ``clocks`` or one clock per round."""
+        """Return the field for another profile, and for ``clocks`` or one clock per round."""
         rehearsal = replace(self.rehearsal, profile=profile)
         return replace(self, rehearsal=rehearsal, clocks=clocks or profile.num_rounds)
 
     def workers(self, jobs_per_round: int) -> PacedWorkers:
-        """Return the workers. A load of 1 is ``jobs_per_round`` batches."""
+        """Return the workers, for which a load of 1 is ``jobs_per_round`` batches."""
         return PacedWorkers(pace=self.rehearsal.pace(jobs_per_round=jobs_per_round), kind=self.kind)
 
     def bound_s(self, settings: Iterable[Setting]) -> float:
-        """Return the least seconds per clock of data under perfect knowledge of the delays.
+        """Return a lower bound on the seconds per clock of data, if all delays were known.
 
-        This is the least bound of all settings. The bound of a setting assumes the shortest
-        possible rounds or, without rounds or with resident workers, workers that are never idle.
+        This is the smallest bound of all settings. The bound of a setting assumes the shortest
+        possible rounds. For settings without rounds, and for resident workers, it assumes workers
+        that are never idle.
         """
         return min(map(self._bound_s, settings))
 
@@ -91,12 +92,12 @@ class Field:
         bundle, jobs = setting.jobs_per_round, jobs_of(setting, clocks=self.clocks)
         clocks = jobs * bundle
         least_s = self.rehearsal.least_s(setting, clocks)
-        if self.kind == "resident":  # unless a latency is negative
+        if self.kind == "resident":  # smaller, unless a latency is negative
             least_s = min(least_s, busy_seconds(self.workers(bundle).pace, jobs))
         return least_s / clocks
 
     def check(self, setting: Setting) -> None:
-        """Raise `ParameterError` if the setting cannot run here."""
+        """Raise `ParameterError` if the setting cannot run with these workers and models."""
         scheme = setting.scheme
         if scheme.n != self.n:
             rule = f"must be for the {self.n} workers of the profile"
@@ -128,7 +129,7 @@ class Field:
         jobs = jobs_of(setting, clocks=clocks)
         reading = self.rehearsal.reading
         if self.rehearsal.recorded == "latency":
-            # Each task pays its latency, as under all other defences, even if workers stay.
+            # Even if workers stay, each task has a latency, as for all other defences.
             reading = replace(reading, resident=False)
         run = deal(setting, replace(self.rehearsal, num_jobs=jobs * bundle, reading=reading))
         closed_s: FloatArray = run.replay.jobs()["finished_s"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # torch takes seconds
 
 __all__ = ["Comparison", "Metering", "Row", "Trial"]
 
-_FEW = 3  # names
+_FEW = 3  # most names in a text
 _MOST_SEEDS, _MOST_CLOCKS = 1000, 10**7
 
 
@@ -29,11 +29,11 @@ class Trial:
     4 is doubled and halved, at most to 64 times or 1/64 of it, until the best rate is not at an
     end. Without ``seeds``, there are ten.
 
-    With a ``plan``, its models are trained as `seqgc.train` would train them. Then ``lrs`` are
-    factors of the models' own learning rates, by default only 1; there are three seeds by default;
-    the target is a loss on the models' test data, or else on their training data; and ``batch`` has
-    no effect. The plan's models, precision and updates are used. Its scheme and steps are not,
-    because they are compared.
+    If a ``plan`` is given, its models are trained as `seqgc.train` would train them. Then ``lrs``
+    are factors of the models' own learning rates, by default only 1; there are three seeds by
+    default; the target is a loss on the models' test data, or on their training data if there are
+    no test data; and ``batch`` has no effect. The models, precision and updates of the plan are
+    used. Its scheme and steps are not used, because they are compared.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class Trial:
 
     @property
     def what(self) -> str:
-        """The name of the trained models, for people."""
+        """The name of the trained models, for messages."""
         if self.plan is None:
             return "softmax regression on 1,797 handwritten digits"
         names = [model.name for model in self.plan.models]
@@ -68,28 +68,31 @@ class Trial:
         return f"{', '.join(names[:_FEW])}{more}"
 
     def rate(self, *lrs: float) -> str:
-        """Return a text with learning rates."""
+        """Return the learning rates as a text."""
         rates = ", ".join(f"{lr:g}" for lr in lrs)
         return rates if self.plan is None else f"{rates} times the models' own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The result of one defence. A value that was never reached is None.
+    """The result of one defence; a value is None if the target was not reached.
 
     ``jobs_per_round`` is the number of models whose gradients are one job. ``rule`` is the closing
-    rule, empty for the usual one. ``failed`` names a model that failed in training, and why.
-    ``over_bound`` is the quotient of the seconds per clock and the bound of perfect knowledge.
+    rule, empty for the default rule. ``failed`` is a model that failed in training, with the
+    reason. ``over_bound`` is the seconds per clock divided by the lower bound.
     ``clocks_to_target`` of each model, ``seconds_to_target`` of all models, and ``usd`` are medians
-    of the seeds at the common learning rate. ``seconds_between`` is an interval that holds the
-    median time over all draws of the batches with 95 % confidence: with ten seeds it is from the
-    second to the ninth. With fewer than six seeds it is from the best to the worst, and the
-    confidence is lower. An end of
-    the interval is infinite if its seed did not reach the target. ``best_lr`` and
-    ``best_seconds`` are at the defence's own best rate. If ``best_is_edge`` is true, this rate is
-    the smallest or the largest that was tried, and a better one may lie beyond. ``staleness_mean``
-    and ``staleness_max`` say how many clocks out of date the weights of a task are. ``wasted`` is
-    the work of the workers beyond one batch per clock, in batches.
+    over the seeds at the common learning rate.
+
+    ``seconds_between`` is a confidence interval for the median time over random batches. For ten
+    seeds it reaches from the second to the ninth, with 95 % confidence. For fewer than six seeds it
+    reaches from the best to the worst, with less confidence. If the seed at an end did not reach
+    the target, this end is infinite.
+
+    ``best_lr`` and ``best_seconds`` are the defence's own best rate, and the seconds at this rate.
+    If ``best_is_edge`` is True, this rate is the smallest or the largest that was tried, and a rate
+    beyond may be better. ``staleness_mean`` and ``staleness_max`` are the numbers of clocks whose
+    updates the weights of a task lack. ``wasted`` is the work of the workers beyond one batch per
+    clock, in batches.
     """
 
     defence: str
@@ -112,20 +115,20 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The defence, with its closing rule unless it is the usual one."""
+        """The defence, with its closing rule unless it is the default rule."""
         return f"{self.defence}, {self.rule}" if self.rule else self.defence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The ``rows``, fastest to the target first, and the conditions of the comparison.
+    """The ``rows``, sorted by the time to the target, and the conditions of the comparison.
 
-    ``lr`` is the common learning rate, the best for exact gradients. If ``lr_is_edge`` is true, it
-    is the smallest or the largest that was tried. ``trial`` has the rates that were tried for exact
-    gradients and the number of seeds. ``chosen_on`` is the number of first rounds of the recording
-    on which the defences were chosen; they were judged on the other rounds. It is 0 if the
-    recording has only one round, and None if the defences were named. ``alpha`` is None if delays
-    are read as speeds.
+    ``lr`` is the common learning rate, the best rate for exact gradients. If ``lr_is_edge`` is
+    True, it is the smallest or the largest that was tried. ``trial`` has the rates that were tried
+    for exact gradients, and the number of seeds. ``chosen_on`` is the number of rounds at the
+    beginning of the recording on which the defences were chosen; they were evaluated on the other
+    rounds. It is 0 if the recording has only one round, and None if the defences were named.
+    ``alpha`` is None if delays are read as speeds.
     """
 
     rows: tuple[Row, ...]
@@ -143,7 +146,7 @@ class Comparison:
 
     @property
     def premise(self) -> str:
-        """A sentence on the reading of the delays, and on what is timed and trained."""
+        """A sentence with the conditions of the comparison."""
         slope = "" if self.alpha is None else f", {self.alpha:g} s per unit of load"
         stay = self.workers == "resident"
         who = "resident workers" if stay else "functions, each task an invocation"
@@ -191,9 +194,9 @@ def _overlap(one: Row, other: Row) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metering:
-    """The price of a second of a worker: a function's memory, processor and region's prices.
+    """The price of a worker's seconds, from a function's memory, processor, and ``prices``.
 
-    Resident workers are also paid per second, as functions with this memory.
+    Resident workers are also paid per second, like functions with this memory.
     """
 
     memory_mb: int = 2048

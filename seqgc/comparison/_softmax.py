@@ -1,8 +1,8 @@
-"""Softmax regression on digits, really trained in virtual time.
+"""Softmax regression on digits, which is actually trained in virtual time.
 
-The staleness of a gradient determines its value, and no formula gives this value. So the models are
-trained with the policy and the loop of a live run, while a virtual clock determines when each
-answer arrives. Gradients are therefore exactly as stale as in a live run.
+The effect of stale gradients on training is not given by a formula. Therefore the models are
+trained with the policy and the loop of a live run, while a virtual clock determines the time at
+which each answer arrives. Gradients are then exactly as stale as in a live run.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ __all__ = ["SoftmaxProblem", "SoftmaxTrainees", "SoftmaxWorkload", "diverging", 
 _NONE: Final = np.zeros(0, dtype=np.intp)
 
 diverging = np.errstate(over="ignore", invalid="ignore")
-"""Decorator of functions that overflow when training diverges, which their result shows."""
+"""A decorator of functions that may overflow if training diverges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SoftmaxProblem:
-    """Softmax regression on 1,797 handwritten digits, from weights of 0, in float64.
+    """Softmax regression on 1,797 handwritten digits in float64, with initial weights of 0.
 
     Batches have ``batch`` points, drawn with ``seed`` for each step, without replacement. The
-    points of a step do not depend on the worker or the time of its computation.
+    points of a step do not depend on workers or on times.
 
     Raises
     ------
     ParameterError
-        If ``batch`` is not from 1 to 1,797, or the digits' package is not installed.
+        If ``batch`` is not from 1 to 1,797, or the package with the digits is not installed.
 
     Examples
     --------
@@ -93,7 +93,10 @@ class SoftmaxProblem:
 
     @diverging
     def gradient(self, weights: FloatArray, points: IntArray, shares: FloatArray) -> FloatArray:
-        """Return the gradient (650,) of the sum of the points' losses, times ``shares`` (m,)."""
+        """Return the gradient (650,) of the sum of the losses at ``points`` (m,).
+
+        Each loss is multiplied by its number in ``shares`` (m,).
+        """
         x = self._x[points]
         scores = x @ weights.reshape(65, 10)
         scores -= scores.max(axis=1, keepdims=True)
@@ -122,9 +125,9 @@ def _digits() -> tuple[FloatArray, npt.NDArray[np.int64]]:
 
 @diverging
 def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int) -> FloatArray:
-    """Return the losses (steps + 1,) of plain training, to the target or for ``most`` steps.
+    """Return the losses (steps + 1,) of training without workers.
 
-    Every exact defence has these losses.
+    The training ends at the target or after ``most`` steps. Every exact defence has these losses.
     """
     weights = problem.start()
     losses, shares = [problem.loss(weights)], np.full(problem.batch, 1 / problem.batch)
@@ -137,13 +140,13 @@ def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SoftmaxTrainees:
-    """A number of equal problems, ``models``, trained by plain gradient descent."""
+    """A number ``models`` of equal problems, which are trained by plain gradient descent."""
 
     problem: SoftmaxProblem
     models: int
 
     def check(self, setting: Setting) -> None:
-        """Accept any defence."""
+        """Do nothing, because these models can be trained by any defence."""
 
     def workloads(
         self,
@@ -162,9 +165,9 @@ class SoftmaxTrainees:
         return self.problem.loss(self.problem.start())
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
-        """Return the steps of plain training to the target, which are equal for all models.
+        """Return the number of exact steps to the target, which is equal for all models.
 
-        Infinite if the target is not reached.
+        The number is infinite if the target is not reached.
         """
         losses = exact_curve(self.problem, lr=lr, target=target, most=most)
         return len(losses) - 1 if losses[-1] <= target else math.inf
@@ -225,7 +228,7 @@ class SoftmaxWorkload:
         self.staleness: list[float] = []
 
     def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (whichever they are)
-        """Return true: all decoded gradients must be applied before tasks leave."""
+        """Return True, because all decoded gradients must be applied before tasks leave."""
         return True
 
     def begin(self, job: int) -> None:
@@ -234,7 +237,7 @@ class SoftmaxWorkload:
             self._fixed[job] = self._bundle(job).weights
 
     def result_form(self, job: int) -> None:  # noqa: ARG002 (as the first one's)
-        """Return nothing, because all results have the same form."""
+        """Return None, because all results have the same form."""
         return
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:

@@ -1,7 +1,7 @@
-"""Torch models, trained in virtual time as `seqgc train` trains them.
+"""Torch models, which are trained in virtual time in the same way as by `seqgc train`.
 
-Batches, steps, schedulers and staleness are as in a live run. Only the time of each answer comes
-from the virtual clock.
+Batches, steps, schedulers and staleness are the same as in a live run, but the time of each answer
+comes from the virtual clock.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from seqgc.training.plan import PlannedRun
 
 __all__ = ["TorchTrainees"]
 
-_STREAM = 1_000_003  # distance of the seeds of batches, so that no two models share one
+_STREAM = 1_000_003  # distance between the seeds of batches, so that all models' seeds differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TorchTrainees:
-    """The models of a ``plan``. Each ``seed`` >= 0 has other batches; 0 has the models' own.
+    """The models of a ``plan``, trained on batches that depend on ``seed`` >= 0.
 
-    ``lr`` is a factor of each model's own learning rate. Losses are means over a model's test data,
-    or over its training data if it has no test data.
+    For seed 0, the batches are the models' own. ``lr`` is a factor of each model's own learning
+    rate. Losses are means over a model's test data, or over its training data if it has no test
+    data.
     """
 
     plan: TrainingPlan
@@ -43,7 +44,7 @@ class TorchTrainees:
 
     @property
     def models(self) -> int:
-        """Number of models."""
+        """The number of models."""
         return len(self.plan.models)
 
     def workloads(
@@ -69,7 +70,7 @@ class TorchTrainees:
         return TorchTrial(plan, setting, target=math.inf, race=Race()).loss()
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
-        """Return the steps until all models reach the target without delays, or infinity."""
+        """Return the number of exact steps until all models reach the target, or infinity."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         pace = ByRound(latencies_s=np.zeros((1, 1)), rates=np.ones((1, 1)))
         alone = PacedWorkers(pace=pace, kind="resident")
@@ -104,7 +105,10 @@ class TorchTrainees:
         )
 
     def _updates(self, defence: Defence, models: Sequence[Model]) -> Updates | None:
-        """Return the plan's updates, or else single updates if the optimizers support them."""
+        """Return the plan's updates, or the default for the defence and the optimizers.
+
+        The default applies each part of a batch at once if the optimizers support this.
+        """
         if not isinstance(defence, PolicyDefence) or defence.kind != "stale":
             return None
         if self.plan.updates is not None:
@@ -118,9 +122,9 @@ class TorchTrainees:
 
 
 class TorchTrial:
-    """A training of torch models whose losses are watched; a `TrialWorkload`.
+    """A training of torch models whose losses are recorded; a `TrialWorkload`.
 
-    A model that diverges, or whose code raises, ends the training before the target.
+    If a model diverges, or its code raises an error, the training ends before the target.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class TorchTrial:
         self.staleness: list[float] = []
 
     def require_steps(self, steps: int) -> None:
-        """Raise if a model's learning-rate schedule ends before ``steps`` steps."""
+        """Raise `ParameterError` if a learning-rate schedule ends before ``steps`` steps."""
         self._inner.require_steps(steps)
 
     def needs(self, job: int, finished: int) -> bool:
@@ -168,7 +172,7 @@ class TorchTrial:
         return self._inner.resolve(mini_task)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a step, or a part of one."""
+        """Take a step, or a part of a step."""
         self._inner.finish(decoding, gradient)
         for name, parked in self._inner.parked.items():
             self.watch.fail(name, parked.why)
@@ -212,7 +216,7 @@ class TorchTrial:
 
 @dataclass(frozen=True, slots=True)
 class _Rated:
-    """A factory of an optimizer with the learning rates of another one, times a factor."""
+    """An optimizer factory that multiplies the learning rates of another factory by ``factor``."""
 
     make: OptimizerFactory
     factor: float

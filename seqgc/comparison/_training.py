@@ -1,4 +1,4 @@
-"""Timing and training of one defence in virtual time, on workers with a given pace."""
+"""The timing and training of one defence in virtual time, on workers with a given pace."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class EnoughError(Exception):
 class Curve:
     """The worst model's loss over the data: ``clocks`` and ``losses`` (points,).
 
-    A clock is a batch of one model; ``at_s`` (points,) is the time at which it was applied.
-    ``failed`` names the model that ended the run, and why.
+    A clock is a batch of one model; ``at_s`` (points,) is the time at which it was applied. If a
+    model failed and ended the run, ``failed`` is its name and the reason.
     """
 
     clocks: FloatArray
@@ -63,12 +63,12 @@ class Curve:
     failed: str = ""
 
     def reaches(self, target: float) -> int | None:
-        """Return the first point at which the loss is at most ``target``; None: never."""
+        """Return the index of the first point with a loss of at most ``target``, or None."""
         points = np.flatnonzero(self.losses <= target)
         return int(points[0]) if len(points) else None
 
     def point(self, index: int) -> tuple[float, float]:
-        """Return the seconds and the clocks of a point."""
+        """Return the seconds and the clocks of the point with this index."""
         return float(self.at_s[index]), float(self.clocks[index])
 
 
@@ -127,7 +127,7 @@ class LossWatch:
         self._ends: dict[int, tuple[int, TrialWork]] = {}  # points of the curve, and the work
 
     def apply(self, clocks: float) -> None:
-        """Add applied data."""
+        """Record that ``clocks`` more clocks of data have been applied."""
         before = math.floor(self._applied + 1e-9)
         self._applied += clocks
         if math.floor(self._applied + 1e-9) == before:
@@ -197,7 +197,7 @@ class Trainees(Protocol):
 
     @property
     def models(self) -> int:
-        """Number of models."""
+        """The number of models."""
 
     def check(self, setting: Setting) -> None:
         """Raise `ParameterError` if the models cannot be trained by this defence."""
@@ -221,17 +221,18 @@ class Trainees(Protocol):
         """Return the loss of the worst model before any step."""
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
-        """Return the steps with exact gradients until all models reach the target.
+        """Return the number of exact steps until all models reach the target.
 
-        Infinite if more than ``most`` are necessary. Raises `ModelError` if a model fails earlier.
+        The number is infinite if more than ``most`` steps are necessary. Raises `ModelError` if a
+        model fails earlier.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacedWorkers:
-    """Workers with a pace: functions, which are invoked per task, or residents with a queue.
+    """Workers with a given pace: functions that are invoked for each task, or resident workers.
 
-    The pace is for the work of a job, that is of all models of a bundle.
+    The pace is for the work of a job, which consists of all models of a bundle.
     """
 
     pace: Pace
@@ -239,22 +240,22 @@ class PacedWorkers:
 
     @property
     def n(self) -> int:
-        """Number of workers."""
+        """The number of workers."""
         return self.pace.n
 
     def backend(self, compute: Compute | None = None) -> VirtualBackend:
-        """Start the workers."""
+        """Return a backend with these workers."""
         return VirtualBackend(self.n, self.pace, workers=self.kind, compute=compute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TimedRun:
-    """The timing of a run of K clocks of data, without any computing.
+    """The timing of a run of K clocks of data, without computing gradients.
 
     ``closed_s`` (K,) are the times at which each clock of data was complete; the clocks of a bundle
-    share one time. ``busy_s`` are the worker-seconds of all tasks to their end, and ``tasks`` is
-    their number. ``load`` is the work of the workers in batches per clock: 1 if nothing is computed
-    twice. ``applied`` is the share of the data that was not left out.
+    have the same time. ``busy_s`` are the worker-seconds of all tasks to their end, and ``tasks``
+    is the number of tasks. ``load`` is the work of the workers in batches per clock, which is 1 if
+    no work is done twice. ``applied`` is the fraction of the data that was not lost.
     """
 
     closed_s: Sequence[float]
@@ -265,7 +266,7 @@ class TimedRun:
 
     @property
     def runtime_s(self) -> float:
-        """Time at which the last point of the last clock was applied."""
+        """The time at which the last point of the last clock was applied."""
         return self.closed_s[-1]
 
 
@@ -338,9 +339,9 @@ def _drive(
 
 
 def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRun:
-    """Run ``clocks`` >= 1 clocks of data under a setting, without computing or decoding.
+    """Run ``clocks`` >= 1 clocks of data with a setting, without computing or decoding.
 
-    The last bundle runs to its end, so that there may be a few more clocks.
+    Because the last bundle runs to its end, there may be a few more clocks.
     """
     jobs = jobs_of(setting, clocks=clocks)
     watch = _Watch(workers.backend())

@@ -1,7 +1,7 @@
-"""Models that users bring, their data and losses, and the checks that a model is sound.
+"""The users' models with their data and losses, and checks that models can be trained by workers.
 
 A `Model` has a network, data, a loss and an optimizer. `registered_model` makes a model from names,
-as workers that are cloud functions need it; `register_module` and `register_data` add names, and
+which workers that are cloud functions need; `register_module` and `register_data` add names, and
 `grid` makes many models. `AugmentedDataset` and `Dropout` draw random numbers that are the same on
 all workers. `TorchCompute` is the computation on a worker.
 """

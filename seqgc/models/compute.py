@@ -3,9 +3,9 @@
 `TorchCompute` is a worker's compute function. It computes models of one form one after the other,
 or several at once (`GroupSizes`). `TorchComputeFactory` carries it to another process as a pickle.
 
-A module with `torch.nn.utils.parametrize` gets a class that torch makes at run time,
-and that no pickle can name. So `picklable` gives such a module its plain class, and `restore` makes
-the special class again on the worker.
+If `torch.nn.utils.parametrize` is used, torch gives the module a class that is created at run time
+and cannot be pickled. Therefore `picklable` gives such a module its original class, and `restore`
+creates the special class again on the worker.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 DEFAULT_CACHED_WEIGHTS = 8
 
 GroupSizes: TypeAlias = Mapping[str, int]
-"""By model: the number of models of its form that are computed at once. Missing models: 1."""
+"""The number of models of the same form that are computed at once, by model; the default is 1."""
 
 ALONE: Final[GroupSizes] = MappingProxyType({})
 
@@ -63,20 +63,20 @@ class TorchCompute:
 
     For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` over
     the trainable parameters (P,), then ``sum_p coefficients[p] * loss(points[p])``, and a few more
-    numbers (`seqgc.training.ResultLayout`). The loss is a sum over points like the gradient, so the
-    decoded result also has the loss of the batch.
+    numbers (`seqgc.training.ResultLayout`). The loss is a sum over points like the gradient;
+    therefore the decoded result also contains the loss of the batch.
 
     ``objectives`` are the models that a part may name. Their modules are copied, and a module that
     several objectives share is copied once. ``precision`` is the format of the weights, the
     floating-point inputs, the computation and the results. ``cached_weights`` is the number of
     weight versions to cache; it may be 0 if the store has a cache.
 
-    The models of ``group_sizes`` are computed in groups of at most that many (`ObjectiveGroup`), as
-    far as a mini-task has parts of the same form and number of points. The mini-task alone decides
-    which parts form a group, so all workers, and a resumed run, compute the same bits. If a group
-    raises, its parts are computed one after the other, and only the model at fault has a flaw.
-    A group of one part has this part twice: torch may round differently for a single model, and the
-    bits of a model must not depend on the parts next to it.
+    ``group_sizes`` are the largest numbers of models that are computed together
+    (`ObjectiveGroup`). A group consists of parts of a mini-task with the same form and number of
+    points. Groups depend only on the mini-task, so that all workers, and a resumed run, compute the
+    same bits. If a group raises an error, its parts are computed one after the other, and only the
+    model at fault has a flaw. A group with a single part contains the part twice: torch may round
+    differently for a single model, and the bits of a model must not depend on other parts.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class TorchCompute:
             self._groups.update({each.name: of_size(group_sizes[each.name]) for each in form})
 
     def __call__(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        """Return the results of the parts, one after the other, as a new array.
+        """Return the concatenated results of the parts as a new array.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class TorchCompute:
         StoreError
             If the store no longer has the weights.
         FlawedResult
-            If a model's code raises. The results of the other models are complete.
+            If a model's code raises an error; the results of the other models are complete.
         """
         for part in parts:
             if part.model not in self._local:
@@ -154,7 +154,7 @@ class TorchCompute:
     def _grouped(
         self, parts: Sequence[WeightedPoints]
     ) -> list[tuple[ObjectiveGroup | None, list[int]]]:
-        """Return the places of the parts of each group, and each other place without a group."""
+        """Return groups, each with its parts' indices; a part without a group has None."""
         grouped = list[tuple[ObjectiveGroup | None, list[int]]]()
         alike = defaultdict[tuple[ObjectiveGroup, int], list[int]](list)
         for place, part in enumerate(parts):
@@ -171,7 +171,7 @@ class TorchCompute:
         return grouped
 
     def _compute(self, part: WeightedPoints, *, out: FloatArray) -> Flaw | None:
-        """Fill ``out`` (size,) with the result of a part; return its flaw if the code raises."""
+        """Write the result of a part into ``out`` (size,); return a flaw if its code raises."""
         if len(part.points) == 0:
             out[:] = 0
             return None
@@ -195,9 +195,9 @@ class TorchCompute:
         result: FloatArray,
         starts: Sequence[int],
     ) -> bool:
-        """Compute the parts at ``places`` in a group; return False if the code raises.
+        """Compute the parts with the indices ``places`` together; return False if the code raises.
 
-        Part ``i`` begins at ``starts[i]`` of ``result``.
+        The result of part ``i`` begins at ``result[starts[i]]``.
         """
         first, last, some = places[0], places[-1], [parts[place] for place in places]
         if len(some) == 1:
@@ -224,8 +224,8 @@ class TorchComputeFactory:
 
     The content is pickled here, because torch's own pickling for multiprocessing would move every
     tensor to shared memory. The master's optimizer would then change the workers' weights, and each
-    tensor would cost one file descriptor in each process. Workers fetch weights from ``store``,
-    which must reach the same weights in another process.
+    tensor would need one file descriptor in each process. Workers fetch weights from ``store``,
+    which must give access to the same weights in another process.
 
     Raises
     ------
@@ -248,7 +248,7 @@ class TorchComputeFactory:
         objectives = tuple(replace(o, module=modules[id(o.module)]) for o in objectives)
         content = (objectives, store, precision, cached_weights, dict(group_sizes))
         try:
-            # In one piece, so that models that share a dataset share it in the worker as well.
+            # Pickled together, so that a dataset that models share is also shared in the worker.
             self._payload: Final = dumps(content)
         except PicklingError as error:
             raise _culprit(objectives, store) from error
@@ -285,9 +285,9 @@ def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterEr
 
 
 def picklable(module: nn.Module) -> nn.Module:
-    """Return the module, or, if any part is parametrized, a copy of it that can be pickled.
+    """Return the module, or a copy that can be pickled if a submodule is parametrized.
 
-    The copy cannot compute before `restore` is called with it.
+    Before the copy is used, `restore` must be called with it.
     """
     if not any(map(is_parametrized, module.modules())):
         return module
@@ -298,7 +298,7 @@ def picklable(module: nn.Module) -> nn.Module:
 
 
 def restore(module: nn.Module) -> None:
-    """Make a copy that `picklable` returned compute again, before or after it was pickled."""
+    """Make a copy from `picklable` usable, before or after it was pickled."""
     for part in filter(is_parametrized, module.modules()):
         base, names = type(part), list(part.parametrizations)  # type: ignore[arg-type]
         properties = {name: property(partial(_parametrized, name=name)) for name in names}

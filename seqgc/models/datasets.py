@@ -1,8 +1,8 @@
-"""Datasets: points, batches of points, augmentation, and datasets that `seqgc data put` stored.
+"""Datasets: points, batches of points, augmentation, and datasets stored by `seqgc data put`.
 
-All workers that compute a chunk must see the same data. So the item of an `AugmentedDataset` is a
-function of a seed, the epoch and the item alone: any worker that reads it, at any time and on any
-machine, draws the same random numbers. The epoch reaches workers in the index: item ``i`` in epoch
+All workers that compute a chunk must use the same data. Therefore an augmented item of an
+`AugmentedDataset` depends only on a seed, the epoch and the item: every worker, on any machine and
+at any time, draws the same random numbers. The epoch is contained in the index: item ``i`` in epoch
 ``e`` of a dataset of ``n`` items is point ``e * n + i``.
 """
 
@@ -44,8 +44,8 @@ __all__ = [
 class PointDataset(Protocol):
     """A map-style dataset: item ``i`` is ``(x, y)``, the same on every read.
 
-    ``x`` and ``y`` are tensors, arrays or numbers, or nests of these in dictionaries, lists and
-    tuples. The module is called with ``x``, the loss with the module's output and ``y``.
+    ``x`` and ``y`` are tensors, arrays or numbers, or nested dictionaries, lists and tuples of
+    them. The module is called with ``x``, and the loss with the module's output and ``y``.
     """
 
     def __len__(self) -> int: ...
@@ -53,7 +53,7 @@ class PointDataset(Protocol):
 
 
 def require_points(argument: str, dataset: PointDataset) -> None:
-    """Raise `ParameterError` unless the dataset is map-style and holds a point."""
+    """Raise `ParameterError` unless the dataset is map-style and has at least one point."""
     kind = type(dataset).__name__
     # IterableDataset inherits a __getitem__ that only raises.
     if isinstance(dataset, IterableDataset) or not (
@@ -76,7 +76,7 @@ def sample_points(dataset: PointDataset, most: int) -> IntArray:
 
 
 def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis; floats become ``dtype``.
+    """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, floats as ``dtype``.
 
     ``x`` and ``y`` are tensors, or dictionaries, lists and tuples of tensors, as in the items.
     """
@@ -87,7 +87,7 @@ def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> t
 def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
     """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, in the items' dtypes."""
     batch: object
-    if has_tensors(dataset):  # the same tensors without m Python calls
+    if has_tensors(dataset):  # faster than m Python calls, with the same result
         index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
         batch = [column.index_select(0, index) for column in cast("TensorDataset", dataset).tensors]
     else:
@@ -105,14 +105,17 @@ def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
 
 
 def has_tensors(dataset: PointDataset) -> bool:
-    """Return True if the items are rows of the dataset's tensors; a subclass may change items."""
+    """Return True if the items are certainly rows of the dataset's tensors.
+
+    A subclass of `TensorDataset` that overrides ``__getitem__`` may change the items.
+    """
     return getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__
 
 
 def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
     """Apply ``function`` to every tensor of a value (tensor, sequence or mapping).
 
-    Mappings and named tuples keep their types, other sequences become lists.
+    The types of mappings and named tuples are preserved; other sequences become lists.
     """
     if isinstance(value, Tensor):
         return function(value)
@@ -154,10 +157,10 @@ def leaves_of(value: object) -> list[Tensor]:
 class AugmentedDataset:
     """A map-style dataset whose inputs are changed at random, differently in every epoch.
 
-    ``transform`` is ``x -> x``, e.g. one of torchvision. The numbers that it draws from the global
-    generators of torch, numpy and Python follow from ``seed``, the epoch and the item; afterwards
-    the generators are as they were. An index from ``len(dataset)`` on is an item of a later epoch;
-    iteration yields the items of the first epoch.
+    ``transform`` is a function ``x -> x``, for example from torchvision. The numbers that it draws
+    from the global generators of torch, numpy and Python depend only on ``seed``, the epoch and the
+    item; afterwards, the states of the generators are restored. An index from ``len(dataset)`` on
+    is an item of a later epoch; iteration yields the items of the first epoch.
 
     Examples
     --------
@@ -200,7 +203,7 @@ class AugmentedDataset:
 
 
 def items_of(dataset: PointDataset, points: IntArray) -> IntArray:
-    """Return the indices to read from a dataset for points that count on from epoch to epoch."""
+    """Return the dataset's indices of points whose numbers also contain the epoch."""
     return points if isinstance(dataset, AugmentedDataset) else points % len(dataset)
 
 
@@ -210,9 +213,10 @@ def items_of(dataset: PointDataset, points: IntArray) -> IntArray:
 class StoredPoints(TensorDataset):
     """The points of a stored dataset, read when first needed; ``part`` is ``""`` or ``"_test"``.
 
-    Its pickle holds only the name and the digest. Unpickling opens the dataset again, in its place
-    or in the places of the other process, even if a newer version has replaced it since. A dataset
-    of the same name with other contents is refused.
+    The pickle contains only the name, the place and the digest. Unpickling opens the dataset again,
+    in the same place or in the places of the other process, even if a newer version has replaced
+    it. If only a dataset with the same name and other contents is found, `ParameterError` is
+    raised.
     """
 
     def __init__(self, stored: StoredData, part: str = "") -> None:
@@ -220,7 +224,7 @@ class StoredPoints(TensorDataset):
 
     @cached_property
     def tensors(self) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-        """The inputs and the targets, mapped or fetched on first use."""
+        """The inputs and the targets, mapped to memory or fetched on first use."""
         return tuple(torch.from_numpy(self.stored.read(f"{key}{self.part}")) for key in ("x", "y"))
 
     def __len__(self) -> int:
@@ -250,6 +254,6 @@ def _opened(name: str, place: str, digest: str, part: str) -> StoredPoints:
 
 
 def stored_points(stored: StoredData) -> tuple[StoredPoints, StoredPoints]:
-    """Return the points to train on and to test on; without a test part, they are the same."""
+    """Return the points for training and for testing, which are the same without a test part."""
     train = StoredPoints(stored)
     return train, StoredPoints(stored, "_test") if "x_test" in stored.arrays else train

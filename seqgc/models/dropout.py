@@ -1,15 +1,15 @@
-"""Dropout that is exact under every code: its mask follows from the seed, the epoch and the item.
+"""Dropout that is exact under every code: its mask depends only on the seed, epoch and item.
 
-A coded gradient is right only if all workers that compute a chunk drop the same elements, whichever
-data points they compute together. `torch.nn.Dropout` draws from a state that differs from process
-to process. The mask of a `Dropout` layer is instead a function of four things: the model's seed,
-the data point (item ``i`` in epoch ``e`` of a dataset of ``n`` items is point ``e * n + i``), the
-layer, and the number of earlier calls of the layer in the same forward pass.
+A coded gradient is correct only if all workers that compute a chunk drop the same elements,
+whichever data points they compute together. `torch.nn.Dropout` draws from a state that differs
+between processes. The mask of a `Dropout` layer is instead a function of four values: the model's
+seed, the data point (item ``i`` in epoch ``e`` of a dataset of ``n`` items is point
+``e * n + i``), the layer, and the number of earlier calls of the layer in the same forward pass.
 
-The context `dropout_masks` tells the layers which points they compute. A worker opens it around the
-forward and the backward pass. Random bits come from a hash: a counter is added to the point's key
-and mixed, as in G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014.
+The context `dropout_masks` sets the points that the layers compute. A worker opens it around the
+forward and the backward pass. Random bits come from a hash: a counter is added to the point's key,
+and the sum is mixed as in G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ class Dropout(nn.Module):
 
     In training mode each element is set to 0 with probability ``p``, and the others are multiplied
     by ``1 / (1 - p)``. In eval mode the input is returned. The data points of the batch must lie
-    along the first axis of the input; a point may have several rows there, one after the other.
-
-    With ``axes``, elements that have the same indices along the first ``axes`` axes are dropped
-    together: 2 drops whole channels, as `torch.nn.Dropout2d` does, and 1 drops whole rows.
+    along the first axis of the input; a point may have several consecutive rows. If ``axes`` is
+    given, elements that have the same indices along the first ``axes`` axes are dropped together: 2
+    drops whole channels, as `torch.nn.Dropout2d` does, and 1 drops whole rows.
 
     In a run, masks follow from the model's seed, the epoch and the item. Every layer has its own
     mask, and each call of a layer in a forward pass has a new one. Outside a run and outside
@@ -104,7 +103,7 @@ class _PassMasks:
         self._calls = Counter[Dropout]()
 
     def draw(self, layer: Dropout, shape: Sequence[int]) -> Tensor:
-        """Return a mask of this shape that is True for the elements to keep."""
+        """Return a mask of this shape that is True for elements that are not dropped."""
         if layer not in self._layers:
             rule = "must have each Dropout layer as a submodule, since submodules are numbered"
             raise ParameterError("module", rule, repr(layer), "assign the layer in __init__")
@@ -122,7 +121,7 @@ class _PassMasks:
     def _call(self, layer: Dropout) -> int:
         """Return the number of earlier calls of the layer in this forward pass.
 
-        If the backward pass recomputes a call, its number is that of the original call.
+        If the backward pass recomputes a call, the result is the same as for the original call.
         """
         if torch._C._current_graph_task_id() < 0:
             self._calls[layer] += 1
@@ -135,13 +134,13 @@ class _PassMasks:
 
 
 class _StackedMasks:
-    """The masks of a forward pass of several models (`stacked_masks_of`)."""
+    """The masks of a forward pass that computes several models (`stacked_masks_of`)."""
 
     def __init__(self, passes: Sequence[_PassMasks], number: Tensor) -> None:
         self._passes, self._number = passes, number
 
     def draw(self, layer: Dropout, shape: Sequence[int]) -> Tensor:
-        """Return the mask of the model whose number `torch.vmap` passes."""
+        """Return the mask of the model whose number `torch.vmap` maps over."""
         return torch.stack([each.draw(layer, shape) for each in self._passes])[self._number]
 
 
@@ -160,9 +159,9 @@ def dropout_masks(
 ) -> Iterator[None]:
     """Make the `Dropout` layers of ``module`` draw the masks of ``points`` (m,) in this block.
 
-    A run opens this context itself. A loop without workers has the masks of a run if both its
-    forward and its backward pass are in the block. Item ``i`` in epoch ``e`` of a dataset of ``n``
-    items is point ``e * n + i``. ``seed`` is the seed of the model.
+    A run opens this context itself. A training loop without workers gets the same masks if its
+    forward and its backward pass are both in the block. Item ``i`` in epoch ``e`` of a dataset of
+    ``n`` items is point ``e * n + i``. ``seed`` is the seed of the model.
     """
     with masks_of(dropout_layers(module), points, seed=seed):
         yield
@@ -183,8 +182,8 @@ def stacked_masks_of(
 ) -> Callable[[Tensor], AbstractContextManager[None]]:
     """Return a context for a function that `torch.vmap` maps over several models.
 
-    The function passes the context the number of its model, a tensor (). The ``Dropout`` layers
-    then draw the masks that `masks_of` has for the ``points`` and the seed of this model.
+    The argument of the context is the number of a model, a tensor (). In the context, the `Dropout`
+    layers draw the same masks as in `masks_of` with the ``points`` and the seed of this model.
     """
     passes = [
         _PassMasks(layers, each, seed) for each, seed in zip(points, seeds, strict=True) if layers

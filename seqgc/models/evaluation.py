@@ -1,9 +1,9 @@
 """Measures of a model: its loss, accuracy and metrics on a dataset, after a run and during it.
 
-`evaluate` measures a module. A `Validation` says how often a model is measured while it is trained,
-which weights are kept as the best, and when training stops early. The master validates a model
-after a fixed number of the model's own steps; no worker takes part. So the results depend on the
-model's steps alone. They are in checkpoints, so that a resumed run takes the same decisions.
+`evaluate` measures a module. A `Validation` contains the rules for measuring a model during
+training, for the choice of the best weights, and for stopping early. The master validates a model
+after a fixed number of the model's own steps, without workers. Therefore the results depend only on
+the model's steps. They are in checkpoints, so that a resumed run makes the same decisions.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ _NONE: Final[Mapping[str, Metric]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The mean loss over a dataset, and the accuracy: the fraction of targets classified right.
+    """The mean loss over a dataset, the accuracy, and the user's ``metrics``.
 
-    Targets that the loss ignores do not count. The mean is weighted by the weights of the loss.
-    ``accuracy`` is None if the points have no classes. ``metrics`` are the user's own.
+    The mean is weighted by the weights of the loss. ``accuracy`` is the fraction of targets that
+    are classified correctly, without targets that the loss ignores. It is None if the points have
+    no classes.
     """
 
     loss: float
@@ -83,19 +84,20 @@ def evaluate(
     metrics: Mapping[str, Metric] = _NONE,
     autocast: Autocast = "off",
 ) -> Evaluation:
-    """Evaluate ``module`` in eval mode on every point of ``dataset``, then restore its modes.
+    """Evaluate ``module`` in eval mode on all points of ``dataset``, and restore its modes.
 
-    Points have classes if targets are integers and outputs have one axis more. The predicted class
-    is the argmax over axis 1. Targets whose weight in the loss is 0 do not count. ``metrics`` are
-    called with the outputs and targets of all points, stacked along the first axis. ``autocast``
-    is the autocast of a `Model`; metrics see outputs in the dtype of the weights nevertheless. No
-    graph is recorded, unless the module computes gradients in its forward pass.
+    If targets are integers and outputs have one more axis, the points have classes. The predicted
+    class is the argmax over axis 1. Targets whose weight in the loss is 0 do not count. ``metrics``
+    are called with the outputs and targets of all points, stacked along the first axis.
+    ``autocast`` is the autocast of a `Model`; outputs are cast to the dtype of the weights before
+    they are passed to metrics. No graph is recorded, unless the module computes gradients in its
+    forward pass.
 
     Raises
     ------
     ParameterError
-        If the dataset is empty, the loss has no value for each point, or a metric raises or does
-        not return a number.
+        If the dataset is empty, the loss does not return a value for each point, or a metric raises
+        an error or does not return a number.
 
     Examples
     --------
@@ -159,9 +161,10 @@ def _measure(name: str, metric: Metric, outputs: list[object], targets: list[obj
 
 
 def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float, float]:
-    """Return the number of targets classified right, and the number that count; NaN: no classes.
+    """Return the number of correctly classified targets, and the number of targets that count.
 
-    A target whose weight is 0 does not count, because the loss ignores it.
+    A target whose weight is 0 does not count, because the loss ignores it. If the points have no
+    classes, both numbers are NaN.
     """
     if (
         not isinstance(output, Tensor)
@@ -184,12 +187,13 @@ def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float
 class Validation:
     """The rules by which a model is validated while it is trained.
 
-    After every ``every_n_steps`` steps the model's loss on ``dataset`` is computed, its accuracy if
-    the points have classes, and the ``metrics``: functions ``(output, target) -> float`` by name,
-    each called once with the whole dataset. The default dataset is the model's ``test_dataset``.
-    ``monitor`` names the value to compare, and ``mode`` says whether the smallest (``"min"``) or
-    the largest (``"max"``) is the best. The weights with the best value are kept. If ``patience``
-    is given, the model is stopped early after ``patience`` validations in a row that do not improve
+    After every ``every_n_steps`` steps, three kinds of values are computed on ``dataset``: the
+    model's loss, its accuracy if the points have classes, and the ``metrics``. These are functions
+    ``(output, target) -> float`` by name, each of which is called once with the whole dataset. The
+    default dataset is the model's ``test_dataset``. ``monitor`` is the name of the value by which
+    validations are compared; the best value is the smallest if ``mode`` is ``"min"``, and the
+    largest if it is ``"max"``. The weights with the best value are stored. If ``patience`` is
+    given, the model is stopped early after ``patience`` successive validations that do not improve
     the best value by more than ``min_delta``.
 
     Examples
@@ -272,7 +276,7 @@ class Validator:
     def __init__(self, model: Model, rules: Validation) -> None:
         self._model, self._rules = model, rules
         self.state: ValidationState = ValidationState()
-        self.weights: Mapping[str, torch.Tensor] = {}  # the best, and buffers
+        self.weights: Mapping[str, torch.Tensor] = {}  # the best weights and buffers
 
     def restore(self, state: ValidationState, weights: Mapping[str, torch.Tensor]) -> None:
         """Continue from the state and the best weights of a checkpoint."""
@@ -319,7 +323,7 @@ class Validator:
 
 
 def require_valid(models: Sequence[Model]) -> None:
-    """Validate one untrained model for each `Validation`, so that errors appear before the run."""
+    """Validate one untrained model for each `Validation`, to raise errors before the run."""
     for model in {id(each.validation): each for each in reversed(models)}.values():
         if (rules := model.validation) is None:
             continue

@@ -1,7 +1,8 @@
-"""Models that are made from names, here and in a cloud function.
+"""Models that are made from names, on the master and in cloud functions.
 
-A payload names models and data; it never contains their code. A network, a dataset or a loss of the
-user is a function in the user's module, named by its path, such as ``mine.nets:resnet18``::
+A payload contains the names of models and data, but never their code. A network, a dataset or a
+loss of the user is a function in the user's module. Its name is its path, such as
+``mine.nets:resnet18``::
 
     def resnet18(): ...       # -> torch.nn.Module; drawn with the model's seed, argument `seed`
 
@@ -9,11 +10,11 @@ user is a function in the user's module, named by its path, such as ``mine.nets:
 
     def focal(output, target): ...  # -> a value for each point; or a class that makes such a loss
 
-Further arguments of these functions are ``module_args``, ``data_args`` and ``loss_args`` of a
-model. On this machine a path may lead into any module. In a function on Lambda it must lead into a
+The further arguments of these functions are the ``module_args``, ``data_args`` and ``loss_args`` of
+a model. On the master a path may refer to any module. In a function on Lambda it must refer to a
 module that the image lists (``SEQGC_FACTORIES``; `seqgc deploy --include … --factories mine.nets`).
-A module can also register networks and data under plain names, which are known wherever the module
-is imported: `register_module`, `register_data`.
+A module can also register networks and data under plain names, which can be used in every process
+that imports the module: `register_module`, `register_data`.
 
 The first part of this file makes models from names (`registered_model`, `grid`). The second part,
 the workload ``models``, describes models to cloud functions and rebuilds them there.
@@ -167,7 +168,7 @@ def import_registered(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn.Module:
-    """Return a new network, its weights drawn by ``seed`` alone.
+    """Return a new network, whose weights depend only on ``seed``.
 
     ``name`` is one of `MODULES`, a registered name, or the path ``package.module:function`` of a
     function. ``args`` are the arguments of the network's function, by name.
@@ -187,10 +188,10 @@ def make_module(name: str, *, seed: int, args: Mapping[str, Json] = _NONE) -> nn
 
 
 def named_data(name: str, args: Mapping[str, Json] = _NONE) -> tuple[PointDataset, PointDataset]:
-    """Return the data to train on and to test on.
+    """Return the data for training and the data for testing.
 
     ``name`` is ``digits``, a registered name, the path ``package.module:function`` of a function,
-    or the name of a dataset that `seqgc data put` stored, whose points are read when needed.
+    or the name of a dataset stored by `seqgc data put`, whose points are read when needed.
     ``args`` are the arguments of the function that returns the data, by name.
 
     Raises
@@ -234,7 +235,7 @@ def _data_factory(
         return cast("DataFactory", own_function(name, argument="data", listed=listed))
     if name not in _DATA:
         digest = (versions or {}).get(name)
-        # If the version with this digest is gone, the fingerprint says what differs.
+        # If the version with this digest does not exist, the fingerprint shows the difference.
         stored = (find_data(name, digest=digest) if digest else None) or find_data(name)
         if stored is not None:
             return partial(stored_points, stored)
@@ -295,10 +296,10 @@ def registered_model(
     - the path of a class, which is called with the arguments and makes the loss;
     - the path of a function, which is the loss and gets the arguments with every batch;
     - an object that has such a name or path;
-    - any other loss; then only workers that are not cloud functions can train the model.
+    - any other loss; cloud functions cannot train such a model.
 
-    ``seed`` draws the model's weights and the order of its data points. The model is evaluated on
-    the test data. All other arguments are as in `Model`.
+    ``seed`` determines the model's weights and the order of its data points. The model is evaluated
+    on the test data. All other arguments are as in `Model`.
 
     Raises
     ------
@@ -350,11 +351,10 @@ def grid(make: Callable[..., Model], axes: Mapping[str, Sequence[object] | int])
     """Return the models of a grid: call ``make`` with each combination of the values of ``axes``.
 
     An axis is the name of a parameter of ``make``, with the list of its values. For ``seed`` the
-    number of values is enough: ``4`` is ``[0, 1, 2, 3]``. The last axis varies fastest. The name of
-    a model consists of the name that ``make`` gives it and its values: ``net-lr_0.01-seed_2``.
-
-    The data of `registered_model` are loaded once. Load other data outside ``make``, so that they
-    are also loaded once.
+    number of values suffices: ``4`` means ``[0, 1, 2, 3]``. The last axis varies fastest. The name
+    of a model consists of its name from ``make`` and its values: ``net-lr_0.01-seed_2``. The data
+    of `registered_model` are loaded once. Load other data outside of ``make``, so that they are
+    also loaded once.
 
     Raises
     ------
@@ -451,9 +451,9 @@ def _fingerprint(objectives: Sequence[Objective], recipes: Sequence[Recipe]) -> 
 def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> TorchCompute:
     """Make the compute function of the models that `workload_of` described.
 
-    It computes the same as the one of local workers: same modules, data and arithmetic. From now
-    on the process uses one torch thread. Raise `SkewError` if the fingerprint differs from the
-    master's.
+    It computes the same results as the compute function of local workers, with the same modules,
+    data and arithmetic. From now on the process uses one torch thread. Raises `SkewError` if the
+    fingerprint differs from that of the master.
     """
     with refusing("settings", "must describe models ({})", ", ".join(sorted(settings))):
         workload = msgspec.convert(settings, _WorkloadSettings)
@@ -499,10 +499,10 @@ class _WorkloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 def _objectives(workload: _WorkloadSettings) -> tuple[Objective, ...]:
-    """Rebuild the objectives of a workload; make equal parts once.
+    """Rebuild the objectives of a workload; equal networks, datasets and losses are made once.
 
-    The master sends the weights, so a network of seqgc is made once for all seeds. A network of the
-    user is made for each seed, because the seed may draw more than the weights.
+    Because the master sends the weights, a network of seqgc is made once for all seeds. A network
+    of the user is made for each seed, because the seed may determine more than the weights.
     """
     listed = tuple(FACTORIES.listed)
 

@@ -1,11 +1,11 @@
-"""Choice of the number of models that a worker computes at once, before a run.
+"""The choice, before a run, of the number of models that a worker computes at once.
 
-Whether one pass for several models (`ObjectiveGroup`) takes less time than a pass for each depends
-on the network, on the number of points, and on the processor. So both ways are measured, on the
-number of points that a part of the run has. Groups are used if they take clearly less processor
-time, and if the results equal the results of single models, up to rounding.
+One pass for several models (`ObjectiveGroup`) may take less or more time than a pass for each; this
+depends on the network, on the number of points, and on the processor. Therefore both ways are
+measured, with the number of points of a part in the run. Groups are used if they take clearly less
+processor time, and if their results equal the results of single models up to rounding.
 
-The choice decides the last bits of the results. It is therefore made once, by the master, and
+The choice affects the last bits of the results. Therefore it is made once, by the master, and
 recorded in the run.
 """
 
@@ -35,11 +35,11 @@ _FORM_S: Final = 0.3  # limit of the processor time for a form
 _ALL_S: Final = 1.0  # limit of the processor time for all forms
 _SLOW_S: Final = 0.02  # a pass of one model that takes longer gains nothing in a group
 _REPEATS: Final = 3
-_FEWEST: Final = 4  # models of a group; fewer hardly ever gain time
-_WORTHWHILE: Final = 0.85  # of the time of single models
-_BETTER: Final = 0.9  # of the time of a smaller group
-_ITEMS: Final = 8  # that are read from a dataset of the user's own class
-_NOISE: Final = 0.05  # added to the weights, as weights of 0 hide errors
+_FEWEST: Final = 4  # smallest group; fewer models hardly ever save time
+_WORTHWHILE: Final = 0.85  # largest acceptable time, relative to single models
+_BETTER: Final = 0.9  # largest acceptable time, relative to a smaller group
+_ITEMS: Final = 8  # number of items that are read from a dataset of the user's own class
+_NOISE: Final = 0.05  # added to the weights, because weights of 0 hide errors
 _TOLERANCE: Final = {"float32": 1e-3, "float64": 1e-9, "bfloat16": 5e-2}
 
 
@@ -61,12 +61,12 @@ def choose_group_sizes(
     precision: Precision,
     size: int | None = None,
 ) -> GroupChoice:
-    """Return how many models of each form to compute at once, in the bundles of a run.
+    """Choose the number of models of each form that are computed at once, for a run's bundles.
 
-    It is ``size`` where `torch.vmap` can map the models, or the fastest number if ``size`` is None.
-    ``points`` returns the number of points of a model's part of a mini-task, at most. The models
-    have been tried alone before (`seqgc.models.soundness`). The choice takes about a second at
-    most, and nothing if no bundle has two models of a form.
+    If `torch.vmap` can map the models, the number is ``size``, or the fastest number if ``size`` is
+    None. ``points(model)`` is the largest number of points in a part of a mini-task. The models
+    must have been checked one by one before (`seqgc.models.soundness`). The choice takes at most
+    about a second, and no time if no bundle has two models of a form.
     """
     sizes, notes = dict[str, int](), list[str]()
     if size == 1 or all(len(bundle) < 2 for bundle in bundles):
@@ -99,7 +99,7 @@ def choose_group_sizes(
 
 
 def _forms(models: Sequence[Model], points: Callable[[Model], int]) -> list[list[Model]]:
-    """Return the models by their form and their number of points."""
+    """Group the models by their form and their number of points."""
     by_name, forms = {model.name: model for model in models}, list[list[Model]]()
     for form in forms_of(with_shared_modules(model.objective for model in models)):
         by_points = defaultdict[int, list[Model]](list)
@@ -111,7 +111,7 @@ def _forms(models: Sequence[Model], points: Callable[[Model], int]) -> list[list
 
 
 class _Trial:
-    """Parts of models of one form, which are computed alone and together."""
+    """A trial that computes parts of several models of one form, separately and together."""
 
     def __init__(self, models: Sequence[Model], *, points: int, precision: Precision) -> None:
         self._models, self._points, self._precision = models, points, precision
@@ -127,9 +127,9 @@ class _Trial:
         self._tolerance: Final = _TOLERANCE[precision if autocast == "off" else autocast]
 
     def best_size(self, *, limit_s: float) -> int:
-        """Return the number of models to compute at once, measured for about ``limit_s``.
+        """Measure for about ``limit_s``; return the fastest number of models computed at once.
 
-        Raises what `require_same` raises.
+        Raises the same exceptions as `require_same`.
         """
         # The first pass of a process takes longer.
         if all(self._seconds(self._compute_alone, 1) > _SLOW_S for _ in range(2)):
@@ -161,7 +161,7 @@ class _Trial:
                 raise ValueError("the results of a group differ from the results of single models")
 
     def _least_seconds(self, compute: Callable[[int], None], models: int) -> float:
-        """Return the least processor time of a few repeats; the first does not count."""
+        """Return the least processor time of a few repetitions after the first."""
         return min([self._seconds(compute, models) for _ in range(_REPEATS)][1:])
 
     def _seconds(self, compute: Callable[[int], None], models: int) -> float:
@@ -183,7 +183,7 @@ class _Trial:
         self._group.compute(parts, out=self._out[:models])
 
     def _part(self, index: int) -> tuple[LocalObjective, WeightedPoints]:
-        """Return a part of a model, whose weights are the initial ones with some noise."""
+        """Return a part of a model, with noise added to the initial weights."""
         if index == len(self._parts):
             model, random, points = self._models[index], self._random, self._points
             vector = ParameterVector(model.module).read().astype(self._precision)
@@ -209,7 +209,7 @@ class _Trial:
 
 
 class _FewItems:
-    """A dataset with the length of another, of which it has only a few items."""
+    """A dataset with the length of another dataset, but only a few of its items."""
 
     def __init__(self, dataset: PointDataset) -> None:
         self._size: Final = len(dataset)
@@ -223,8 +223,8 @@ class _FewItems:
 
 
 def _with_few_items(dataset: PointDataset) -> PointDataset:
-    """Return a dataset of a few of the items, unless all are in tensors.
+    """Return a dataset with only a few of the items, unless all items are in tensors.
 
-    Time to read items is the same for groups and single models, and may be long.
+    The time to read items is the same for groups and single models, and may be long.
     """
     return dataset if has_tensors(dataset) else _FewItems(dataset)

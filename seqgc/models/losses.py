@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
-"""``(output, target) -> values``, or ``(values, weights)`` for a mean of ``sum v / sum w``."""
+"""``(output, target) -> values``, or ``(values, weights)`` for the mean ``sum v / sum w``."""
 
 LOSSES: Mapping[str, Callable[[], nn.Module]]
 LOSSES = {"cross-entropy": nn.CrossEntropyLoss, "mse": nn.MSELoss}
@@ -77,9 +77,9 @@ _DEPRECATED: Final = {"size_average", "reduce"}
 def per_point_loss(loss: Loss) -> Loss:
     """Return the loss as a function that returns one value for each point.
 
-    A torch loss that takes the mean is converted. A torch loss that takes the sum is refused, and
-    so is a mean that may not be one over points. Any other callable is returned unchanged, unless
-    it has trainable parameters, which are refused.
+    A torch loss that computes a mean is converted. Any other callable is returned unchanged. Raises
+    `ParameterError` for a torch loss that computes a sum, or a mean that may not be over the
+    points, and for a loss with trainable parameters.
     """
     if not callable(loss):
         raise ParameterError("loss", "must be a function (output, target) -> values", loss)
@@ -105,10 +105,10 @@ class PointLoss(nn.Module):
     """A loss of single data points, ``(output, target) -> values`` or ``(values, weights)``.
 
     It is made from the torch loss ``mean``, which equals ``sum(values) / sum(weights)``. If all
-    weights are 1, ``forward`` returns the values alone. `torch.nn.CrossEntropyLoss` and
-    `torch.nn.NLLLoss` give a target the weight of its class (``weight``), or 0 if it is
-    ``ignore_index``. Label smoothing changes no weight. Targets that are probabilities have the
-    weight 1.
+    weights are 1, ``forward`` returns only the values. For `torch.nn.CrossEntropyLoss` and
+    `torch.nn.NLLLoss`, the weight of a target is the weight of its class (``weight``), or 0 if the
+    target is ``ignore_index``. Label smoothing does not change the weights. Targets that are
+    probabilities have the weight 1.
 
     Examples
     --------
@@ -157,9 +157,9 @@ def loss_in(loss: Loss, dtype: torch.dtype) -> Loss:
 
 
 class PointLosses(NamedTuple):
-    """Losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
+    """The losses of m data points: ``values`` (m,), and their ``weights`` (m,) in the mean.
 
-    ``of_targets`` are the weights of the single targets, (m, ...). If all weights are 1,
+    ``of_targets`` (m, ...) are the weights of the single targets. If all weights are 1,
     ``weights`` and ``of_targets`` are None.
     """
 
@@ -176,7 +176,7 @@ class PointLosses(NamedTuple):
     def weight(self, coefficients: FloatArray, total: float | FloatArray) -> float | FloatArray:
         """Return the sum of the weights times ``coefficients`` (..., m) along the last axis.
 
-        ``total`` is the sum of the coefficients, and the result if all weights are 1.
+        ``total`` is the sum of the coefficients, which is the result if all weights are 1.
         """
         if self.weights is None:
             return total
@@ -185,7 +185,7 @@ class PointLosses(NamedTuple):
 
 
 def point_losses(loss: Loss, output: Any, target: Any, *, count: int) -> PointLosses:
-    """Return the losses of ``count`` points, averaged over all axes but the first."""
+    """Return the losses of ``count`` points, averaged over all axes except the first."""
     returned = loss(output, target)
     if not isinstance(returned, tuple):
         return PointLosses(values=_point_means(returned, count=count))

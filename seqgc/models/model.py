@@ -1,7 +1,7 @@
-"""A model: a neural network to train, its data, loss and optimizer, its parameters as a vector.
+"""`Model`: a neural network with its data, loss and optimizer; its parameters as a vector.
 
-The end of the file compares modules by their structure, so that a run checks and copies one module
-for all models that differ only in their weights.
+The end of the file compares modules by their structure, so that a run checks and copies a single
+module for all models that differ only in their weights.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ class Objective:
     loss: Loss  # one value per point
     dataset: PointDataset
     autocast: Autocast = "off"
-    seed: int = 0  # of the masks of `Dropout` layers
+    seed: int = 0  # the seed of the masks of `Dropout` layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recipe:
-    """The names from which a cloud function rebuilds a model, since no code is sent to it.
+    """The names from which a cloud function rebuilds a model, because no code is sent to it.
 
-    ``module``, ``data`` and ``loss`` name functions or classes; ``module_args``, ``data_args`` and
-    ``loss_args`` are their arguments. The arguments are sent as JSON: they may hold text, finite
-    numbers, booleans, None, lists and dicts, and tuples become lists.
-    `seqgc.training.registered_model` makes models that have a recipe.
+    ``module``, ``data`` and ``loss`` are names of functions or classes; ``module_args``,
+    ``data_args`` and ``loss_args`` are their arguments. The arguments are sent as JSON: they may
+    contain text, finite numbers, booleans, None, lists and dicts; tuples become lists.
+    `seqgc.training.registered_model` makes models with a recipe.
 
     Raises
     ------
     ParameterError
-        If an argument holds another value, or ``module_args`` has a ``seed``.
+        If an argument contains another type of value, or ``module_args`` has a ``seed``.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Recipe:
 
 
 def _as_json(argument: str, value: object) -> Json:
-    """Return a value as it is after it was sent as JSON, or raise `ParameterError`."""
+    """Return the value that results from sending a value as JSON, or raise `ParameterError`."""
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _as_json(argument, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -129,7 +129,7 @@ def _as_json(argument: str, value: object) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """One network to train. The given module is the starting point, and is never changed.
+    """One network to train; the given module has the initial weights, and is never changed.
 
     Parameters
     ----------
@@ -141,14 +141,15 @@ class Model:
     loss
         Function ``(output, target) -> values`` with one value for each data point, or
         ``(output, target) -> (values, weights)`` for the mean ``sum(values) / sum(weights)``. All
-        axes but the first are averaged. A `torch.nn` loss that takes the mean is converted to a
+        axes except the first are averaged. A `torch.nn` loss that computes a mean is converted to a
         `seqgc.training.PointLoss`. It can also be a name or a path, as in `registered_model`.
     dataset
         Map-style dataset: ``dataset[i]`` is ``(x, y)``, the same on every read. Inputs, outputs and
         targets are tensors, or dictionaries, lists and tuples of tensors.
     optimizer
-        Function ``parameters -> torch.optim.Optimizer``. With an argument ``named_parameters``, it
-        gets a list of pairs (name, parameter). Parameters that it leaves out keep their values.
+        Function ``parameters -> torch.optim.Optimizer``. If it has an argument
+        ``named_parameters``, it gets a list of pairs (name, parameter). Parameters that it does not
+        use are not changed.
     batch_size
         Number of data points in a step.
     seed
@@ -156,7 +157,7 @@ class Model:
     test_dataset
         Dataset on which the trained model is evaluated. Default: ``dataset``.
     recipe
-        Names from which cloud functions rebuild the model. Other workers do not need it.
+        Names from which cloud functions rebuild the model. Other workers do not need a recipe.
     scheduler
         Function ``optimizer -> torch.optim.lr_scheduler.LRScheduler``; stepped once in each step.
     gradient_clip_val, gradient_clip_algorithm
@@ -165,7 +166,7 @@ class Model:
     validation
         Rules for measuring the model during the run and for stopping it early.
     save_every_n_steps
-        Number of steps after which the weights are saved each time.
+        Number of steps between two times at which the weights are saved.
     autocast
         With ``"bfloat16"``, forward pass and loss are computed under ``torch.autocast``. Weights,
         gradients and the optimizer keep the run's precision, which must be float32.
@@ -278,7 +279,7 @@ def _require_copyable(module: nn.Module) -> None:
 class ParameterVector:
     """The trainable parameters of a CPU module, in the order of ``module.parameters()``.
 
-    Frozen parameters are left out; a tied parameter counts once.
+    Frozen parameters are omitted, and a tied parameter is contained once.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -297,7 +298,7 @@ class ParameterVector:
     def write(self, vector: FloatArray) -> None:
         """Overwrite the parameters with ``vector`` (size,)."""
         for p, piece in self._pieces(vector):
-            # A numpy view takes any strides and a read-only source, without a temporary array.
+            # A numpy view accepts any strides and a read-only source, without a temporary array.
             p.detach().numpy()[...] = piece.reshape(p.shape)
 
     def set_gradient(self, vector: FloatArray, received: BoolArray) -> None:
@@ -336,15 +337,15 @@ def _dense(parameter: Tensor, gradient: Tensor | None) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-Digests = dict[int, tuple[Tensor, str]]  # by id; the tensor is kept, so that its id stays in use
+Digests = dict[int, tuple[Tensor, str]]  # by id; stores the tensor, so that its id is not reused
 
 
 def structure_of(value: object, digests: Digests | None = None) -> bytes | None:
     """Return a digest of a module, or of any other object, without its trainable weights.
 
-    Modules with the same digest differ at most in their trainable weights. Return None if the
-    object cannot be pickled, and so cannot be compared. ``digests`` caches the digests of tensors
-    that several objects share.
+    Modules with the same digest differ at most in their trainable weights. If the object cannot be
+    pickled, it cannot be compared, and the result is None. ``digests`` caches the digests of
+    tensors that several objects share.
     """
     out = io.BytesIO()
     try:
@@ -355,9 +356,9 @@ def structure_of(value: object, digests: Digests | None = None) -> bytes | None:
 
 
 def distinct_models(models: Iterable[Model]) -> list[Model]:
-    """Return one model of each structure, loss, dataset and autocast.
+    """Return one model for each combination of structure, loss, dataset and autocast.
 
-    Models whose module or loss cannot be compared are all returned.
+    All models whose module or loss cannot be compared are returned.
     """
     distinct, digests = dict[object, Model](), Digests()
     for model in models:
@@ -368,7 +369,7 @@ def distinct_models(models: Iterable[Model]) -> list[Model]:
 
 
 def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
-    """Return the objectives with one module for each structure: the first, with its weights."""
+    """Return the objectives, with the first module of each structure in place of all equal ones."""
     all_, digests, first = list(objectives), Digests(), dict[bytes, nn.Module]()
     modules = {id(each.module): each.module for each in all_}
     for key, module in modules.items():
@@ -388,7 +389,7 @@ class _StructurePickler(pickle.Pickler):
     def __init__(self, out: io.BytesIO, digests: Digests) -> None:
         super().__init__(out)
         self._digests: Final = digests
-        self._tensors: Final[dict[int, Tensor]] = {}  # by address; kept, so that each stays in use
+        self._tensors: Final[dict[int, Tensor]] = {}  # by address, which stored tensors keep in use
 
     def persistent_id(self, obj: object) -> object:
         if not isinstance(obj, Tensor):

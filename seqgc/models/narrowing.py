@@ -1,9 +1,9 @@
-"""Search, before a run, for numbers that the run's precision cannot hold.
+"""A search, before a run, for numbers that the run's precision cannot represent.
 
 Floating-point inputs, targets and weights are rounded to the run's precision before the network
-uses them. The rounding is expected and seldom matters. But time stamps in seconds since 1970 are
-128 s apart in float32, so that points with different time stamps may become equal. The same happens
-to large integers that the network converts to float32.
+uses them. The rounding is expected, and usually does not matter. But in float32, time stamps in
+seconds since 1970 have a resolution of 128 s, so that points with different time stamps may become
+equal. The same happens to large integers that the network converts to float32.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from seqgc.ports import FloatArray
 
 __all__ = ["narrowing", "require_distinct"]
 
-_POINTS: Final = 16  # that are examined
+_POINTS: Final = 16  # number of examined points
 _MOST_LOST: Final = 1e-3  # rounding error relative to the range of a column
-_CONSTANT: Final = 1e-12  # relative differences up to this one are rounding errors of float64
-_EXACT: Final = 2**24  # float32 holds all integers up to this one
+_CONSTANT: Final = 1e-12  # relative differences up to this value are rounding errors of float64
+_EXACT: Final = 2**24  # float32 represents all integers up to this value
 _LONG: Final = (torch.int32, torch.int64)
 _REMEDY: Final = "subtract an offset from them in the dataset, or take precision='float64'"
 
 
 def require_distinct(model: Model, precision: Precision) -> None:
-    """Raise `ParameterError` if different points in float64 are equal in the run's precision.
+    """Raise `ParameterError` if points that differ in float64 are equal in the run's precision.
 
-    Raise it also if a number becomes infinite. A few points of the dataset are examined.
+    The error is also raised if a number becomes infinite. A few points of the dataset are examined.
     """
     for name, leaves in _parts(model):
         if not any(_is_narrowed(leaf, precision) for leaf in leaves):
@@ -57,9 +57,9 @@ def require_distinct(model: Model, precision: Precision) -> None:
 
 
 def narrowing(model: Model, precision: Precision) -> list[str]:
-    """Return warnings about data that lose too much by rounding, and about weights in float64.
+    """Return warnings about data with large rounding errors, and about weights in float64.
 
-    A column of data loses too much if its rounding error is above 0.1 % of its range.
+    A rounding error is large if it is above 0.1 % of the range of a column of data.
     """
     warnings = []
     for name, leaves in _parts(model):
@@ -82,7 +82,7 @@ def narrowing(model: Model, precision: Precision) -> list[str]:
 
 
 def _integer_warnings(model: Model, precision: Precision) -> list[str]:
-    """Return a warning if the module converts large integers to floats that cannot hold them."""
+    """Return a warning if the module converts large integers to floats with large errors."""
     points = sample_points(model.dataset, _POINTS)
     x, _ = stacked(model.dataset, points)
     integers = [leaf for leaf in leaves_of(x) if not leaf.is_floating_point() and leaf.numel()]

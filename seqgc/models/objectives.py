@@ -1,19 +1,20 @@
-"""Objectives on a worker: one alone, or several of one form in a group.
+"""Objectives on a worker, which are computed one by one, or in groups of the same form.
 
 Theory of operation
 -------------------
-A `LocalObjective` loads a model's weights into a copy of its module, and takes one forward and one
-backward pass. For a small model most of this time is spent between torch's operations, not in them.
+A `LocalObjective` loads a model's weights into a copy of its module, and executes one forward and
+one backward pass. For a small model most of this time is overhead between torch's operations.
 
-An `ObjectiveGroup` takes one forward and one backward pass for several models of one form, that is,
-with the same structure of module and loss. Their weights are stacked, and `torch.vmap` maps the
-forward pass over them; each model has its own points and coefficients. The backward pass begins at
-all models' losses. No operation adds numbers of different models, so the NaN of a model stays in
-its own result. Frozen parameters and buffers are equal in all models of a form, and not stacked. A
-tied parameter is stacked once.
+An `ObjectiveGroup` executes one forward and one backward pass for several models of one form: with
+the same structure of module and loss. The weights of the models are stacked, and `torch.vmap` maps
+the forward pass over them; each model has its own points and coefficients. The backward pass begins
+at the losses of all models. No operation adds numbers of different models; therefore a NaN of one
+model does not affect the results of other models. Frozen parameters and buffers are equal in all
+models of a form, and are not stacked. A tied parameter is stacked once.
 
-`torch.vmap` raises if it cannot map a module: if the control flow depends on values, or an
-operation changes a tensor that is not stacked. The caller then computes the models alone.
+`torch.vmap` raises an error if it cannot map a module, for example if the control flow depends on
+values, or if an operation changes a tensor that is not stacked. The caller then computes the models
+one by one.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ class LocalModule:
         self._loaded: object = None
 
     def load(self, part: WeightedPoints, fetch: Fetch) -> None:
-        """Load the weights of a part into the module, unless they are there already."""
+        """Load the weights of a part into the module, unless the module already has them."""
         version = part.weights, part.span
         if version != self._loaded:
-            self._loaded = None  # weights may stay half-written if this raises
+            self._loaded = None  # if this raises, the weights may be incomplete
             self.parameters.write(part.parameters(fetch))
             self._loaded = version
 
@@ -64,13 +65,13 @@ class LocalObjective:
     """An objective on a worker, with a module that other objectives may share."""
 
     def __init__(self, objective: Objective, module: LocalModule) -> None:
-        require_autocast(objective.autocast)  # the master's machine may support more
+        require_autocast(objective.autocast)  # the master's machine may support other formats
         self.objective, self.module = objective, module
         self.loss: Final = loss_in(objective.loss, module.dtype)
         self.parameters: Final = module.parameters
 
     def compute(self, part: WeightedPoints, *, out: FloatArray) -> None:
-        """Fill ``out`` (size,) with one forward and one backward pass at the loaded weights."""
+        """Write the result of a part into ``out`` (size,), computed with the loaded weights."""
         objective, module, dtype = self.objective, self.module, self.module.dtype
         x, y = collate(objective.dataset, self.items(part), dtype=dtype)
         # Copied, because the coefficients are read-only and torch warns of such arrays.
@@ -93,15 +94,15 @@ class LocalObjective:
         )
 
     def items(self, part: WeightedPoints) -> Any:
-        """Return the indices (m,) to read from the dataset for the points of a part."""
-        # If there are dropout layers, the points count on from epoch to epoch.
+        """Return the dataset's indices (m,) of the points of a part."""
+        # If there are dropout layers, the numbers of points contain the epoch.
         if not self.module.dropouts:
             return part.points
         return items_of(self.objective.dataset, part.points)
 
 
 class ObjectiveGroup:
-    """Objectives of the form of ``first`` on a worker; at most ``most`` are computed at once."""
+    """Objectives with the form of ``first``, of which at most ``most`` are computed at once."""
 
     def __init__(self, first: LocalObjective, most: int) -> None:
         self._first: Final = first
@@ -111,9 +112,9 @@ class ObjectiveGroup:
         self._weights = torch.empty(0, module.parameters.size, dtype=module.dtype)
 
     def load(self, parts: Sequence[WeightedPoints], fetch: Fetch) -> None:
-        """Stack the weights of these parts, in this order."""
+        """Stack the weights of these parts in the given order."""
         if len(parts) > len(self._weights):
-            # From torch, because the rounding of a product may depend on the alignment in memory.
+            # Allocated by torch: the rounding of a product may depend on the alignment in memory.
             self._weights = self._weights.new_empty(len(parts), self._weights.shape[1])
         rows = self._weights.numpy()
         for row, part in enumerate(parts):
@@ -122,15 +123,15 @@ class ObjectiveGroup:
     def compute(
         self, parts: Sequence[tuple[LocalObjective, WeightedPoints]], *, out: FloatArray
     ) -> None:
-        """Fill ``out`` (parts, size) with one forward and one backward pass.
+        """Write the results of all parts into ``out`` (parts, size).
 
-        Each part is of one of the objectives. All parts have the same number of points, and the
-        weights that were loaded last, in the same order. Raises what the user's code raises, and
-        what `torch.vmap` raises if it cannot map the code.
+        Each part comes with its objective. All parts have the same number of points. `load` must
+        have been called for the same parts in the same order. Errors of the user's code, and of
+        `torch.vmap` if it cannot map the code, are raised.
         """
         parameters, count = self._first.parameters, len(parts)
         x, y = self._read(parts)
-        PROGRESS.enter("")  # of several models
+        PROGRESS.enter("")  # several models at the same time
         pieces = self._weights[:count].split_with_sizes(self._sizes, dim=1)
         stacks = [
             piece.view(count, *p.shape).detach().requires_grad_()
@@ -199,15 +200,15 @@ class ObjectiveGroup:
             return x.unflatten(0, shape), y.unflatten(0, shape)
         batches = []
         for (each, part), some in zip(parts, items, strict=True):
-            PROGRESS.enter(part.model)  # the dataset may be the user's code
+            PROGRESS.enter(part.model)  # reading may execute the user's code
             batches.append(collate(each.objective.dataset, some, dtype=dtype))
         return tuple(default_collate(batches))
 
 
 def forms_of(objectives: Iterable[Objective]) -> list[list[Objective]]:
-    """Return the objectives by form: the structure of module and loss, and autocast."""
+    """Group the objectives by form: the structure of module and loss, and autocast."""
     forms, digests = dict[object, list[Objective]](), Digests()
-    keys = dict[int, object]()  # by identity, as models share modules and losses
+    keys = dict[int, object]()  # by identity, because models share modules and losses
 
     def key(part: object) -> object:
         if id(part) not in keys:

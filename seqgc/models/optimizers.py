@@ -2,7 +2,7 @@
 
 `Stepper` clips gradients, takes steps and saves the state. The functions after it check optimizers
 and schedulers before a run. `require_additive` checks that an optimizer can apply a gradient part
-by part, as stale updates need it.
+by part, which stale updates require.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seqgc.runs.packing import pack, unpack
 __all__ = ["Stepper", "call_optimizer_factory", "require_additive"]
 
 _NAMED: Final = "named_parameters"
-_TOLERANCE: Final = 1e-6  # relative to a step; rounding is far below, weight decay far above
+_TOLERANCE: Final = 1e-6  # relative to a step; between rounding errors and weight decay
 
 
 class Stepper:
@@ -45,13 +45,13 @@ class Stepper:
             raise ParameterError("scheduler", rule, f"total_steps={last}", f"total_steps={steps}")
 
     def set(self, result: ModelResult) -> None:
-        """Set the gradient for `move` to that of ``result``, which must be writable."""
+        """Set the gradient for `move` to the gradient of ``result``, which must be writable."""
         self._parameters.set_gradient(result.gradient, result.received)
 
     def clip(self, result: ModelResult) -> dict[str, float]:
-        """Set the gradient for `move` to that of ``result``, clipped by the model's limit.
+        """Set the gradient for `move` to the gradient of ``result``, clipped by the model's limit.
 
-        Return the ``gradient_norm`` before clipping if the gradient is clipped by its norm.
+        If the gradient is clipped by its norm, return the ``gradient_norm`` before clipping.
         """
         self.set(result)
         limit = self._model.gradient_clip_val
@@ -80,7 +80,7 @@ class Stepper:
             self._scheduler.step(monitored)
 
     def snapshot(self) -> tuple[str, dict[str, torch.Tensor]]:
-        """Return the state of optimizer and scheduler: as JSON, and the tensors that it names."""
+        """Return the state of optimizer and scheduler as JSON, and the tensors named in it."""
         tensors: dict[str, torch.Tensor] = {}
         packed = {"optimizer": pack(self._optimizer.state_dict(), tensors, name="optimizer")}
         if self._scheduler is not None:
@@ -133,7 +133,7 @@ def call_optimizer_factory(
 
 
 def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
-    """Return the model's optimizer over ``parameters``, or raise if a run cannot use it."""
+    """Return the model's optimizer; raise `ParameterError` if a run cannot use it."""
     rule = "must make an optimizer of the model's parameters ({})"
     with refusing("optimizer", rule, repr(model.optimizer)):
         named = list(zip(parameters.names, parameters.tensors, strict=True))
@@ -163,7 +163,7 @@ def _make_optimizer(model: Model, parameters: ParameterVector) -> Optimizer:
 def _require_own_parameters(
     optimizer: Optimizer, parameters: ParameterVector, model: Model
 ) -> None:
-    """Raise `ParameterError` if the optimizer holds parameters that its factory was not given."""
+    """Raise `ParameterError` if the optimizer has parameters that its factory did not get."""
     ids = set(map(id, parameters.tensors))
     held = [each for group in optimizer.param_groups for each in group["params"]]
     foreign = [each for each in held if id(each) not in ids]
@@ -184,7 +184,7 @@ def _require_own_parameters(
 def _restore_dtypes(optimizer: Optimizer, saved: object) -> None:
     """Give each tensor of the optimizer's state the dtype with which it was saved.
 
-    `Optimizer.load_state_dict` casts all tensors but ``step`` to the dtype of their parameter.
+    `Optimizer.load_state_dict` casts all tensors except ``step`` to the dtype of their parameter.
     """
     match saved:
         case {"state": dict(states), "param_groups": list(groups)}:
@@ -214,10 +214,10 @@ def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
 
 
 def require_additive(models: Sequence[Model], *, remedy: str) -> None:
-    """Raise `ParameterError` for a model that cannot apply a gradient part by part.
+    """Raise `ParameterError` if a model cannot apply a gradient part by part.
 
-    The parts of a gradient, one step each, must move the weights as one step with their sum does.
-    ``remedy`` goes into the message.
+    One step for each part of a gradient must change the weights as one step with the sum of the
+    parts does. The message contains ``remedy``.
     """
     for model in models:
         if model.gradient_clip_val is not None:
@@ -234,10 +234,10 @@ def require_additive(models: Sequence[Model], *, remedy: str) -> None:
 
 
 def _displacements(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Tensor]]:
-    """Return the optimizer's name, and the change of small parameters after one step each.
+    """Return the optimizer's name, and the change of small parameters after one step per gradient.
 
-    The parameters have the model's shapes, cut down to 2 along each axis; each is filled with 1,
-    and each gradient with the same number.
+    The parameters have the model's shapes, limited to 2 along each axis, and are filled with 1. All
+    elements of a gradient are equal to the number in ``gradients``.
     """
     shapes = {tuple(min(2, d) for d in p.shape) for p in ParameterVector(model.module).tensors}
     parameters = [nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in sorted(shapes)]

@@ -26,7 +26,7 @@ def autocasting(autocast: Autocast) -> AbstractContextManager[object]:
 
 
 def require_autocast(autocast: Autocast, *, precision: str | None = None) -> None:
-    """Raise `ParameterError` if autocast is unknown, or unusable with this precision or machine."""
+    """Raise `ParameterError` if autocast is unknown, or not supported here or for the precision."""
     if autocast not in get_args(Autocast):
         rule = f"must be one of {', '.join(get_args(Autocast))}"
         raise ParameterError("autocast", rule, autocast)

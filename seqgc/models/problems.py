@@ -1,4 +1,4 @@
-"""Data and networks for first experiments: handwritten digits, and three architectures."""
+"""Data and networks for first experiments: handwritten digits and three network architectures."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Split(NamedTuple):
 def digits(*, seed: int = 0, test_fraction: float = 0.2) -> Split:
     """Return scikit-learn's 1797 handwritten digits: x (1, 8, 8) in [0, 1], y in 0 ... 9.
 
-    Each digit is split by the same ``test_fraction``. The data come with scikit-learn (E. Alpaydin
-    and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
-    1998).
+    The images of each digit are split by the same ``test_fraction``. The data are part of
+    scikit-learn (E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI
+    Machine Learning Repository, 1998).
 
     Raises
     ------

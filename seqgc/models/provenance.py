@@ -1,20 +1,20 @@
-"""Descriptions of models and their data, in words and digests, by which two sides are compared.
+"""Descriptions of models and their data, as texts and digests that can be compared.
 
-There are two comparisons. A resumed run must have the same models and data as when it began
-(`seqgc.training.fingerprint`). A cloud function, which is sent names and no code, must have the
-same as its master (`objectives_fingerprint`).
+There are two comparisons. A resumed run must have the same models and data as at its beginning
+(`seqgc.training.fingerprint`). A cloud function, which receives names but no code, must have the
+same models and data as its master (`objectives_fingerprint`).
 
-*Code.* The description covers each file that defines a class or function of the object, and each
-module from which such a file imports something, functions or constants, if it lies next to that
-file: in the same package, or in a module or package in the folder that holds its own. An import
-that runs only when a function is called is not seen. For PyTorch, numpy and Python the version
-stands for the code. From a script that is being run only the definitions count, because another
-script may resume the run. A submodule does not count if its package holds it only because another
-module, perhaps one of the master alone, imported it.
+*Code.* The description covers each file that defines a class or function of the object. It also
+covers each module from which such a file imports functions or constants, if the module is in the
+same package, or in the same folder as this package. Imports inside functions are not covered. For
+PyTorch, numpy and Python, the version represents the code. From the script that is being run, only
+the definitions count, because another script may resume the run. A submodule does not count if it
+is an attribute of its package only because another module imported it.
 
-*Data.* Tensors of up to 64 MiB count in full. From larger tensors, 64 MiB count, in 64 pieces
-spread over all of the data: this takes about 20 ms in memory and 1 s from a file system, at any
-size. From other data, 64 points count. The number of points always counts.
+*Data.* Tensors of up to 64 MiB are compared completely. For larger tensors, 64 pieces of together
+64 MiB, spread over all data, are compared: this takes about 20 ms in memory, and 1 s from a file
+system, for any size. For other data, 64 points are compared. The number of points is always
+compared.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ __all__ = [
 _POINTS = 64  # points of a dataset, or pieces of its tensors
 _MOST_BYTES = 64 << 20
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_VERSIONED = {*sys.stdlib_module_names, "numpy", "torch"}  # their version stands for their code
+_VERSIONED = {*sys.stdlib_module_names, "numpy", "torch"}  # their version represents their code
 _KNOWS_HOME = ModuleType, type, FunctionType
 _SHOWN = 60  # characters of each side in a message
-_MOST_NAMED = 6  # differences in a message
+_MOST_NAMED = 6  # most differences in a message
 _PLAIN = (str, int, float, tuple, list, type(None))
 
 _Code: TypeAlias = type | Callable[..., object]
@@ -82,8 +82,8 @@ def objectives_fingerprint(
 ) -> dict[str, str]:
     """Return texts, by name, that must be equal on the master and on a worker.
 
-    ``recipes`` (one for each objective) give the names. ``code_of`` are further objects whose code
-    must be the same. Trainable weights do not count, because the master sends them.
+    The names come from ``recipes``, one for each objective. ``code_of`` are further objects whose
+    code must be the same. Trainable weights are not included, because the master sends them.
     """
     parts, texts = list(code_of), dict[str, dict[str, None]]()  # each text once, in order
     modules = {id(each.module): each.module for each in objectives}  # models share them
@@ -129,7 +129,8 @@ def differences(
 ) -> list[str]:
     """Return one text for each difference, with the values of both sides.
 
-    ``words`` name the sides. A difference that several models share (``m1: loss``) is named once.
+    ``words`` are the names of the two sides. If several models have the same difference (``m1:
+    loss``), there is one text for all of them.
     """
     names_of: dict[tuple[str, str | None, str | None], list[str]] = {}
     for name in {**one, **other}:
@@ -161,7 +162,7 @@ def _excerpt(text: str | None, same: int) -> str:
 
 
 def describe(value: object) -> str:
-    """Return the text of a value, and a digest of its attributes, code and data."""
+    """Return a text that describes a value, with digests of its attributes, code and data."""
     if isinstance(value, partial):
         return f"{describe(value.func)} {plain_text(value.args)} {plain_text(value.keywords)}"
     if isinstance(value, nn.Module):
@@ -186,13 +187,13 @@ def _module_attributes(module: nn.Module) -> str:
 
 
 def _attributes(value: object) -> str:
-    """Return the text of an object's public attributes of plain types."""
+    """Return the text of those public attributes of an object that have plain types."""
     items = getattr(value, "__dict__", {}).items()
     return plain_text({k: v for k, v in items if k[0] != "_" and isinstance(v, _PLAIN)})
 
 
 def plain_text(value: object) -> str:
-    """Return a value's text, without addresses."""
+    """Return the text of a value, without memory addresses."""
     return _ADDRESS.sub("", str(value))
 
 
@@ -214,14 +215,17 @@ def _classes(module: nn.Module) -> tuple[type, ...]:
 
 
 def in_script(thing: object) -> bool:
-    """Return True if a function, or the class of an object or of its parts, is in ``__main__``."""
+    """Return True if a function, or an object's class, is defined in ``__main__``.
+
+    For a network, the classes of its submodules are checked, too.
+    """
     parts = thing.modules() if isinstance(thing, nn.Module) else (thing,)
     kinds = (part if hasattr(part, "__qualname__") else type(part) for part in parts)
     return any(kind.__module__ == "__main__" for kind in kinds)
 
 
 def _sources(things: Iterable[object]) -> dict[str, str]:
-    """Return the source texts that define the things, by module."""
+    """Return the source texts that define these objects, by module."""
     sources = dict[str, str]()
     for thing in things:
         kind = thing if inspect.isfunction(thing) or inspect.isclass(thing) else type(thing)
@@ -269,7 +273,7 @@ def _text(file: str, changed_ns: int, size: int) -> str:  # noqa: ARG001 (part o
 
 
 def _neighbours(name: str) -> list[str]:
-    """Return the modules next to a module from which it imports something."""
+    """Return the modules in the same package or folder from which a module imports."""
     module = sys.modules.get(name)
     if module is None or name.partition(".")[0] == "seqgc":  # the version stands for the rest
         return []
@@ -284,7 +288,7 @@ def _neighbours(name: str) -> list[str]:
 
 
 def _homes_of_constants(module: ModuleType) -> list[str]:
-    """Return the modules from which a module imports values that do not know their module."""
+    """Return the modules from which a module imports constants."""
     names, homes = vars(module), list[str]()
     for level, source, imported in _imports(_file_text(module.__name__) or ""):
         values = [names[name] for name in imported if name in names]
@@ -296,7 +300,7 @@ def _homes_of_constants(module: ModuleType) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _imports(text: str) -> list[tuple[int, str, list[str]]]:
-    """Return the level, the source and the new names of each ``from ... import`` of a module."""
+    """Return the level, the module and the names of each ``from ... import`` in a source text."""
     try:
         nodes = list(ast.walk(ast.parse(text.encode("latin-1"))))
     except (SyntaxError, ValueError):  # changed since it was imported
@@ -329,7 +333,7 @@ def _folder(top: str) -> Path | None:
 
 @lru_cache(maxsize=256)
 def _is_installed(top: str, folder: Path) -> bool:
-    """Return True if a distribution has installed this module: then it is not the user's code."""
+    """Return True if the module was installed by a distribution, and is not the user's code."""
     try:
         distribution(top)
     except (PackageNotFoundError, ValueError):
@@ -359,7 +363,7 @@ def describe_data(dataset: PointDataset) -> str:
 
 
 def _flatten(part: object) -> Iterable[object]:
-    """Yield the tensors in a nest of dictionaries, tuples and lists, its keys, and other values."""
+    """Yield all tensors, keys and other values in nested dictionaries, tuples and lists."""
     try:
         yield torch.as_tensor(part)
     except (TypeError, ValueError, RuntimeError):  # different shapes, or no numbers
@@ -394,7 +398,7 @@ def digest_tensors(tensors: Iterable[object], *, most_bytes: float = math.inf) -
 
 
 def _pieces(tensor: torch.Tensor, *, share: float) -> Iterable[torch.Tensor]:
-    """Return a share of a tensor, in pieces that are spread over all of it."""
+    """Return a fraction ``share`` of a tensor, in pieces that are spread evenly."""
     if share == 1.0 or tensor.ndim == 0:
         return [tensor]
     numbers = tensor.view(-1) if tensor.is_contiguous() else tensor  # rows, to avoid a copy

@@ -1,7 +1,7 @@
-"""Layout of a model's result: a gradient, and the few numbers that training needs next to it.
+"""The layout of a model's result: a gradient, and a few more numbers that training needs.
 
 Each number of a result is a sum over data points, so that a code can combine results without
-knowing their meaning. For a model of P parameters in K tensors a result holds, in this order:
+knowing their meaning. For a model of P parameters in K tensors a result contains, in this order:
 
 ====================  =====================================================================
 gradient (P)          ``sum_p c[p] * grad v[p]``, where ``v[p]`` is the loss of point p
@@ -17,7 +17,7 @@ Training therefore divides gradient and loss by ``weight / points``. If all weig
 quotient is exactly 1, because both numbers have the same bits in every sum.
 
 Weight and points are stored as three numbers each. The first two have 8 significant bits, which a
-16 bit payload keeps, so that the quotient is as exact as in 32 bits.
+16-bit payload represents exactly, so that the quotient is as exact as in 32 bits.
 
 The last K numbers are marks, not sums. They are never negative, and the master adds them with
 weights that are not negative either (`seqgc.ports.ResultForm`). A mark is above 0 if any chunk of
@@ -41,7 +41,7 @@ __all__ = ["LossSums", "ModelResult", "ResultLayout"]
 _Numbers: TypeAlias = float | FloatArray
 
 _DIGITS: Final = 3
-_SPLITTER: Final = 2.0 ** (53 - 8) + 1  # 8: bits of bfloat16, the shortest payload format
+_SPLITTER: Final = 2.0 ** (53 - 8) + 1  # bfloat16, the shortest payload format, has 8 bits
 
 
 class ResultLayout:
@@ -81,8 +81,8 @@ class ResultLayout:
     ) -> None:
         """Write the numbers that follow the gradient into ``result`` (..., size).
 
-        For several models in the rows of ``result``, ``loss``, ``weight`` and ``points`` are arrays
-        with a number for each model; all have the same ``received``.
+        If the rows of ``result`` are several models, ``loss``, ``weight`` and ``points`` are arrays
+        with a number for each model; ``received`` is the same for all models.
         """
         of_points = _split(points)
         of_weight = of_points if weight is points else _split(weight)
@@ -97,7 +97,7 @@ class ResultLayout:
         loss, weight, points = numbers[0], numbers[1 : 1 + _DIGITS], numbers[1 + _DIGITS :]
         sums = LossSums(loss=float(loss), weight=math.fsum(weight), points=math.fsum(points))
         gradient = result[:first]
-        if sums.divisor not in (0.0, 1.0):  # if it is 0, no point counts, and the gradient is 0
+        if sums.divisor not in (0.0, 1.0):  # 0 means that no point counts; the gradient is then 0
             gradient = gradient / gradient.dtype.type(sums.divisor)
         # A 16 bit payload may round a mark to 0 next to a weight that is 2**40 times larger.
         has_numbers = np.logical_or.reduceat(result[:first] != 0, self._starts)

@@ -1,16 +1,16 @@
 """Checks before a run that several workers can compute a model's gradient together.
 
-A coded gradient is right under two conditions: the gradient of a batch is the sum of its points'
-gradients, and all workers that compute a point get the same numbers. A model that violates one of
-them would be trained wrongly without an error. So a copy of each model computes a few results
-before the run, with the workers' code (`seqgc.models.trial`) and in the run's precision, and the
-results are compared.
+A coded gradient is correct under two conditions: the gradient of a batch is the sum of its points'
+gradients, and all workers that compute a point get the same numbers. A model that violates a
+condition would be trained wrongly without an error. Therefore a copy of each model computes a few
+results before the run, with the workers' code (`seqgc.models.trial`) and in the run's precision,
+and the results are compared.
 
 Tolerance
 ---------
 A comparison must tell a real difference from a rounding error. Rounding errors depend on the
-network: up to 1e-6 of a gradient in float32, more in bfloat16, and all of a gradient that is 0
-without rounding (of a bias before a normalisation). So rounding is measured: the same result is
+network: up to 1e-6 of a gradient in float32, more in bfloat16, and 100 % if the exact gradient is 0
+(as for a bias before a normalisation). Therefore rounding is measured: the same result is
 computed again after each weight was changed by one rounding error (``eps``) of the coarsest dtype
 in the forward pass. Two values of a tensor may differ by ``_MARGIN`` times the sum of this change,
 of ``eps`` times the largest number of the tensor, and of ``eps * _SHARE`` times the largest number
@@ -22,9 +22,9 @@ bfloat16 they were only 2 and 0.2 times the sum, so a model with autocast is als
 
 A rounding error can also move an activation across a kink, such as the kink of a ReLU at 0, and
 change a gradient by far more than rounding. In a transformer of 5 million parameters this happened
-in 8 of 104 comparisons, and exceeded the tolerance in 4. It depends on the weights. So a difference
-counts only if it appears at `_TRIES` sets of weights. From one set to the next, every weight
-changes by a fraction ``_NUDGE`` of itself.
+in 8 of 104 comparisons, and exceeded the tolerance in 4. This depends on the weights. Therefore a
+difference counts only if it occurs for `_TRIES` sets of weights. From one set to the next, every
+weight changes by a fraction ``_NUDGE`` of its value.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _require_evaluable(model: Model, module: nn.Module) -> None:
 
 
 def _require_statistics(model: Model) -> None:
-    """Raise `ParameterError` if a layer in eval mode still has its initial statistics."""
+    """Raise `ParameterError` if a layer in eval mode has its initial statistics."""
     for name, kind in _frozen_norms(model):
         mean, variance = kind.running_mean, kind.running_var
         if mean is not None and variance is not None and not mean.any() and (variance == 1).all():
@@ -170,7 +170,7 @@ def _require_statistics(model: Model) -> None:
 
 
 def frozen_statistics(model: Model) -> list[str]:
-    """Return a warning for each layer that normalises by statistics it does not update."""
+    """Return a warning for each layer that normalises by statistics without updating them."""
     return [
         f"{type(kind).__name__} {name!r} of model {model.name!r} is in eval mode: it normalises by "
         "the statistics that it already has, as a fixed scaling and shift, not as batch "
@@ -191,10 +191,10 @@ def _frozen_norms(model: Model) -> list[tuple[str, nn.modules.batchnorm._NormBas
 
 
 def _try(trial: ModelTrial) -> None:
-    """Raise `ParameterError` if the model is unsound, at its initial weights or near them.
+    """Raise `ParameterError` if the model is unsound at its initial weights or close to them.
 
-    The second set of weights is needed because weights that start at zero (a last layer, a gamma)
-    hide the effects of everything that they multiply.
+    The second set of weights is needed because initial weights of zero (a last layer, a gamma) hide
+    the effects of everything that they multiply.
     """
     _require_sums(trial)
     trial.shake(_NOISE)
@@ -202,7 +202,7 @@ def _try(trial: ModelTrial) -> None:
 
 
 def _try_without_autocast(model: Model, precision: Precision) -> None:
-    """Try a model without its autocast, unless it cannot be computed without it."""
+    """Try a model without autocast, if it can be computed without autocast."""
     trial = ModelTrial(replace(model, autocast="off"), precision)
     points = sample_points(model.dataset, _TRIAL_POINTS)
     try:
@@ -250,13 +250,13 @@ def _require_sums(trial: ModelTrial) -> None:
     sizes = [_largest(each) for each in together.numbers]
     if not all(_Rounding(together, together).allows(again.numbers, together.numbers, sizes)):
         raise remembers
-    del again  # it is as large as the weights
+    del again  # frees memory of the size of the weights
     for more_tries in reversed(range(_TRIES)):
         if (error := _mixing_error(trial, together, points, coefficients)) is None:
             break
         if not more_tries:
             raise error
-        trial.nudge(_NUDGE)  # then other activations are at a kink
+        trial.nudge(_NUDGE)  # moves the activations away from a kink
         together = trial.sum_of(twice, coefficients)
     if not _same(list(trial.module.buffers()), buffers):
         raise remembers
@@ -308,13 +308,13 @@ def _require_gradient(trial: ModelTrial, result: TrialSum) -> None:
 def _mixing_error(
     trial: ModelTrial, together: TrialSum, points: IntArray, coefficients: FloatArray
 ) -> ParameterError | None:
-    """Return an error if the result of all points is not the sum of the results of each.
+    """Return an error if the result of several points is not the sum of the points' results.
 
-    ``together`` is the result of the points, each taken twice, with ``coefficients``.
+    ``together`` is the result of the points, each used twice, with ``coefficients``.
     """
     moved = trial.moved(np.concatenate([points, points]), coefficients, by=together.eps)
     rounding = _Rounding(together, moved)
-    del moved  # it is as large as the weights
+    del moved  # frees memory of the size of the weights
     weights = coefficients[: len(points)] + coefficients[len(points) :]
     sums, outputs = [np.zeros_like(each) for each in together.numbers], []
     sizes = [np.zeros_like(each) for each in together.numbers]
@@ -356,12 +356,12 @@ def _mixing_error(
 def _same_outputs(
     together: Sequence[FloatArray], alone: Sequence[Sequence[FloatArray]], rounding: _Rounding
 ) -> bool:
-    """Return True if the module's outputs for a point do not depend on the rest of the batch."""
+    """Return True if the module's outputs for a point do not depend on the other points."""
     if any(len(each) != len(together) for each in alone):
         return False
     for index, output in enumerate(together):
         if output.ndim == 0 or len(output) != 2 * len(alone):
-            continue  # the first axis is not that of the points
+            continue  # the first axis is not the axis of the points
         rows = [each[index] for each in alone]
         if any(row.shape != output[:1].shape for row in rows):
             return False
@@ -372,7 +372,7 @@ def _same_outputs(
 
 
 class _Rounding:
-    """The differences between two results that may come from rounding, see "Tolerance".
+    """The differences between two results that rounding may cause (see "Tolerance" above).
 
     ``moved`` is the ``result`` after all weights were changed by one rounding error.
     """
@@ -382,14 +382,14 @@ class _Rounding:
         self._changes: Final = list(map(_distance, result.numbers, moved.numbers))
         outputs = zip(result.outputs, moved.outputs, strict=False)
         self.of_outputs: Final = [self._limit(_distance(*two), _largest(two[0])) for two in outputs]
-        """The largest difference of the numbers of each output."""
+        """The largest acceptable difference of the numbers of each output."""
 
     def allows(
         self, ones: Sequence[FloatArray], others: Sequence[FloatArray], sizes: Sequence[float]
     ) -> list[bool]:
         """Return, for each array of `TrialSum.numbers`, True if both values agree up to rounding.
 
-        ``sizes`` are the largest numbers of each array, before terms of a sum cancel each other.
+        ``sizes`` are the largest absolute numbers of each array, before terms of a sum cancel.
         """
         share = _SHARE * max(sizes[:-2])
         return [
@@ -418,7 +418,7 @@ def _distance(one: FloatArray, other: FloatArray) -> float:
 def _unsound(
     trial: ModelTrial, is_cause: Callable[[nn.Module], bool], rule: str, remedy: str
 ) -> ParameterError:
-    """Return the error that names the first part that may be the cause, or the whole module."""
+    """Return an error that names the first submodule that may be the cause, or the module."""
     of = f"of model {trial.model.name!r}"
     for name, part in trial.module.named_modules():
         if is_cause(part):
@@ -455,7 +455,8 @@ def _same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 def _detect_draws(call: Callable[[], _Result]) -> tuple[_Result, bool]:
     """Return the result of a call, and True if the call draws from a global random state.
 
-    Other threads (of a notebook, or of dask) may draw during a call, but hardly during every call.
+    Other threads (of a notebook, or of dask) may draw during a call, but hardly during every call;
+    therefore the call is repeated a few times.
     """
     for _ in range(_TRIES):
         state = _random_state()
@@ -466,6 +467,6 @@ def _detect_draws(call: Callable[[], _Result]) -> tuple[_Result, bool]:
 
 
 def _random_state() -> bytes:
-    """Return all global random states that a module or a dataset may draw from."""
+    """Return all global random states that a module or a dataset may use, as bytes."""
     numpy_state = np.random.get_state()  # noqa: NPY002 (others may use the global generator)
     return pickle.dumps((torch.get_rng_state().numpy(), numpy_state, random.getstate()))

@@ -1,7 +1,7 @@
-"""Trial of a model before a run: the workers' code computes results on a few data points.
+"""The trial of a model before a run, in which the workers' code computes a few data points.
 
 `ModelTrial` computes the results that `seqgc.models.soundness` compares. The user's code may hang,
-or end its process. So `try_first` tries a model that has such code in a forked child process first.
+or kill its process. Therefore `try_first` first tries a model with such code in a child process.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class TrialSum:
 
     @property
     def numbers(self) -> list[FloatArray]:
-        """The gradients, then the loss and the weight."""
+        """The gradients, followed by the loss and the weight."""
         return [*self.gradients, self.loss, self.weight]
 
 
 class ModelTrial:
-    """A worker's copy of a model in the run's precision, whose weights the trial can change."""
+    """A copy of a model as on a worker, in the run's precision, whose weights can be changed."""
 
     def __init__(self, model: Model, precision: Precision) -> None:
         self.model: Final = model
@@ -134,7 +134,7 @@ class ModelTrial:
         return any(p.grad is not None for p in self._parameters.tensors)
 
     def moved(self, points: IntArray, coefficients: FloatArray, *, by: float) -> TrialSum:
-        """Return the sum after `nudge`, and restore the weights."""
+        """Return the sum of `sum_of` with weights changed by `nudge`, and restore the weights."""
         weights = self._parameters.read()
         self.nudge(by)
         try:
@@ -143,7 +143,7 @@ class ModelTrial:
             self._parameters.write(weights)
 
     def nudge(self, by: float) -> None:
-        """Change each trainable weight by a fraction ``by`` of itself, up or down."""
+        """Change each trainable weight by a fraction ``by`` of its value, up or down at random."""
         weights = self._parameters.read()
         signs = np.random.default_rng(0).choice([-1.0, 1.0], size=weights.size)
         self._parameters.write((weights * (1 + by * signs)).astype(weights.dtype))
@@ -162,7 +162,7 @@ def _named(model: Model) -> str:
 
 
 def _dtypes_meet(error: BaseException) -> bool:
-    """Return True if torch raised because float32 and float64 met in one operation."""
+    """Return True if torch raised the error because an operation mixed float32 and float64."""
     if not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
@@ -170,7 +170,7 @@ def _dtypes_meet(error: BaseException) -> bool:
 
 
 def _calls(error: BaseException) -> str:
-    """Explain the calls of the module and the loss, if the error may come from a wrong call."""
+    """Return a text on the calls of module and loss if the error may come from a wrong call."""
     if not isinstance(error, TypeError | KeyError | AttributeError):
         return ""
     return "; forward is called with x of an item (x, y), the loss with the output and y"
@@ -195,7 +195,7 @@ class _DtypeWatch(TorchFunctionMode):
         self._began = False
 
     def begin(self) -> None:
-        """Start to watch. Before, the batch is converted to the run's precision."""
+        """Start to watch; call this after the batch was converted to the run's precision."""
         self._began = True
 
     def __torch_function__(
@@ -224,15 +224,16 @@ _TRUSTED: Final = frozenset({"builtins", "functools", "numpy", "seqgc", "torch",
 
 
 def try_first(model: Model, trial: Callable[[Model], None]) -> None:
-    """Call ``trial(model)``, in a child process first if the model has the user's code.
+    """Call ``trial(model)``; if the model has the user's code, first in a child process.
 
-    If the trial in the child raises or warns, it is repeated here, so that the caller sees it. If
-    it does not end within a time limit, it is also repeated here, with a warning.
+    If the trial in the child raises an error or warns, it is repeated in this process, so that the
+    caller gets the error. If it does not end within a time limit, it is also repeated here, with a
+    warning.
 
     Raises
     ------
     ParameterError
-        If the trial ends the child, or the model's code raises a `KeyboardInterrupt` there.
+        If the trial ends the child, or the model's code raises a `KeyboardInterrupt` in the child.
     """
     if sys.platform == "linux" and any(_package(each) not in _TRUSTED for each in _parts(model)):
         report, status = _in_child(lambda: trial(model))
@@ -291,7 +292,7 @@ def _in_child(call: Callable[[], None]) -> tuple[bytes, int | None]:
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # or the child might write its copy of the buffer
+            stream.flush()  # otherwise the child might write its copy of the buffer
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads

@@ -5,28 +5,30 @@
 
 Theory of operation of the watch
 --------------------------------
-Stragglers are some of the workers, in some of the rounds. A throttled account, a slow shared file
-system or a master that is short of memory slows down all workers, for many rounds. The watch
+Straggling affects some of the workers, in some of the rounds. A throttled account, a slow shared
+file system or a master that is short of memory slows down all workers, for many rounds. The watch
 compares each round with the rounds before:
 
 - *Times.* If a worker has not answered when its round closes, the time from its dispatch to the end
   of the round counts as its time. All times then scale with the speed of the workers, whatever the
   scheme and the closing rule.
-- *Usual times* are the lower quartile over the latest `_WINDOW` rounds, which cold starts and
-  single fast rounds do not move. A median would hide a slowdown: if a worker is twenty times slower
-  in half of the rounds, its median is that slow already.
-- *Loads.* A task with more load takes longer, at most in proportion; a task with less load takes at
-  most as long. A past time therefore counts ``max(1, load / past load)`` times, which is never too
-  little. So neither a switch of schemes nor the first rounds of a delayed scheme looks slow.
+- *Usual times* are the lower quartile over the most recent `_WINDOW` rounds, which is not affected
+  by cold starts and single fast rounds. A median would hide a slowdown: if a worker is twenty times
+  slower in half of the rounds, its median already contains the slow times.
+- *Loads.* If the load of a task is larger, its time grows at most in proportion; if the load is
+  smaller, its time does not grow. A past time is therefore multiplied by
+  ``max(1, load / past load)``, which is never too small. Thus neither a switch of schemes nor the
+  first rounds of a delayed scheme appear to be slow.
 - *A slow round* meets three conditions. The fastest tenth of the workers takes more than `_FACTOR`
   times its usual time; stragglers, however many, do not change the fastest tenth. The fastest tenth
   also takes clearly longer (`_CLEARLY` times) than in all but a few of the past rounds; this
   excludes workers whose fastest tenth is often slow. More than a third of the workers take more
   than `_FACTOR` times as long as each usually does; this excludes a few fast workers that have
   become as slow as the rest. A slow round does not enter the usual times.
-- *A slowdown.* A slow round adds 1 to a sum and any other round subtracts 1, down to 0 (Page's
-  cumulative sum of signs). At `_ROUNDS` the watch reports a slowdown, and back at 0 its end. Each
-  round adds 1 however slow it is, so that extreme times do not matter.
+- *A slowdown.* A slow round adds 1 to a sum, and any other round subtracts 1, down to 0 (Page's
+  cumulative sum of signs). If the sum reaches `_ROUNDS`, the watch reports a slowdown; when it
+  returns to 0, the watch reports the end. Extreme times do not matter, because a slow round adds 1
+  however slow it is.
 """
 
 from __future__ import annotations
@@ -61,24 +63,24 @@ _LEAST: Final = 5  # rounds that are needed for a usual time
 _LEAST_S: Final = 1e-6  # a time that is not 0
 _FACTOR: Final = 3.0
 _CLEARLY: Final = 1.5
-_FEW: Final = 0.2  # of the rounds
+_FEW: Final = 0.2  # fraction of the rounds
 _ROUNDS: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class SlowdownState:
-    """State of a `SlowdownWatch`, for checkpoints."""
+    """The state of a `SlowdownWatch`, for checkpoints."""
 
     usual_s: list[float] = field(default_factory=list)  # (n,), at `loads`; [] at first
     loads: list[float] = field(default_factory=list)
     count: int = 0  # the sum of signs
     since: int = 0  # the round from which `count` is above 0
-    factors: list[float] = field(default_factory=list)  # by which each slow round was slower
-    told: bool = False  # the slowdown has been reported
+    factors: list[float] = field(default_factory=list)  # the slowness factor of each slow round
+    told: bool = False  # True if the slowdown has been reported
 
 
 class SlowdownWatch:
-    """An observer that reports a slowdown of all workers once, and its end.
+    """An observer that reports the beginning and the end of a slowdown of all workers.
 
     ``setting`` returns the present setting. ``notify`` is called with the kind (``slowdown`` or
     ``recovered``) and the fields of a `seqgc.ports.Notice`.
@@ -94,7 +96,7 @@ class SlowdownWatch:
         self._n, self._setting, self._notify = n, setting, notify
         self._past: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_WINDOW)  # times, loads
         self._state = SlowdownState()
-        self._round = -1  # the open one
+        self._round = -1  # the open round
         self._loads: FloatArray = np.zeros(n)
         self._left_at = self._seconds = np.zeros(n)
 
@@ -182,7 +184,7 @@ class SlowdownWatch:
 
 
 def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
-    """Check whether a round with times (m,) is slow, compared with ``past`` (rounds, m)."""
+    """Return whether a round with times (m,) is slow, compared to ``past`` (rounds, m)."""
     fast = len(seconds) // 10
     levels = np.partition(past, fast)[:, fast]
     often = float(np.quantile(levels, 1 - _FEW, method="lower"))
@@ -194,14 +196,14 @@ def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
 
 
 def _usual(past: FloatArray) -> FloatArray:
-    """Return the lower quartile over the first axis, as one of the values."""
+    """Return the lower quartile over the first axis, without interpolation."""
     usual: FloatArray = np.quantile(past, 0.25, axis=0, method="lower")
     return usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A change of setting: where the new setting begins, and why it was chosen."""
+    """A change of setting: the first job and round of the new setting, and the reason for it."""
 
     first_job: int
     first_round: int
@@ -220,7 +222,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorState:
-    """State of an `AdaptiveDirector`, for checkpoints."""
+    """The state of an `AdaptiveDirector`, for checkpoints."""
 
     rounds_to_search: int | None
     rows: list[SeenRow]
@@ -229,12 +231,11 @@ class DirectorState:
 class AdaptiveDirector:
     """A `seqgc.rounds.Director` that searches for a better setting while the run continues.
 
-    After the first ``probe`` rounds, and then every ``retune`` rounds, it asks the tuner. Between
-    rounds it looks for an answer without waiting. A search that fails changes nothing.
-
-    ``note`` is called with every answer at once. ``max_delay`` is the largest delay, in rounds,
-    that a scheme may have. ``batch`` is the batch size if all models have the same, else None:
-    loads are nominal then.
+    After the first ``probe`` rounds, and then every ``retune`` rounds, the director asks the tuner.
+    After each round it checks for an answer without waiting. A search that fails changes nothing.
+    ``note`` is called with every answer as soon as it is known. ``max_delay`` is the largest delay,
+    in rounds, that a scheme may have. ``batch`` is the batch size if all models have the same;
+    otherwise it is None, and loads are nominal.
     """
 
     def __init__(
@@ -249,13 +250,13 @@ class AdaptiveDirector:
     ) -> None:
         self._adaptation, self._tuner, self._note = adaptation, tuner, note
         self._batch, self._max_delay = batch, max_delay
-        # A search looks at as many rounds as `probe` or `retune` says, whichever is more.
+        # A search uses the larger of `probe` and `retune` rounds.
         self._seen = SeenRounds(n, window=max(adaptation.probe or 1, adaptation.retune or 1))
         self._rounds_to_search = adaptation.probe or adaptation.retune
         self._searching = False
 
     def snapshot(self) -> DirectorState:
-        """Return the state. A search that has not ended begins again after `restore`."""
+        """Return the state; a search that has not ended begins again after `restore`."""
         rounds = 0 if self._searching else self._rounds_to_search
         return DirectorState(rounds_to_search=rounds, rows=self._seen.snapshot())
 
@@ -264,7 +265,7 @@ class AdaptiveDirector:
         self._seen.restore(state.rows)
 
     def repeat(self) -> None:
-        """Begin to count rounds to the next search, as after a choice that is on record."""
+        """Restart the count of rounds to the next search, as a repeated choice requires."""
         self._rounds_to_search = self._adaptation.retune
 
     def on(self, event: Event) -> None:
@@ -311,7 +312,7 @@ class AdaptiveDirector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRow:
-    """One round that is over, for checkpoints; the lists are by worker."""
+    """One closed round, for checkpoints; the lists are by worker."""
 
     round: int
     seconds: list[float]
@@ -321,7 +322,7 @@ class SeenRow:
 
 
 class _Row:
-    """One round: when each worker's task left, and how long its answer took."""
+    """One round: the time at which each worker's task left, and the seconds to its answer."""
 
     def __init__(self, round: int, left_at: FloatArray, loads: FloatArray | None = None) -> None:
         self.round, self.left_at = round, left_at
@@ -348,7 +349,8 @@ class _Row:
     def restored(cls, seen: SeenRow) -> _Row:
         """Return the row of a snapshot.
 
-        Its tasks left by another master's clock, so a late answer to them has no time here.
+        The departure of its tasks was measured by another master's clock. Therefore the time of a
+        late answer is not known.
         """
         row = cls(seen.round, np.full(len(seen.seconds), np.nan))
         row.seconds[:], row.rests[:], row.loads[:] = seen.seconds, seen.rests, seen.loads
@@ -357,14 +359,14 @@ class _Row:
 
 
 class SeenRounds:
-    """The times of the answers of the latest rounds, including late answers.
+    """The times of the answers of the most recent rounds, including late answers.
 
     A worker's time is from the first dispatch of its task to its answer, in any attempt. A
-    straggler that is cancelled may never answer. Its time is *censored*: it is only known to be
-    longer than the time from its dispatch to the end of the round. A censored time is replaced by
-    the median of the longer times in the window: of the worker itself, else of all workers. If no
-    time is longer, the rest of the round is taken. The time of a failed task is censored, too, as
-    is a late answer to a round that was restored.
+    straggler that is cancelled may never answer. Its time is *censored*: it is known to be longer
+    than the time from its dispatch to the end of the round. The times of failed tasks, and of late
+    answers to restored rounds, are censored, too. A censored time is replaced by the median of the
+    longer times of the same worker in the window, or of all workers if the worker has none. If no
+    time is longer, the time to the end of the round is used.
 
     Times are scaled to the window's smallest load before they are compared (docs/mathematics.md,
     section 7).
@@ -397,7 +399,7 @@ class SeenRounds:
         self._open = None
 
     def snapshot(self) -> list[SeenRow]:
-        """Return the rounds that are over, the oldest first."""
+        """Return the closed rounds, the oldest first."""
         return [row.snapshot() for row in self._rows]
 
     def restore(self, rows: Iterable[SeenRow]) -> None:
@@ -407,7 +409,7 @@ class SeenRounds:
         self._rows.extend(_Row.restored(row) for row in rows)
 
     def profile(self, *, alpha: float) -> DelayProfile:
-        """Return the window's rounds at its smallest load, with censored times filled in.
+        """Return the rounds of the window at their smallest load, with estimated censored times.
 
         ``alpha`` is in seconds per unit of load.
 
@@ -430,7 +432,7 @@ class SeenRounds:
 
 
 def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> FloatArray:
-    """Return ``times`` (rounds, n) with the censored ones filled in; see `SeenRounds`."""
+    """Return ``times`` (rounds, n) with estimates of the censored times (see `SeenRounds`)."""
     full, everyone = times.copy(), np.sort(times[answered])
     for worker in np.flatnonzero(~answered.all(axis=0)):
         own = np.sort(times[answered[:, worker], worker])
@@ -441,7 +443,7 @@ def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> 
 
 
 def _longer(seen: FloatArray, than: float) -> float:
-    """Return the median of the sorted times ``seen`` that are longer; 0 if no time is longer."""
+    """Return the median of the sorted times ``seen`` above ``than``; 0 if all are below."""
     longer = seen[np.searchsorted(seen, than, side="right") :]
     if not longer.size:
         return 0.0

@@ -1,13 +1,13 @@
 """Callbacks: the user's functions that are called during a run, and may stop a model or the run.
 
 They are called on the master, in the thread that called `train`: after each step of a model, before
-the model's next job begins. A callback is told the same about a model at the same step, whatever
-the workers do, so its decisions are as reproducible as the callback is. The order between the steps
-of different models is not defined.
+the model's next job begins. At the same step of a model, a callback always gets the same arguments,
+whatever the workers do. Its decisions are therefore as reproducible as the callback itself. The
+order between the steps of different models is not defined.
 
-A callback that raises ends the run, with a checkpoint from which the run can be resumed. The error
-is kept until the loop is at rest, so that no step is left half done. Steps after the checkpoint are
-taken again by the resumed run, and the callbacks are called for them again.
+If a callback raises an error, the run ends with a checkpoint from which it can be resumed. The
+error is raised only when the loop is at rest, so that no step is incomplete. The resumed run takes
+the steps after the checkpoint again, and calls the callbacks for them again.
 
 The state of a callback is in checkpoints if it has torch's two methods, ``state_dict()`` and
 ``load_state_dict(state)``. It is stored as JSON and tensors, not pickled, so that reading a
@@ -61,11 +61,11 @@ class Stop(Enum):
 
 
 class Callback:
-    """The methods of a callback; each does nothing unless it is overridden.
+    """The methods of a callback, which do nothing unless they are overridden.
 
-    A callback need not be derived from this class, and need not have all of the methods. If it also
-    has ``state_dict()`` and ``load_state_dict(state)``, it gets its state back when a run is
-    resumed. The state may have numbers, text, None and tensors, in lists, tuples and dicts.
+    A callback need not be derived from this class, and may have only some of the methods. If it
+    also has ``state_dict()`` and ``load_state_dict(state)``, its state is restored when a run is
+    resumed. The state may contain numbers, text, None and tensors, in lists, tuples and dicts.
 
     Examples
     --------
@@ -84,13 +84,13 @@ class Callback:
         """
 
     def on_validation(self, model: str, step: int, metrics: Mapping[str, float]) -> Stop | None:
-        """Handle the ``metrics`` of a validation after ``step`` steps: ``loss`` and the user's."""
+        """Handle a validation after ``step`` steps; ``metrics`` has the ``loss`` and the user's."""
 
     def on_checkpoint(self, path: Path) -> Stop | None:
         """Handle a new checkpoint of the run, which is complete in the folder ``path``."""
 
     def on_end(self, result: TrainResult) -> None:
-        """Handle the result of a run that has not failed; all files are written."""
+        """Handle the result of a run that has not failed, after all files have been written."""
 
 
 _CALLS: Final[Mapping[str, tuple[object, ...]]] = {
@@ -111,20 +111,20 @@ class _Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackState:
-    """State of a callback without its tensors, for checkpoints."""
+    """The state of a callback without its tensors, for checkpoints."""
 
     name: str
     state: str  # JSON of what `pack` returns
 
 
 class CallbackList:
-    """All callbacks of a run, in order; keeps the error that the first one raises.
+    """All callbacks of a run in order, with the first error that one of them raised.
 
     Raises
     ------
     ParameterError
-        If a callback has none of the methods, a method with other parameters or of a similar name,
-        or a state that no checkpoint can hold.
+        If a callback has none of the methods, has a method with other parameters or a similar name,
+        or has a state that cannot be stored in a checkpoint.
     """
 
     def __init__(self, callbacks: Sequence[object] = ()) -> None:
@@ -137,7 +137,7 @@ class CallbackList:
                 raise
             except BaseException as error:  # a property may raise anything
                 reraise_stop(error)
-                rule = "must have methods that can be looked at"
+                rule = "must have methods that can be inspected"
                 raise _fault(type(callback).__name__, rule, error) from error
         self._callbacks = tuple(callbacks)
         self._failure: CallbackError | None = None
@@ -148,7 +148,7 @@ class CallbackList:
             raise ParameterError("callbacks", rule, error.callback, error.fault) from error
 
     def call(self, method: str, *arguments: object) -> Stop | None:
-        """Call a method of all callbacks, up to the first that fails; return the strongest stop."""
+        """Call a method of all callbacks until one fails; return the strongest `Stop` or None."""
         stops: set[Stop] = set()
         for callback in self._callbacks:
             if self._failure is not None:
@@ -178,7 +178,7 @@ class CallbackList:
         ------
         CallbackError
             If a callback raises, or its state cannot be stored. Also if a callback has failed
-            before, because the callbacks after it have not been called for that step.
+            before, because the callbacks after it have not been called for this step.
         """
         states = []
         for name, callback in stateful(self._callbacks).items():
@@ -194,7 +194,7 @@ class CallbackList:
         return states
 
     def restore(self, states: Sequence[CallbackState], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give callbacks their states back; a callback without a state here stays as it is.
+        """Restore the states of callbacks; a callback without a state in ``states`` is not changed.
 
         Raises
         ------
@@ -217,7 +217,7 @@ class CallbackList:
             raise self._failure
 
     def disable(self) -> None:
-        """Call no callback any more."""
+        """Remove all callbacks, so that none is called."""
         self._callbacks = ()
 
 
@@ -275,13 +275,13 @@ class Validated:
 
     @property
     def fields(self) -> dict[str, object]:
-        """The entry of the event log."""
+        """The fields of the entry in the event log."""
         return {"model": self.model, "step": self.step, "metrics": dict(self.metrics)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Saving:
-    """A model's weights after ``step`` steps, which are to be saved."""
+    """A model's weights after ``step`` steps, which must be written to a file."""
 
     model: str
     step: int
@@ -306,9 +306,9 @@ class _Park(Protocol):
 class AfterStep:
     """The work after each step: saving weights, validation and callbacks.
 
-    It raises nothing, because it runs between two steps: if a metric raises, its model is parked,
-    and if a callback raises, the error is kept in ``callbacks``. Outputs that belong in a file wait
-    in ``outputs``. ``names`` are all models, and ``park`` stops the training of some.
+    It raises no errors, because it runs between two steps: if a metric raises an error, its model
+    is parked, and if a callback raises one, the error is stored in ``callbacks``. Outputs for files
+    wait in ``outputs``. ``names`` are all models, and ``park`` stops the training of some of them.
     """
 
     def __init__(self, callbacks: Sequence[object], *, names: Sequence[str], park: _Park) -> None:
@@ -337,7 +337,7 @@ class AfterStep:
             self._park([name], why=why)
 
     def apply_stop(self, stop: Stop | None, model: str = "") -> None:
-        """Park ``model``, or all models if the run is stopped or there is no ``model``."""
+        """Park ``model``; if ``stop`` is for the run, or there is no ``model``, park all models."""
         if stop is Stop.MODEL and model:
             self._park([model], why="a callback stopped it")
         elif stop is not None:

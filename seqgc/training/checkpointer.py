@@ -28,7 +28,7 @@ _NUMPYS = "MT19937"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomState:
-    """States of the global random generators, from which a user's module may draw."""
+    """The states of the global random generators, which a user's module may use."""
 
     torch: bytes
     numpy: tuple[str, list[int], int, int, float]
@@ -36,7 +36,7 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """Return the states; raise `ParameterError` if numpy has another generator than its own."""
+        """Return the states; raise `ParameterError` if numpy has another generator."""
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
         state = cast("dict[str, object]", legacy)
         if state["bit_generator"] != _NUMPYS:
@@ -69,20 +69,20 @@ class RandomState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """State of a run without its tensors, for checkpoints."""
+    """The state of a run without its tensors, for checkpoints."""
 
-    jobs: int  # of the whole run, as known so far
-    begun: int  # jobs, by the loop
+    jobs: int  # number of jobs of the whole run, as known so far
+    begun: int  # number of jobs that the loop has begun
     held: list[PackedJob]
     workload: WorkloadState
     counts: RunCounts
-    seconds: float  # of the loop so far
-    metrics: Written  # the part of metrics.csv that is safe on the disk
+    seconds: float  # duration of the loop so far
+    metrics: Written  # the part of metrics.csv that has been written to the disk
     director: DirectorState | None  # None if the run does not search for better settings
     random: RandomState
     unwritten: list[JobMetrics]  # not in metrics.csv: the disk was full, or failed
     slowdown: SlowdownState
-    policy: str = ""  # state of a defence's own policy: JSON
+    policy: str = ""  # state of a defence's own policy, as JSON
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]
@@ -91,8 +91,8 @@ RunSnapshot: TypeAlias = Snapshot[RunState]
 class Checkpointer:
     """A writer of checkpoints in a thread, so that they are written while the workers compute.
 
-    If a checkpoint cannot be taken or written, ``warn`` is called with one line. The checkpoints
-    before it stay.
+    If a checkpoint cannot be taken or written, ``warn`` is called with one line, and the earlier
+    checkpoints remain.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Checkpointer:
         self._due_at = -1.0
         self._writing: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
-        self.latest: int | None = None  # rounds of the last checkpoint on the disk
-        self.failure = ""  # why the last failed checkpoint could not be taken or written
+        self.latest: int | None = None  # number of rounds of the last checkpoint on the disk
+        self.failure = ""  # the reason of the last failure to take or write a checkpoint
 
     @property
     def due(self) -> bool:
@@ -119,7 +119,7 @@ class Checkpointer:
         return self._writing is None or self._writing.done()
 
     def report_failure(self) -> None:
-        """Warn if the last checkpoint has failed to be written; do not wait for it."""
+        """Warn if the last checkpoint could not be written; do not wait for one in progress."""
         if self._idle:
             self.settle()
 

@@ -1,8 +1,8 @@
 """The fingerprint of a run: everything that a resumed run must have in common with its beginning.
 
 It is a dictionary of texts and digests by name. It covers all fields of the plan, the models and
-the configuration, also fields that are added later. `seqgc.models.provenance` says what is compared
-of code and data.
+the configuration, also fields that are added later. `seqgc.models.provenance` explains how code and
+data are compared.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _MEASURED = "validation", "test_dataset", "dataset", "loss", "autocast"
 def fingerprint(
     planned: PlannedRun, *, config: str, callbacks: Sequence[object] = ()
 ) -> dict[str, str]:
-    """Return what a run depends on, by names that are shown to the user.
+    """Return the fingerprint of a run; its names are shown to the user.
 
-    ``config`` is the text of its ``config.toml``. Callbacks count if they have a state.
+    ``config`` is the text of the run's ``config.toml``. Callbacks are included if they have a
+    state.
     """
     plan, setting = planned.plan, planned.setting
     texts = _of_config(config) | versions() | {"numpy": np.__version__}
@@ -66,10 +67,10 @@ def fingerprint(
 
 
 def completed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return the fingerprint ``before``, completed with fields that old versions did not write.
+    """Return the fingerprint ``before`` with the fields that old versions did not write.
 
-    The measure of a validation is the present one if all that it depends on is unchanged. Old runs
-    compute models one by one, whatever ``vectorize`` is now.
+    The measure of a validation is taken from ``now`` if everything that it depends on is unchanged.
+    Old runs compute models one by one, whatever ``vectorize`` is now.
     """
     complete = {"vectorize": now["vectorize"], **before}
     for name, text in now.items():
@@ -81,7 +82,7 @@ def completed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, st
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return a text for each difference."""
+    """Return a text for each difference between two fingerprints."""
     return differences(before, now, words=("was", "is"))
 
 
@@ -124,7 +125,10 @@ def _of_model(model: Model, data: Mapping[int, str]) -> dict[str, str]:
 
 
 def _measure(model: Model, data: Mapping[int, str]) -> dict[str, str]:
-    """Return what a model's validations depend on; if it changes, values cannot be compared."""
+    """Return a digest of everything that a model's validations depend on.
+
+    If the digest changes, the values of validations cannot be compared.
+    """
     if (rules := model.validation) is None:
         return {}
     points = rules.points(model)
@@ -134,7 +138,10 @@ def _measure(model: Model, data: Mapping[int, str]) -> dict[str, str]:
 
 
 def _settings(model: Model) -> dict[str, str]:
-    """Return the settings that the factories make, since a closure may hide their arguments."""
+    """Return the settings of the optimizer and scheduler that the model's factories make.
+
+    They are read from the objects, because a closure may hide the arguments of a factory.
+    """
     texts = {}
     try:
         named = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
@@ -150,7 +157,7 @@ def _settings(model: Model) -> dict[str, str]:
 
 
 def _of_groups(optimizer: Optimizer) -> object:
-    """Return an optimizer's settings, with the settings of groups that differ from them."""
+    """Return an optimizer's settings, and the different settings of parameter groups if any."""
     defaults, groups = {name: plain_text(each) for name, each in optimizer.defaults.items()}, []
     for group in optimizer.param_groups:
         own = {name: plain_text(each) for name, each in group.items() if name != "params"}

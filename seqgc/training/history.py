@@ -1,4 +1,4 @@
-"""The journal of a run as training reads and writes it: closed rounds, switches, expelled workers.
+"""The content of a run's journal: closed rounds, switches of schemes, expelled workers.
 
 `read_history` reads the journal, and a `Recorder` writes it while the run continues.
 """
@@ -39,26 +39,26 @@ class History:
     fingerprint: dict[str, str] = field(default_factory=dict)
     """The current fingerprint (`seqgc.training.fingerprint`)."""
     fingerprints: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Each fingerprint that the run has had, by the first master that had it."""
-    name: str = ""  # of the run's folder when it began; seeds rounding
+    """Each fingerprint that the run has had, by the number of the first master that had it."""
+    name: str = ""  # name of the run's folder when it began, which seeds rounding
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
     """Memories of lasting observers, by the observers' names."""
     first_rounds: dict[int, int] = field(default_factory=dict)
-    """By master: the first round that it closed, and did not only repeat."""
-    pin: dict[str, str] = field(default_factory=dict)  # of its latest crew (see `Crew`)
+    """For each master, the first round that it closed itself, and did not repeat."""
+    pin: dict[str, str] = field(default_factory=dict)  # the pin of its latest crew (see `Crew`)
     group_sizes: dict[str, int] = field(default_factory=dict)
     """By model: how many models of its form workers compute at once (`GroupSizes`)."""
     num_workers: int = 0
-    lines: int = 0  # of the journal
+    lines: int = 0  # number of lines of the journal
     torn_bytes: int = 0
 
     def knows(self, rounds: int, master: int) -> bool:
-        """Check that the first ``rounds`` rounds are as they were for ``master``."""
+        """Return whether the first ``rounds`` rounds have not changed since ``master``."""
         later = [first for by, first in self.first_rounds.items() if by > master]
         return rounds <= min([len(self.answers), *later])
 
     def apply_limits(self, rule: ClosingRule) -> None:
-        """Give all recorded settings the time limit and the number of attempts of ``rule``."""
+        """Replace the time limit and number of attempts in all recorded settings."""
 
         def limited(setting: Setting) -> Setting:
             timeout_s, attempts = rule.timeout_s, rule.max_attempts
@@ -97,7 +97,7 @@ class History:
                 responded[closed.stragglers] = False
                 if closed.round > len(self.answers):
                     raise StoreError(f"round {closed.round} follows {len(self.answers)} rounds")
-                # If a round closed differently the second time, the rounds after it are void.
+                # If a repeated round closed differently, the rounds after it are not valid.
                 self.answers.forget_from(closed.round)
                 self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
                 self.answers.append(responded, closed.late, closed.jobs)
@@ -192,10 +192,10 @@ class _Decision:
 
 
 def read_history(path: Path) -> History:
-    """Read a journal, and cut off a torn last line. An absent journal has an empty history.
+    """Read a journal, and cut off an incomplete last line.
 
-    The history of a run that ended before its first line has no workers. The run's name is that of
-    the folder, unless the journal has an earlier name.
+    If there is no journal, or the run ended before its first line, ``num_workers`` is 0. The
+    run's name is that of the folder, unless the journal has an earlier name.
 
     Raises
     ------
@@ -218,11 +218,11 @@ def read_history(path: Path) -> History:
 
 
 class Recorder:
-    """An observer that writes the run's history to the journal, and then updates `history`.
+    """An observer that writes the run's history to the journal, and then updates ``history``.
 
-    A round that closes again as it did before is not written again. Every line has the memories of
-    the lasting ``observers``. A line is written before tasks leave if a memory has changed, so that
-    the next master knows what this one has spent.
+    If a round closes again with the same answers, it is not written again. Every line contains the
+    memories of the lasting ``observers``, such as spent money. If a memory has changed, a line is
+    written before tasks leave, so that the next master knows the memory.
     """
 
     def __init__(
@@ -253,10 +253,10 @@ class Recorder:
         if self._lasting:
             self.history.memories = fields["memories"] = self._memories()
         self._journal.append(kind, **fields)
-        self.lease.check()  # the disk may have taken long
+        self.lease.check()  # again, because writing may have taken long
 
     def restore_observers(self) -> list[str]:
-        """Give the lasting observers their memories back; return warnings."""
+        """Restore the memories of the lasting observers; return warnings."""
         memories, warnings = self.history.memories, []
         for name, observer in self._lasting.items():
             if name in memories:
@@ -267,16 +267,16 @@ class Recorder:
 
     @property
     def open_usd(self) -> float:
-        """The cost that the tasks under way may still have, in US dollars."""
+        """The cost, in US dollars, that the tasks in flight may still cause."""
         return sum(memory.get("open_usd", 0.0) for memory in self._memories().values())
 
     def _memories(self) -> dict[str, dict[str, float]]:
         return {name: dict(observer.memory) for name, observer in self._lasting.items()}
 
     def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
-        """Write the first line of a new run, and leave that of a resumed run to `write_begin`.
+        """Write the first line of a new run; for a resumed run, write only the memories.
 
-        Memories are written at once.
+        The first line of a resumed run is written later by `write_begin`.
         """
         self._begins = fingerprint, workers
         if self.history.num_workers:
@@ -285,7 +285,7 @@ class Recorder:
             self.write_begin()
 
     def write_begin(self) -> None:
-        """Write the fingerprint, once the state to continue from has been restored."""
+        """Write the fingerprint; call this after the state has been restored."""
         if self._begins is not None:
             (fingerprint, workers), self._begins = self._begins, None
             about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
@@ -302,7 +302,7 @@ class Recorder:
         return [f"the functions have changed: {each}" for each in changes]
 
     def group(self, sizes: Mapping[str, int]) -> None:
-        """Record how many models are computed at once, unless it is on record."""
+        """Record how many models are computed at once, if the journal does not have it yet."""
         if sizes != self.history.group_sizes:
             self.write("group", sizes=dict(sizes))
             self.history.group_sizes = dict(sizes)
@@ -341,7 +341,7 @@ class Recorder:
         self.history.choices[round] = choice
 
     def contradicts(self, record: RoundRecord) -> bool:
-        """Check whether a round closes on other answers than the journal has for it."""
+        """Return whether a round has closed with other answers than the journal has for it."""
         answers, round = self.history.answers, record.round
         # The gradient of a dealt job has the same bits, whichever workers sent its pieces.
         if record.reason == "dealt" or round >= len(answers):

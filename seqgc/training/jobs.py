@@ -1,16 +1,17 @@
-"""Jobs of a run: the turns of bundles (`Turns`), the batches (`DataQueue`), the plan of both.
+"""The jobs of a run: the turns of bundles (`Turns`), the batches (`DataQueue`), and `JobPlan`.
 
 Theory of operation
 -------------------
-Models are trained in bundles, and each job is a turn of one bundle. The bundles stand in a queue.
-The bundle at its head takes the next job, if its last job is decoded or sure to be decoded in time;
-otherwise the turn is idle, so that no job ever waits. A bundle leaves the queue after its last
-step, or when all its models are parked. If gradients are late (fewer bundles than the scheme's
-delay + 1), turns are fixed: a bundle that has left keeps its idle turns.
+Models are trained in bundles, and each job is a turn of one bundle. The bundles wait in a queue.
+If the last job of the first bundle in the queue is decoded, or certain to be decoded in time, this
+bundle takes the next job. Otherwise the turn is idle, so that no job ever waits. A bundle leaves
+the queue after its last step, or when all its models are parked. If gradients are late (fewer
+bundles than the scheme's delay + 1), turns are fixed: a bundle that has left still has turns, which
+are idle.
 
-A model's data points form an endless sequence of *places*: one permutation of the data set per
-epoch. A batch takes the next places. Points that a job was decoded without (`Decoding.lost`) are
-drawn again when the epoch ends, mixed with the new points of a batch.
+A model's data points form an endless sequence of *places*: one permutation of the data set for each
+epoch. A batch takes the next places. Points that are missing from a decoded gradient
+(`Decoding.lost`) are drawn again at the end of the epoch, mixed with the new points of a batch.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsState:
-    """State of `Turns`, for checkpoints; the lists are by bundle, ``kept`` is by job."""
+    """The state of `Turns`, for checkpoints; the lists are by bundle, ``kept`` is by job."""
 
     queue: list[int]
     begun: list[int]
@@ -67,7 +68,7 @@ class TurnsState:
 class Turns:
     """The turns of ``bundles`` bundles, each with ``steps`` steps (None: no end).
 
-    If ``fixed``, a bundle that has left keeps its turns, which are idle.
+    If ``fixed`` is True, a bundle that has left still has turns, which are idle.
 
     Examples
     --------
@@ -87,7 +88,7 @@ class Turns:
         self._stopped: dict[int, int] = {}  # if work is dealt: bundle -> job that stopped it
         self._kept: dict[int, Turn] = {}
         self.num_jobs: int | None = None
-        """The number of jobs, once all bundles have left."""
+        """The number of jobs; None until all bundles have left."""
 
     def __getitem__(self, job: int) -> Turn:
         return self._kept[job]
@@ -97,21 +98,21 @@ class Turns:
 
     @property
     def awaited(self) -> int:
-        """The job that the next turn waits for; -1 if it waits for none."""
+        """The job that the next turn waits for, or -1."""
         return -1 if self._fixed or not self._queue else self._latest[self._queue[0]]
 
     def leave(self, bundle: int) -> None:
-        """End the steps of a bundle. May be called again."""
+        """End the steps of a bundle; further calls do nothing."""
         self._left.add(bundle)
         if not self._fixed and bundle in self._queue:
             self._queue.remove(bundle)
 
     def latest(self, bundle: int) -> int:
-        """Return the job of a bundle's last step; -1 if it has begun no step."""
+        """Return the job of a bundle's last step; -1 if the bundle has not begun a step."""
         return self._latest[bundle]
 
     def stop(self, bundle: int, *, by: int) -> None:
-        """Stop a bundle because of the results of job ``by``; the first call counts."""
+        """Stop a bundle because of the results of job ``by``; only the first call counts."""
         self._stopped.setdefault(bundle, by)
 
     def stopped(self, last: int) -> list[int]:
@@ -121,7 +122,8 @@ class Turns:
     def take(self, job: int, *, may_follow: Callable[[int], bool]) -> Turn:
         """Decide the turn of ``job``, the next job.
 
-        ``may_follow`` is given the bundle's last job, and returns whether another may begin now.
+        ``may_follow(last)`` returns whether another job of a bundle may begin after its job
+        ``last``.
         """
         turn = Turn(bundle=self._queue[0] if self._queue else 0, step=None)
         last = self._latest[turn.bundle]
@@ -157,7 +159,7 @@ class Turns:
         )
 
     def restore(self, state: TurnsState) -> None:
-        """Restore a snapshot, perhaps with fewer steps than it was taken with.
+        """Restore a snapshot; the number of steps may now be smaller.
 
         Raises
         ------
@@ -175,17 +177,17 @@ class Turns:
                 self.leave(bundle)
 
 
-_MOST_BYTES: Final = 256 << 20  # of cached permutations
-_FEWEST_KEPT: Final = 16  # permutations that are cached, however large they are
-_EPOCHS_KEPT: Final = 3  # permutations of one model, as no run returns further
-_MIXING: Final = 1  # makes the random numbers of a batch differ from those of an epoch
+_MOST_BYTES: Final = 256 << 20  # size of all cached permutations
+_FEWEST_KEPT: Final = 16  # number of permutations that are cached, however large they are
+_EPOCHS_KEPT: Final = 3  # cached permutations of one model; runs do not return to older epochs
+_MIXING: Final = 1  # gives a batch other random numbers than an epoch
 
 
 class DataQueue:
-    """The batches of one model, from a data set of ``size`` points; see this module's head.
+    """The batches of one model, from a data set of ``size`` points (see the module docstring).
 
-    A batch is an array of indices (batch_size,). With ``by_epoch``, item i of epoch e has the index
-    ``e * size + i``, as `seqgc.training.AugmentedDataset` requires.
+    A batch is an array of indices (batch_size,). If ``by_epoch`` is True, item i of epoch e has the
+    index ``e * size + i``, as `seqgc.training.AugmentedDataset` requires.
 
     Examples
     --------
@@ -206,7 +208,7 @@ class DataQueue:
         self._size, self._batch_size, self._seed = size, batch_size, seed
         self._by_epoch = by_epoch
         self._again: IntArray = np.zeros(0, dtype=np.intp)  # places, in the order of their loss
-        self._repeated = 0  # points that have come again
+        self._repeated = 0  # number of points that have been drawn again
 
     def batch(self, step: int) -> IntArray:
         """Return the data points of a step, read-only; all steps before it must be settled."""
@@ -243,7 +245,7 @@ class DataQueue:
             self._repeated = int(state["repeated"])
 
     def _next(self, step: int) -> tuple[int, IntArray]:
-        """Return the first new place of a step, and the lost places that it draws again."""
+        """Return the first new place of a step, and the lost places that the step draws again."""
         first = step * self._batch_size - self._repeated
         rest_of_epoch = -first % self._size
         return first, self._again[: max(0, self._batch_size - rest_of_epoch)]
@@ -269,10 +271,10 @@ def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -
     """Return the data points of one training step, (batch_size,), read-only.
 
     The points are positions ``step * batch_size`` up to ``(step + 1) * batch_size`` of the endless
-    concatenation of one permutation of the dataset per epoch. The permutation of epoch ``e`` is
-    drawn by ``numpy.random.default_rng([seed, e])``. So every point comes once an epoch, and a step
-    can be computed without the steps before it. In a run, points that earlier steps have lost
-    (`Decoding.lost`) come again, and shift the batches after them.
+    concatenation of one permutation of the dataset for each epoch. The permutation of epoch ``e``
+    is drawn by ``numpy.random.default_rng([seed, e])``. Therefore every point is used once in an
+    epoch, and a step can be computed without the steps before it. In a run, points that earlier
+    steps have lost (`Decoding.lost`) are drawn again, which shifts the following batches.
 
     Raises
     ------
@@ -334,12 +336,12 @@ class _Permutations:
 _permutations: Final = _Permutations()
 
 
-_MOST_PARAMETERS: Final = 10**6  # of a bundle, unless the user has chosen its size
+_MOST_PARAMETERS: Final = 10**6  # in a bundle, unless the user has chosen its size
 _NO_POINTS: Final = np.zeros(0, dtype=np.intp)
 
 
 class ChunkedScheme(Protocol):
-    """A scheme as training sees it: its chunks, and how late a gradient may be."""
+    """The part of a scheme that training needs: its chunks, and the lateness of its gradients."""
 
     def jobs_in_flight(self, bundles: int) -> int: ...
     def jobs_read(self, bundles: int) -> int: ...
@@ -350,19 +352,19 @@ class ChunkedScheme(Protocol):
 class Share:
     """One model's part of a job in flight: fixed weights, and a batch cut into chunks.
 
-    ``points`` (batch_size,); chunk ``c`` is ``points[starts[c]:starts[c + 1]]``.
+    Chunk ``c`` consists of ``points[starts[c]:starts[c + 1]]``, where ``points`` is (batch_size,).
     """
 
     model: str
     weights: WeightRef
-    span: tuple[int, int]  # of the model in the weights
+    span: tuple[int, int]  # the model's range in the vector of weights
     points: IntArray
     starts: IntArray
-    pieces: tuple[int, ...] = ()  # of a result (`ResultLayout`)
-    idle: bool = False  # nothing is computed: the result is zeros
+    pieces: tuple[int, ...] = ()  # pieces of a result (`ResultLayout`)
+    idle: bool = False  # True if no points are computed: the result is zeros
 
     def resolve(self, chunks: IntArray, coefficients: FloatArray) -> WeightedPoints:
-        """Return the chunks' points, each with its chunk's coefficient over the batch size."""
+        """Return the points of chunks, each with the chunk's coefficient over the batch size."""
         if self.idle:
             chunks, coefficients = chunks[:0], coefficients[:0]
         sizes = self.starts[chunks + 1] - self.starts[chunks]
@@ -406,9 +408,9 @@ class JobPlan:
         self.adopt(scheme)
         self.is_late: Final = self.delay >= self.num_bundles  # weights lack some gradients
         self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
-        self.deals: Final = isinstance(scheme, Deal)  # for the whole run
+        self.deals: Final = isinstance(scheme, Deal)  # does not change during the run
         self.handed_over: int | None = None
-        """The job whose results are being given to the models."""
+        """The job whose results are being passed to the models, or None."""
         self._parked: set[int] = set()
         self.bundles_left = self.num_bundles
         """The number of bundles with a model that is not parked."""
@@ -427,10 +429,10 @@ class JobPlan:
         cuts = [scheme.cut(model.batch_size) for model in self.models]
         self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
         self.delay = delay  # rounds that the gradient of a job may be late
-        self.jobs_read = scheme.jobs_read(self.num_bundles)  # whose weights are kept
+        self.jobs_read = scheme.jobs_read(self.num_bundles)  # recent jobs whose weights are stored
 
     def park(self, name: str) -> None:
-        """Note that a model is parked; end the turns of its bundle if all its models are."""
+        """Record that a model is parked; end its bundle's turns if all its models are."""
         index = [model.name for model in self.models].index(name)
         bundle = next(b for b, members in enumerate(self._bundles) if index in members)
         if index not in self._parked:
@@ -444,14 +446,14 @@ class JobPlan:
                 self.turns.stop(bundle, by=self.turns.latest(bundle) if by is None else by)
 
     def horizon(self, job: int) -> int:
-        """Return the last job that is sure to be decoded when ``job`` begins."""
+        """Return the last job that is certain to be decoded when ``job`` begins."""
         if not self.deals:
             return job - self.delay - 1
         stopped = self.turns.stopped(job - 2 * self.num_bundles)
         return job - max(1, self.num_bundles - len(stopped))
 
     def bundle(self, job: int) -> range:
-        """Return the indices of a job's models; its turn must be decided."""
+        """Return the indices of a job's models; the job's turn must have been decided."""
         return self.members(self.turns[job].bundle)
 
     def members(self, bundle: int) -> range:

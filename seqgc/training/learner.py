@@ -28,16 +28,16 @@ Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerState:
-    """State of one model without its tensors, for checkpoints."""
+    """The state of one model without its tensors, for checkpoints."""
 
     steps: int
-    settings: str  # of the optimizer and the scheduler: JSON of what `pack` returns
+    settings: str  # settings of the optimizer and the scheduler, packed by `pack`, as JSON
     validation: ValidationState
-    changes: int = 0  # of the weights: one a step, or one a part if steps are taken in parts
+    changes: int = 0  # changes of the weights: one for each step, or for each part of a step
 
 
 class Learner:
-    """One model in training; its module is a copy, in the run's precision, on the CPU."""
+    """One model in training, with a copy of its module on the CPU in the run's precision."""
 
     def __init__(self, model: Model, *, precision: Precision) -> None:
         self.model: Final = model
@@ -50,7 +50,7 @@ class Learner:
         rules = model.validation
         self.validator: Final = None if rules is None else Validator(model, rules)
         self.queue: Final = DataQueue(
-            len(model.dataset),  # read once, as the workers have copies
+            len(model.dataset),  # read once, because the workers have copies of the data
             batch_size=model.batch_size,
             seed=model.seed,
             by_epoch=isinstance(model.dataset, AugmentedDataset)
@@ -59,10 +59,11 @@ class Learner:
         self.steps = self.changes = 0
 
     def apply(self, result: ModelResult) -> dict[str, float]:
-        """Take one step along the gradient of ``result``, in the run's precision and writable.
+        """Take one step along the gradient of ``result``; return the metrics of the step.
 
-        Returns the metrics of the step (`Stepper.end`). If the optimizer or the scheduler raises,
-        or no checkpoint can hold its state, the error is raised and the weights are as before.
+        The gradient must be writable and in the run's precision; `Stepper.end` defines the metrics.
+        If the optimizer or the scheduler raises an error, or its state cannot be stored in a
+        checkpoint, the error is raised and the weights do not change.
         """
         with self._undone_by_errors():
             clipped = self.stepper.clip(result)
@@ -73,9 +74,10 @@ class Learner:
         return metrics
 
     def apply_part(self, result: ModelResult) -> None:
-        """Move along the gradient of a part of the batch. Raises like `apply`.
+        """Change the weights along the gradient of a part of the batch; raises like `apply`.
 
-        `end_step` ends the step. Nothing is clipped, as a part does not have the gradient's norm.
+        `end_step` ends the step. The gradient is not clipped, because the norm of the whole
+        gradient is not known.
         """
         with self._undone_by_errors():
             self.stepper.set(result)
@@ -84,13 +86,13 @@ class Learner:
         self.changes += 1
 
     def end_step(self) -> dict[str, float]:
-        """End a step whose parts have been applied; returns and raises like `apply`."""
+        """End a step whose parts have been applied; return the metrics, and raise, like `apply`."""
         metrics = self.stepper.end()
         self.steps += 1
         return metrics
 
     def _require_state(self) -> None:
-        """Raise if a checkpoint cannot hold the optimizer's state, which the first step makes."""
+        """After the first step, raise if the optimizer's state cannot be stored in a checkpoint."""
         if not self.changes:
             self.stepper.snapshot()
 
@@ -105,7 +107,7 @@ class Learner:
             raise
 
     def validate(self) -> dict[str, float]:
-        """Return the metrics of the present weights."""
+        """Validate the present weights; return the metrics."""
         if self.validator is None:
             return {}
         metrics = self.validator.validate(self.module, step=self.steps)
@@ -115,8 +117,8 @@ class Learner:
     def snapshot(self, *, forgetful: bool = False) -> tuple[LearnerState, dict[str, Tensors]]:
         """Return copies of the state, and of its tensors by file.
 
-        If ``forgetful``, the state of a new optimizer is returned, because that of the model's own
-        cannot be stored.
+        If ``forgetful`` is True, the state of a new optimizer is returned, because the state of the
+        model's optimizer cannot be stored.
         """
         stepper = Stepper(self.model, self._parameters) if forgetful else self.stepper
         settings, optimizer = stepper.snapshot()

@@ -1,6 +1,6 @@
-"""Plans: what to train (`TrainingPlan`) or record (`RecordingPlan`), and a plan's run on workers.
+"""Plans of a training run (`TrainingPlan`) or a recording (`RecordingPlan`), and `PlannedRun`.
 
-All are frozen, and checked when they are made.
+All are frozen, and are checked when they are created.
 """
 
 from __future__ import annotations
@@ -96,15 +96,16 @@ class TrainingPlan:
     # When to search for a better setting and switch to it; not with `stale`. A scheme is a
     # candidate if the number of models allows its delay.
     adaptation: Adaptation | None = None
-    checkpoint_every_s: float = 60.0  # the first and the last come at the run's begin and end
-    # A model has diverged if the 2-norm of its results is above this limit twice. None: no limit
-    # for finite results.
+    checkpoint_every_s: float = 60.0  # also at the beginning and at the end of the run
+    # If the 2-norm of a model's results is above this limit twice, the model has diverged. None: no
+    # limit for finite results.
     max_norm: float | None = None
-    # If the results of a model are not finite or its code raises: train the other models
-    # ("go-on"), or end the run ("stop").
+    # If the results of a model are not finite, or its code raises an error: "go-on" trains the
+    # other models, and "stop" ends the run.
     on_failure: OnFailure = "go-on"
-    # Compare results that are computed by several workers, and expel workers that lie; rounds then
-    # wait for three such results. Only with a scheme with replicas, and not with `adaptation`.
+    # Compare results that several workers compute, and expel workers with wrong results; rounds
+    # then wait for three such results. Not possible with `adaptation`, or with a scheme in which
+    # each result is computed by one worker.
     audit: bool = False
     # How updates reach the weights if batches come in parts. None: `Updates()`, or
     # `Updates(apply="clock")` for defences whose parts must all be on the newest weights.
@@ -152,7 +153,7 @@ class TrainingPlan:
                 raise ParameterError(name, "must be left out: the setting has it", given)
 
     def on(self, workers: int) -> PlannedRun:
-        """Return the run of this plan on ``workers`` workers, checked.
+        """Check this plan for ``workers`` workers, and return its run.
 
         Raises
         ------
@@ -210,9 +211,9 @@ class TrainingPlan:
         return bundle_size(self.models, bundles=_OPEN_BUNDLES if choosing else scheme.delay + 1)
 
     def require_steps(self) -> None:
-        """Raise `ParameterError` if an optimizer or scheduler cannot be made or ends too early.
+        """Raise `ParameterError` if an optimizer or scheduler cannot be created, or ends too early.
 
-        Each is made once, with the model's own parameters, which do not change.
+        Each is created once, with the model's own parameters, which do not change.
         """
         for model in self.models:
             Stepper(model, ParameterVector(model.module)).require_steps(self.steps)
@@ -249,7 +250,7 @@ class PlannedRun:
     ) -> ModelsWorkload:
         """Return the workload that trains the models, with their weights in ``store``.
 
-        The models are tried first, unless they were ``tried`` before.
+        Unless ``tried`` is True, `try_models` checks the models first.
         """
         plan, scheme = self.plan, self.setting.scheme
         if _in_parts(scheme):
@@ -295,7 +296,7 @@ class PlannedRun:
 
     @property
     def repeats(self) -> bool:
-        """True if a resumed run ends in the same bits as a run without interruption."""
+        """True if a resumed run ends with the same bits as a run without interruption."""
         if not _in_parts(defence := self.setting.scheme):
             return not isinstance(defence, Controlled)  # its shares depend on the time
         updates = self.plan.updates_of(defence)
@@ -303,7 +304,7 @@ class PlannedRun:
         return at_once or updates.refresh == "late"
 
     def shortcomings(self) -> list[str]:
-        """Return warnings to show before the run begins."""
+        """Return warnings that are shown before the run begins."""
         plan = self.plan
         warnings = [each for model in plan.models for each in frozen_statistics(model)]
         for model in distinct_models(plan.models):
@@ -346,7 +347,7 @@ class PlannedRun:
 
     @cached_property
     def sizes(self) -> TaskSizes:
-        """The bytes of the heaviest task."""
+        """The sizes of the largest task."""
         plan, setting, jobs, versions = self.plan, self.setting, 1, 1
         scheme = setting.scheme
         if isinstance(scheme, PolicyDefence):
@@ -379,10 +380,10 @@ class PlannedRun:
         pin: Mapping[str, str] | None = None,
         name: str = "",
     ) -> Work:
-        """Return the work of the run in the folder ``run``, to open workers for.
+        """Return the work of the run in the folder ``run``, for which workers are opened.
 
-        For ``pin`` see `Crew`. ``name`` is the name that the run began with, by default that of the
-        folder. The work has no group sizes yet.
+        `Crew` explains ``pin``. ``name`` is the name of the run at its beginning; the default is
+        the name of the folder. The work has no group sizes yet.
         """
         plan, setting = self.plan, self.setting
         name = name or run.resolve().name
@@ -406,7 +407,7 @@ class PlannedRun:
 
 
 def _piece_loads(setting: Setting) -> tuple[float, ...]:
-    """Return the normalized load of each piece, if work is dealt."""
+    """Return the normalized load of each piece; an empty tuple if work is not dealt."""
     if not isinstance(setting.scheme, Deal):
         return ()
     return tuple((setting.jobs_per_round * setting.scheme.chunk_fractions).tolist())
@@ -427,14 +428,14 @@ def _checked(models: Sequence[Model], precision: Precision) -> tuple[Model, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordingPlan:
-    """A recording of how long workers take to answer, at each of several loads."""
+    """A recording of the answer times of workers at each of several loads."""
 
-    model: Model  # its gradient is computed, but nothing is trained
-    rounds: int  # of each profile
+    model: Model  # its gradient is computed, but it is not trained
+    rounds: int  # number of rounds of each profile
     loads: Sequence[float]  # normalized, distinct, 0 to 1000; sorted
-    warmup: int = 1  # rounds at every load that are not recorded, at most 10,000
+    warmup: int = 1  # number of rounds at each load that are not recorded, at most 10,000
     timeout_s: float = ROUND_LIMIT_S  # an answer that takes longer is recorded as `LATE`
-    precision: Precision = "float32"  # of the weights and the results
+    precision: Precision = "float32"  # precision of the weights and the results
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rounds", require_int("rounds", self.rounds, least=1))
@@ -453,7 +454,7 @@ class RecordingPlan:
         require_autocast(self.model.autocast, precision=self.precision)
 
     def work(self, weights: Path, *, occasion: Callable[[Task], tuple[int, float] | None]) -> Work:
-        """Return the work of the recording, to open workers for."""
+        """Return the work of the recording, for which workers are opened."""
         models, precision = (self.model,), self.precision
         return Work(
             name="profile",
@@ -477,5 +478,5 @@ def num_points(load: float, batch_size: int) -> int:
 
 
 def _in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
-    """Check whether gradients arrive in parts that are used by themselves."""
+    """Return whether gradients arrive in parts that are used separately."""
     return isinstance(defence, PolicyDefence) and not isinstance(defence, Controlled)

@@ -1,4 +1,4 @@
-"""Published versions of the weights of a bundle, for its workers to read."""
+"""Published versions of the weights of a bundle, which workers read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seqgc.training.learner import Learner
 
 __all__ = ["PublishedWeights"]
 
-_LAST_FAILS: Final = 5  # removals that may fail when no version is needed any more
+_LAST_FAILS: Final = 5  # number of removals that may fail when no version is needed
 
 
 class PublishedWeights:
@@ -34,16 +34,16 @@ class PublishedWeights:
         self._published: list[WeightRef] = []
         self._unneeded: list[WeightRef] = []  # versions that are not removed yet
         self.unremoved = ""
-        """The first reason why a version could not be removed; empty if all could."""
+        """The first reason why a version could not be removed; empty if there was no failure."""
 
     def publish(self) -> WeightRef:
-        """Return a reference to the present weights, which are published if they are new."""
+        """Return a reference to the present weights; publish them if they are new."""
         if not self.is_published:
             self._put(self._version, self._present())
         return self._published[-1]
 
     def republish(self, version: int, weights: FloatArray) -> WeightRef:
-        """Publish a version from before the run was resumed; versions come in order."""
+        """Publish a version from before the run was resumed; call this in order of versions."""
         if not self._published or self._published[-1].version != version:
             self._put(version, weights)
         return self._published[-1]
@@ -65,8 +65,8 @@ class PublishedWeights:
     def keep(self, needed: Set[WeightRef]) -> None:
         """Discard the published versions that are not ``needed``.
 
-        If a version cannot be removed, the run continues and tries again in a later call. A call
-        ends after one failure, or after a few if no version is needed, because each takes time.
+        If a version cannot be removed, a later call tries again. Because each failure takes time, a
+        call ends after one failure, or after five if no version is needed.
         """
         self._unneeded += [ref for ref in self._published if ref not in needed]
         self._published = [ref for ref in self._published if ref in needed]

@@ -24,27 +24,26 @@ __all__ = ["FAILED", "LATE", "record_profile"]
 
 FAILED: Final = 1  # status: the worker failed; its time is the time until that was known
 LATE: Final = 2  # status: no answer within the time limit, which counts as its time
-_ASKED: Final = 16  # workers whose round trip is measured
+_ASKED: Final = 16  # number of workers whose round trip is measured
 
 
 def record_profile(
     plan: RecordingPlan, workers: Workers, *, observers: Sequence[ports.Observer] = ()
 ) -> list[DelayProfile]:
-    """Measure how long workers take to compute a model's gradient, at each of several loads.
+    """Measure the time in which workers compute a model's gradient, at each of several loads.
 
     In a round every worker computes one mini-task of ``load * batch_size`` data points, at least
     one, and the master waits for all workers. The loads take turns, round by round, and their order
-    rotates, so that a drift of the workers' speed looks like noise, not like an effect of the load.
-
-    Injected delays depend on the row of the profile (row 0 in the warm-up), the worker and the
-    load. ``observers`` are shown a `seqgc.ports.Notice` of kind ``round`` after every round,
+    rotates, so that a drift of the workers' speed appears as noise, and not as an effect of the
+    load. Injected delays depend on the row of the profile (row 0 in the warm-up), the worker and
+    the load. ``observers`` receive a `seqgc.ports.Notice` of kind ``round`` after every round,
     including the warm-up.
 
-    Returns a profile for each load, in ascending order. ``base_load`` is the number of data points
-    of each worker divided by ``batch_size``. ``alpha`` is the slope of all profiles together
-    (`fit_load_model`), 0 if noise makes it negative, and None with fewer than two loads. ``rtt_s``
-    is the median time of an empty task, sent to one worker at a time. ``status`` is `FAILED` or
-    `LATE` where there was no answer.
+    Return a profile for each load, in ascending order. ``base_load`` is the number of data points
+    of each worker divided by ``batch_size``. ``alpha`` is the common slope of all profiles
+    (`fit_load_model`), 0 if noise makes it negative, and None if there are fewer than two loads.
+    ``rtt_s`` is the median time of an empty task, sent to one worker at a time. ``status`` is
+    `FAILED` or `LATE` if there was no answer.
 
     Raises
     ------
@@ -126,9 +125,9 @@ def _turn(plan: RecordingPlan, number: int) -> tuple[float, int | None]:
 def _tasks(
     plan: RecordingPlan, number: int, load: float, *, weights: ports.WeightRef, workers: int
 ) -> Iterator[ports.Task]:
-    """Yield the workers' tasks: shares of one batch, each with another first point.
+    """Yield the workers' tasks: parts of one batch, each with a different first point.
 
-    A load above 1, as for a bundle of models, uses points of the batch more than once.
+    If the load is above 1, as for a bundle of models, points of the batch are used more than once.
     """
     model, size = plan.model, plan.model.batch_size
     pieces = ParameterVector(model.module).layout.pieces
@@ -149,7 +148,7 @@ def _tasks(
 def _round_trip_s(
     backend: ports.Backend, *, first: int, workers: int, timeout_s: float
 ) -> float | None:
-    """Return the median time of an empty task; None if no worker answers one."""
+    """Return the median time of an empty task; None if no worker answers."""
     seconds = []
     for number, worker in enumerate(range(min(workers, _ASKED)), first):
         task = ports.Task(round=number, worker=worker, attempt=0, items=())
@@ -163,7 +162,7 @@ def _play(
 ) -> tuple[list[float], list[int], str]:
     """Run one round until all workers have answered or failed, or the time is over.
 
-    Returns the seconds and status of each task, and the reason of a missing answer.
+    Return the seconds and status of each task, and the reason of a missing answer.
     """
     number, reason = tasks[0].round, "no answer within the time limit"
     left_at = backend.dispatch(number, tasks)

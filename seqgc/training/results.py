@@ -22,7 +22,7 @@ __all__ = ["FAILURES", "Parked", "Parking", "RunCounts", "TrainResult"]
 
 @dataclass(slots=True, kw_only=True)
 class RunCounts:
-    """An observer that counts what happens in a run."""
+    """An observer that counts the events of a run."""
 
     rounds: int = 0
     waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
@@ -34,7 +34,7 @@ class RunCounts:
     largest_error: float = 0.0  # of the approximate jobs (see `Decoding`)
     expelled: list[int] = field(default_factory=list)  # workers, by an audit
     repeated: int = 0  # parts that were applied a second time (`seqgc.ports.Part.again`)
-    uncompared: int = 0  # results of an audit that no second worker has answered
+    uncompared: int = 0  # results in an audit with the answer of a single worker
 
     def __call__(self, seen: ports.Seen) -> None:
         match seen:
@@ -64,9 +64,9 @@ class RunCounts:
 Parking: TypeAlias = Literal["diverged", "raised", "crashed", "hung", "stopped early"]
 """The reason why a model is parked.
 
-Its loss or gradient was not finite or too large (``diverged``); or computing them ``raised``, ended
-the processes of workers (``crashed``), or took longer than the time limit (``hung``); or it was
-``stopped early`` by a validation or a callback.
+``diverged``: its loss or gradient was not finite, or too large. ``raised``: its code raised an
+error. ``crashed``: its computation killed worker processes. ``hung``: its computation exceeded the
+time limit. ``stopped early``: a validation or a callback stopped it.
 """
 
 FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed", "hung"})
@@ -74,7 +74,7 @@ FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """The reason why a model is parked. Its weights stay as they were after ``step`` steps.
+    """The reason why a model is parked; its weights are those after ``step`` steps.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class TrainResult:
 
     @property
     def failed(self) -> dict[str, Parked]:
-        """The models that could not be trained to their end, which does not affect the rest."""
+        """The models whose training failed, which does not affect the other models."""
         return {name: each for name, each in self.parked.items() if each.failed}
 
     @property

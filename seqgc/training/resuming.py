@@ -1,15 +1,15 @@
-"""`acquire_run`: the state that a master finds in the folder of a run, and the accepted changes.
+"""`acquire_run`, which loads the state of a run from its folder, and checks changes of the run.
 
 A run that is resumed with ``--accept-changes`` continues if its state can be loaded. Two kinds of
-changes would make the result silently wrong, and are refused:
+changes would make the result silently wrong, and raise an error:
 
-- The fields in ``_FIXED`` must stay as they were. The rounds in the journal are replayed with them,
-  and an optimizer takes its settings back from the checkpoint together with its state. The code of
-  an optimizer or a scheduler may change.
-- The fields in ``_OF_RESULTS`` must stay as they were as long as the checkpoint holds results of
-  closed rounds, or lost points that will be drawn again: all results of a gradient must be computed
-  with the same code, batch and loss. Results of the open round are dropped, because its tasks are
-  sent again.
+- The fields in ``_FIXED`` must not change. The rounds in the journal are replayed with them, and
+  an optimizer restores its settings from the checkpoint together with its state. The code of an
+  optimizer or a scheduler may change.
+- The fields in ``_OF_RESULTS`` must not change if the checkpoint contains results of closed rounds,
+  or lost points that will be drawn again. The reason is that all results of a gradient must be
+  computed with the same code, batch and loss. Results of the open round are dropped, because its
+  tasks are sent again.
 
 The checkpoint must also have weights of the same names and shapes as the networks. Weights that are
 not trained must have the same values, because workers take these from the networks themselves.
@@ -105,10 +105,10 @@ def acquire_run(
     observers: Sequence[Observer],
     accept_changes: bool = False,
 ) -> Iterator[RunRecord]:
-    """Acquire the run as its master for the block. ``now`` is the current fingerprint.
+    """Acquire the run as its master for the block; ``now`` is the current fingerprint.
 
-    If the journal has no line yet, its first line is written here. Otherwise the new fingerprint is
-    recorded once the checkpoint has been restored (`TrainingSession`).
+    If the journal is empty, its first line is written here. Otherwise `TrainingSession` writes the
+    new fingerprint after it has restored the checkpoint.
     """
     with closing(Lease(directory.path)) as lease:
         history = read_history(directory.journal)
@@ -120,7 +120,7 @@ def acquire_run(
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
-        if snapshot is not None:  # it may be older than the changes accepted last
+        if snapshot is not None:  # it may be older than the most recently accepted changes
             before = completed(history.fingerprint_of(snapshot.master), now)
         if history.num_workers and before != now:
             snapshot, dropped = _with_changes(snapshot, before, now, plan=planned.plan)
@@ -168,12 +168,12 @@ def _with_changes(
     *,
     plan: TrainingPlan,
 ) -> tuple[RunSnapshot | None, list[str]]:
-    """Return the state that a run with a changed fingerprint continues from, and warnings.
+    """Return the checkpoint for a run with a changed fingerprint, and warnings.
 
     Raises
     ------
     ParameterError
-        If the run cannot continue with one of the changes; names the change.
+        If the run cannot continue with one of the changes; the message names the change.
     """
     changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
@@ -211,7 +211,7 @@ def _is_fixed(name: str) -> bool:
 
 
 def _fixed(name: str, fingerprint: Mapping[str, str]) -> str | None:
-    """Return the part of a field that must not change: settings without the code's digest."""
+    """Return the part of a field that must not change: settings without the digest of code."""
     text = fingerprint.get(name)
     return text.rpartition(" ")[0] if text and name.endswith("'s settings") else text
 
@@ -219,7 +219,7 @@ def _fixed(name: str, fingerprint: Mapping[str, str]) -> str | None:
 def _misfit(
     snapshot: RunSnapshot, plan: TrainingPlan, changed: Collection[str]
 ) -> tuple[str, str] | None:
-    """Return the field and the rule that a network breaks if it does not fit the checkpoint."""
+    """Return the field and the rule that a network breaks; None if all fit the checkpoint."""
     for model in plan.models:
         held, own = snapshot.files.get(f"{model.name}.safetensors", {}), model.module.state_dict()
         if {name: t.shape for name, t in own.items()} != {
@@ -238,7 +238,7 @@ def _misfit(
 def _without_best(
     snapshot: RunSnapshot, plan: TrainingPlan, changed: Collection[str]
 ) -> tuple[RunSnapshot, list[str]]:
-    """Drop the best validations of models whose measure has changed; also return warnings."""
+    """Return the snapshot without best validations whose measure has changed, and warnings."""
     workload, warnings = snapshot.state.workload, []
     files, learners = dict(snapshot.files), list(workload.models)
     for index, model in enumerate(plan.models):
@@ -257,7 +257,7 @@ def _results(job: PackedJob) -> Sequence[tuple[int, int, int]]:
 
 
 def _needs_results(snapshot: RunSnapshot) -> bool:
-    """Check whether the snapshot has results or lost points that no new task would restore."""
+    """Return whether the snapshot has results or lost points that new tasks would not replace."""
     parts, held = snapshot.state.workload.parts, snapshot.state.held
     if any(each.sums for each in parts.values()):
         return True

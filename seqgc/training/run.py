@@ -1,6 +1,6 @@
-"""`train` and `resume`: a run from its first check to its `TrainResult`.
+"""`train` and `resume`, which execute a run from its first check to its `TrainResult`.
 
-The master computes with one thread during a run, because the cores are needed by the workers.
+During a run, the master computes with one thread, because the workers need the cores.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ def train(
 ) -> TrainResult:
     """Train several models at once on unreliable workers, exactly.
 
-    ``run`` is the folder of the run, which must not exist; by default a new folder in ``runs``. The
-    text ``config`` is written to its ``config.toml``. ``observers`` (logs, progress, a
-    `seqgc.costs.Budget`) are shown every event before it is recorded. The ``tuner`` searches for
+    ``run`` is the folder of the run, which must not exist; by default it is a new folder in
+    ``runs``. The text ``config`` is written to its ``config.toml``. ``observers`` (logs, progress,
+    a `seqgc.costs.Budget`) receive every event before it is recorded. The ``tuner`` searches for
     better settings, by default in a background process; it is closed at the end. ``callbacks`` are
-    called for steps, validations, checkpoints and the end, and may stop a model or the run: see
-    `Callback`.
+    called for steps, validations, checkpoints and the end, and may stop a model or the run (see
+    `Callback`).
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule; nothing is written then.
     WorkerError
-        If a round cannot end; the run's checkpoints have what was trained so far.
+        If a round cannot end; the run can be resumed from its checkpoints.
     ModelError
-        If every model has failed, or one has and the plan says to stop then.
+        If all models have failed, or a single one if the plan has ``on_failure="stop"``.
     CallbackError
-        If a callback raises; the run can be resumed.
+        If a callback raises an error; the run can be resumed.
     BudgetError
         If the next tasks could exceed the budget of an observer.
 
@@ -135,13 +135,13 @@ def resume(
 ) -> TrainResult:
     """Continue a run whose master has ended, as if it had not been interrupted.
 
-    The run returns to its newest undamaged checkpoint. Rounds that closed after it are closed again
-    on the answers of the same workers, so that weights, optimizers and losses get the same bits. If
-    one of these workers fails or stays silent, other answers are used, and a warning says so.
-    Workers that an audit has expelled stay expelled. With ``ssp`` and similar defences the bits may
-    differ: parts of batches that had not arrived at the checkpoint are computed again, on the
-    checkpoint's weights, which are no staler than allowed. No part is applied twice, and a warning
-    says that parts are repeated.
+    The run returns to its newest undamaged checkpoint. Rounds that closed after the checkpoint are
+    closed again with the answers of the same workers, so that weights, optimizers and losses get
+    the same bits. If one of these workers fails or remains silent, other answers are used, and
+    there is a warning. Workers that an audit has expelled remain expelled. With ``ssp`` and similar
+    defences the bits may differ: parts of batches that had not arrived at the checkpoint are
+    computed again, on the checkpoint's weights, which are no staler than allowed. No part is
+    applied twice, and a warning reports the repeated parts.
 
     If the plan leaves ``jobs_per_round`` open, the run keeps the number that it began with. The
     configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of
@@ -151,21 +151,21 @@ def resume(
     Raises
     ------
     ParameterError
-        If ``run`` is not the folder of a run, or another master is at work on it. If the
+        If ``run`` is not the folder of a run, or another master is executing it; if the
         configuration, the plan, its code or data, or the version of seqgc, torch or numpy has
-        changed. If functions on AWS no longer have the version that the run began with. Nothing is
-        started then.
+        changed; or if functions on AWS no longer have the version with which the run began. No
+        worker is started then.
     DamageError
-        If the journal or all checkpoints are damaged; nothing is started then.
+        If the journal or all checkpoints are damaged; no worker is started then.
     BudgetError
-        If the run has spent more already than the budget of an observer allows.
+        If the run has already spent more than the budget of an observer allows.
     """
     directory = RunDirectory(run, reopened=True)
     planned = begun_with(plan, directory).on(workers.n)
     now = fingerprint(planned, config=directory.config, callbacks=callbacks)
     with acquire_run(
         directory, planned, now=now, observers=observers, accept_changes=accept_changes
-    ) as record:  # before anything is started, so that its costs are recorded
+    ) as record:  # acquired before workers start, so that their costs are recorded
         history, master = record.recorder.history, record.recorder.master
         pin = {} if accept_changes else history.pin
         work = planned.work(directory.path.absolute(), master=master, pin=pin, name=history.name)
@@ -213,14 +213,14 @@ def _execute(
             observers = [_retire_weights(retiring), *observers]
         workload = planned.workload(store=store, callbacks=callbacks, tried=True)
         workload.require_steps(plan.steps)
-        stack.callback(workload.discard_weights)  # a run that fails leaves some
+        stack.callback(workload.discard_weights)  # needed if the run fails
         backend = stack.enter_context(started(crew, workers, observers=observers))
         record = stack.enter_context(begin())
         stack.callback(record.recorder.write_last_memories)
         warnings = [*record.warnings, *record.recorder.pin(crew.pin), *planned.shortcomings()]
         warnings += groups.notes
         record.recorder.group(groups.sizes)
-        stack.callback(backend.close)  # before the recorder writes what the backend cost
+        stack.callback(backend.close)  # before the recorder writes the cost of the backend
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
         session = TrainingSession(
@@ -274,14 +274,14 @@ def _execute(
 
 
 def _tasks_note(backend: Backend, *, open_usd: float) -> str:
-    """Say how many tasks outlast the master, and what they may still cost."""
+    """Return a text on the tasks that continue after the master's end, and on their cost."""
     count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
     price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
     return f"{count} tasks are under way{price}; " if count else ""
 
 
 def _checkpoint_note(directory: RunDirectory, error: BaseException) -> str:
-    """Name the last checkpoint, if the run ended because of one of its files."""
+    """Return a text with the last checkpoint if the run ended because of a file or store."""
     if not isinstance(error, OSError | StoreError):
         return ""
     numbers = SnapshotFolder(directory.checkpoints, RunState).numbers
@@ -292,10 +292,10 @@ def _checkpoint_note(directory: RunDirectory, error: BaseException) -> str:
 def _evaluate_all(
     workload: ModelsWorkload, models: Sequence[Model]
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
-    """Return the evaluations of models by name, and why other models could not be evaluated.
+    """Return the evaluations of models, and the reasons why others could not be evaluated, by name.
 
-    A model that raised during the run, and raises again now, is in neither. A model that crashed or
-    hung is not evaluated at all.
+    A model whose code raised an error during the run, and raises one again now, is in neither. A
+    model that crashed or hung is not evaluated.
     """
     evaluations, failed = dict[str, Evaluation](), dict[str, str]()
     for model in models:
@@ -308,7 +308,7 @@ def _evaluate_all(
             evaluations[model.name] = evaluate(
                 module, loss=model.loss, dataset=data, autocast=model.autocast
             )
-        except BaseException as error:  # of the user's own module, loss or data
+        except BaseException as error:  # from the user's own module, loss or data
             reraise_stop(error)
             if parked is None or parked.kind != "raised":
                 failed[model.name] = fault_of(error)
@@ -317,7 +317,7 @@ def _evaluate_all(
 
 @contextmanager
 def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> Iterator[Backend]:
-    """Start a crew and tell the observers; close the backend at the end of the block."""
+    """Start a crew, and notify the observers; close the backend at the end of the block."""
     for observer in observers:
         if crew.leases is not None and isinstance(observer, LeaseObserver):
             observer.watch(crew.leases)
@@ -334,7 +334,7 @@ def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> I
 
 
 def _retire_weights(store: RetiringStore) -> Observer:
-    """Return an observer that removes old weights as rounds begin."""
+    """Return an observer that removes old weights when rounds begin."""
 
     def retire(seen: Seen) -> None:
         if isinstance(seen, Dispatch) and seen.attempt == 0:

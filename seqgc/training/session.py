@@ -1,22 +1,23 @@
-"""`TrainingSession`: one pass of the master's loop, with its checkpoints, files and signals.
+"""`TrainingSession`, one pass of the master's loop with its checkpoints, files and signals.
 
 Theory of operation
 -------------------
-A checkpoint, and the end of the run by a signal, must find a *consistent* state: the policy, the
-journal and the models agree about the jobs that are over.
+When a checkpoint is taken, or a signal ends the run, the state must be *consistent*: the policy,
+the journal and the models agree about the jobs that have finished.
 
-- The state becomes consistent when the loop is at rest: all that was decoded has been handed to the
-  models, and what their steps led to has been written and told. Only then is a checkpoint taken, if
-  one is due, and waiting signals are delivered. The state is consistent, too, when tasks are about
-  to be sent.
-- It stops being consistent when a round closes: the policy has moved to the next round, but the
-  decision or the survivors are not in the journal yet, and the jobs are not decoded. It also stops
-  when results are compared, since their job has not been handed over, and for a policy that changes
-  with every answer, at every answer, failure and tick.
-- If the run ends in a consistent state, a last checkpoint is taken, also after an error. Otherwise
-  the run continues from the checkpoint before.
+- The state becomes consistent when the loop is at rest: all decoded gradients have been passed to
+  the models, and the outputs of their steps have been written and reported. Checkpoints are taken,
+  and waiting signals delivered, only at this moment. The state is also consistent when tasks are
+  about to be sent.
+- The state becomes inconsistent when a round closes: the policy has moved to the next round, but
+  the decision or the survivors are not in the journal yet, and the jobs are not decoded. It also
+  becomes inconsistent when results are compared, because their job has not been passed on. For a
+  policy that changes with every answer, it becomes inconsistent at every answer, failure and tick.
+- If the run ends in a consistent state, a last checkpoint is taken, even after an error. Otherwise
+  the run can be resumed from the previous checkpoint.
 
-A signal that arrives in the meantime waits; a second one is delivered at once (`Interrupts`).
+A signal that arrives while the state is inconsistent waits; a second signal is delivered at once
+(`Interrupts`).
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ _Handler = Callable[[int, FrameType | None], object]
 class Interrupts:
     """A gate for SIGINT, SIGTERM and SIGHUP: the first signal waits for `admit`.
 
-    A second signal is delivered at once, except SIGHUP, of which two arrive when a terminal is
-    closed: one from the shell, one from the system. Signals without a Python handler are left
-    alone.
+    A second signal is delivered at once. SIGHUP is an exception: when a terminal is closed, two of
+    them arrive, one from the shell and one from the system. Signals without a Python handler are
+    not changed.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Make signals wait in this block; a signal that still waits at its end is dropped."""
+        """Make signals wait in this block; drop signals that still wait at its end."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
@@ -98,7 +99,7 @@ class Interrupts:
                     signal.signal(each, handler)
 
     def admit(self) -> None:
-        """Deliver the waiting signals; from now on deliver each signal at once."""
+        """Deliver the waiting signals, and from now on every signal at once."""
         self.admitted = True
         while self._waiting:
             self._deliver(*self._waiting.pop(0))
@@ -120,9 +121,9 @@ class Interrupts:
 class TrainingSession:
     """One pass of the loop by one master.
 
-    ``recorder`` knows the rounds that are over already, and ``snapshot`` is the checkpoint to
-    continue from. If the plan asks for better settings, ``tuner`` searches for them; each switch is
-    appended to ``switches``.
+    ``recorder`` has the rounds that were closed before, and ``snapshot`` is the checkpoint from
+    which the run continues. If the plan has an ``adaptation``, ``tuner`` searches for better
+    settings; each switch is appended to ``switches``.
     """
 
     def __init__(
@@ -142,8 +143,8 @@ class TrainingSession:
         self._hold: master.Holding | None = None
         self._interrupts = Interrupts()
         self._consistent = False
-        self._announced: int | None = None  # the latest checkpoint that callbacks know
-        self._announced_parked: set[str] = set()  # models that observers know to be parked
+        self._announced: int | None = None  # the latest checkpoint passed to callbacks
+        self._announced_parked: set[str] = set()  # the parked models reported to observers
         self._warned_unremoved = False
         self._began = 0.0
         self._strategy: Strategy
@@ -173,20 +174,20 @@ class TrainingSession:
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the run: fewer than planned if models are done early."""
+        """The number of jobs of the run, which is smaller than planned if models stop early."""
         return self._strategy.policy.num_jobs
 
     def run(
         self, backend: ports.Backend, directory: RunDirectory, *, warnings: Sequence[str] = ()
     ) -> float:
-        """Drive the loop to its end. Return its seconds, including those of earlier masters.
+        """Run the loop to its end; return its duration in seconds, with that of earlier masters.
 
-        The ``warnings`` are shown to the observers first.
+        The ``warnings`` are reported to the observers first.
         """
         self._directory = directory
         path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._restore(warnings)
-        self._recorder.write_begin()  # only now: the checkpoint fits
+        self._recorder.write_begin()  # only now, because the checkpoint has been restored
         number, since = self._recorder.master, None if before is None else before.rounds
         lost, root = self._recorder.lease.lost, directory.checkpoints
         snapshots = SnapshotFolder(root, RunState, master=number, since=since, lost=lost)
@@ -256,10 +257,10 @@ class TrainingSession:
         return time.perf_counter() - self._began
 
     def _restore(self, warnings: list[str]) -> master.Held:
-        """Return to the snapshot, if there is one. Return what the loop held then.
+        """Restore the snapshot, if there is one; return the state of the loop at that time.
 
-        Adds to the ``warnings``. An expelled worker stays expelled, from the first round on: its
-        answers are not used, even where the journal has a round that closed on one of them.
+        Warnings are appended to ``warnings``. An expelled worker remains expelled from the first
+        round on: its answers are not used, even if the journal has a round that closed with one.
         """
         snapshot, expelled = self._snapshot, frozenset(self._recorder.history.expelled)
         self.counts.expelled = sorted(expelled)
@@ -275,7 +276,7 @@ class TrainingSession:
     # ---- while the loop runs --------------------------------------------------------------------
 
     def _observe(self, seen: ports.Seen) -> None:
-        """Show an event to all observers; note whether the state stays consistent."""
+        """Pass an event to all observers; record whether the state remains consistent."""
         self._interrupts.hold()
         if isinstance(seen, ports.Arrival | ports.Failure | ports.Tick):
             if not self._strategy.changes_only_at_close:
@@ -296,16 +297,16 @@ class TrainingSession:
             observer(seen)
 
     def _begin_step(self) -> None:
-        """Allow no checkpoint until the step has been made (see this module's head)."""
+        """Mark the state as inconsistent until the loop is at rest (see the module docstring)."""
         self._consistent = False
 
     def _at_rest(self, hold: master.Holding) -> None:
-        """Take a checkpoint if one is due; all that was decoded has been handed to the models.
+        """Take a checkpoint if one is due; the models have received all decoded gradients.
 
         Raises
         ------
         ModelError
-            If every model has failed, or one has and the plan says to stop then.
+            If all models have failed, or a single one if the plan has ``on_failure="stop"``.
         """
         self._hold, self._consistent = hold, True
         self._hand_over()
@@ -320,7 +321,7 @@ class TrainingSession:
         self._interrupts.admit()
 
     def _hand_over(self) -> None:
-        """Write and tell what the models' steps led to; raise what a callback has raised."""
+        """Write and report the outputs of the models' steps; raise the error of a callback."""
         self._hand_over_outputs()
         after_step = self._workload.after_step
         if self._checkpoints.latest not in (None, self._announced):
@@ -331,7 +332,7 @@ class TrainingSession:
 
     def _hand_over_outputs(self) -> None:
         outputs = self._workload.after_step.outputs
-        while outputs:  # popped first: if an observer raises, the other outputs stay
+        while outputs:  # popped first, so that an error of an observer does not lose the rest
             output = outputs.pop(0)
             try:
                 if isinstance(output, Validated):
@@ -351,7 +352,7 @@ class TrainingSession:
                 self._notify("parked", {"model": name, **about})
 
     def warn(self, text: str) -> None:
-        """Show the observers a warning, in one line."""
+        """Report a warning of one line to the observers."""
         self._notify("warning", {"text": one_line(text)})
 
     def _notify(self, kind: str, fields: dict[str, object]) -> None:
@@ -375,7 +376,7 @@ class TrainingSession:
     # ---- checkpoints and the end ----------------------------------------------------------------
 
     def _take_snapshot(self, held: master.Held) -> RunSnapshot:
-        with suppress(OSError):  # the checkpoint holds what could not be written
+        with suppress(OSError):  # the checkpoint contains losses that could not be written
             self._metrics.update(sync=True)
         state, files = self._workload.snapshot()
         flight, strategy = dict(files[FLIGHT]), self._strategy.snapshot()
@@ -402,8 +403,8 @@ class TrainingSession:
     def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
         """If the state is consistent, write a last checkpoint, the trained weights and all losses.
 
-        Returns what could not be written; one failure does not keep the rest from being written. If
-        this master has lost the run, or turns out to have lost it, the rest is left to the next.
+        Return a text for each file that could not be written; the other files are written
+        nevertheless. If another master has taken over the run, the remaining files are not written.
         """
         lost_now = self._recorder.lease.lost
         if lost := lost_now():
@@ -417,14 +418,14 @@ class TrainingSession:
                 if lost := lost_now():
                     return [lost]
                 if outcome == "finished":
-                    with suppress(CallbackError):  # it is raised once all is written
+                    with suppress(CallbackError):  # it is raised after all files are written
                         self._hand_over()
             if outcome != "finished":  # the resumed run will call them
                 self._workload.after_step.callbacks.disable()
-            kept_outputs = [] if held is None else list(outputs)  # of steps that stay taken
+            kept_outputs = [] if held is None else list(outputs)  # of steps in the checkpoint
             with suppress(ScheduleError):  # raised if jobs are in flight
                 self._workload.flush()
-            with suppress(StoreError):  # another master has the run by now
+            with suppress(StoreError):  # another master has taken over the run
                 unwritten = [*self._write_trained(directory.checkpoints), *self._write_losses()]
             outputs[:] = kept_outputs
             self._hand_over_outputs()
@@ -440,15 +441,15 @@ class TrainingSession:
         return [*unwritten, *filter(None, [lost])]
 
     def _write_trained(self, folder: Path) -> Iterator[str]:
-        """Write the trained and the best weights; yield what could not be written, and why."""
+        """Write the trained and the best weights; yield a text for each failure."""
         trained = {name: self._workload.module(name).state_dict() for name in self._workload.names}
         best = {f"{name}.best": tensors for name, (_, tensors) in self._workload.best().items()}
         return save_states(folder, trained | best, check=self._recorder.lease.check)
 
     def _write_losses(self) -> Iterator[str]:
-        """Write the losses that did not fit on the disk before; yield a text if they still do not.
+        """Write the losses that could not be written before; yield a text if this fails again.
 
-        The last checkpoint has them too, and a resumed run writes them.
+        The last checkpoint contains these losses too, and a resumed run writes them.
         """
         try:
             self._metrics.update(sync=True)

@@ -2,18 +2,18 @@
 
 Theory of operation
 -------------------
-A part of a batch is used when it arrives. `Updates` says how:
+A part of a batch is used when it arrives, by the rules in `Updates`:
 
 - ``apply="update"``: each part moves the weights at once. The step ends with the last part.
 - ``apply="clock"``: the parts are added up, and the whole gradient is applied as one step when all
   have arrived. They are added in a tree (`TreeSum`), so that the bits of the sum do not depend on
   the order of arrival.
 
-``refresh`` says which version of the weights a task reads:
+``refresh`` is the rule for the version of the weights that a task reads:
 
 - ``always``: the newest weights.
-- ``needed``: the weights published last, unless they are staler than the defence allows.
-- ``late``: exactly the weights that are as late as the defence allows. Then the run ends in the
+- ``needed``: the most recently published weights, unless they are staler than the defence allows.
+- ``late``: exactly the weights that are as late as the defence allows. The run then ends with the
   same bits whatever the workers do.
 """
 
@@ -47,9 +47,9 @@ _Node: TypeAlias = tuple[int, int]  # level, 0 for the leaves, and index in the 
 class TreeSum:
     """A sum of ``of`` vectors whose bits do not depend on the order in which they are added.
 
-    The vectors are the leaves of a binary tree, in the order of their indices. Two neighbours are
-    added as soon as both are there. ``nodes`` are the sums that wait for their neighbours: while
-    one vector is missing, at most one for each level of the tree.
+    The vectors are the leaves of a binary tree, in the order of their indices. Two siblings are
+    added as soon as both have arrived. ``nodes`` are the sums that wait for their siblings. If a
+    single vector is missing, there is at most one for each level of the tree.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class TreeSum:
     nodes: dict[_Node, FloatArray] = field(default_factory=dict)
 
     def add(self, index: int, vector: FloatArray) -> None:
-        """Add the vector of an index, once. The vector may be changed from now on."""
+        """Add the vector of an index, once; the sum may then change the vector."""
         level, width = 0, self.of
         while width > 1:
             neighbour = index ^ 1
@@ -90,7 +90,7 @@ class TreeSum:
 class OpenJob:
     """A job that has begun, and whose step has not ended.
 
-    As long as ``may_repeat``, parts that have arrived may arrive again.
+    As long as ``may_repeat`` is True, parts that have arrived may arrive again.
 
     Examples
     --------
@@ -105,11 +105,11 @@ class OpenJob:
     (True, [0.75], False)
     """
 
-    shares: tuple[Share, ...]  # of its models, at the weights published last when it began
-    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # 0: number of parts not known
+    shares: tuple[Share, ...]  # shares of its models, with the published weights at its beginning
+    total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of=0: not yet known
     losses: dict[int, list[LossSums]] = field(default_factory=dict)  # by part that has arrived
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
-    """By part that has not arrived: the versions of weights that its tasks read."""
+    """For each part that has not arrived, the versions of weights that its tasks read."""
     may_repeat: bool = False
 
     @property
@@ -123,12 +123,12 @@ class OpenJob:
         return {ref for refs in self.reads.values() for ref in refs}
 
     def takes(self, part: Part) -> bool:
-        """Check whether a part may arrive now: for the first time, or again if it says so."""
+        """Return whether a part may arrive now: for the first time, or again if it is marked so."""
         is_next = part.again and self.may_repeat if part.index in self.losses else not part.again
         return is_next and self.total.of in (0, part.of)
 
     def take(self, part: Part, losses: list[LossSums]) -> None:
-        """Record a part that has arrived, and the sums of each model's loss over it."""
+        """Record a part that has arrived, and the sums of each model's loss over the part."""
         self.total.of = part.of
         self.losses[part.index] = losses
 
@@ -155,7 +155,7 @@ class OpenJob:
         state: PartsState,
         tensors: Mapping[str, torch.Tensor],
     ) -> OpenJob:
-        """Return the job with this state; ``tensors`` may contain tensors of other jobs."""
+        """Return a job in this state; ``tensors`` may contain tensors of other jobs."""
         nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
         total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
         return cls(shares, total=total, losses=losses)
@@ -170,17 +170,17 @@ Refresh: TypeAlias = Literal["always", "needed", "late"]
 
 
 class StaleScheme(ChunkedScheme, Protocol):
-    """A defence whose jobs arrive in parts, as training sees it."""
+    """The part of a defence whose jobs arrive in parts that training needs."""
 
     @property
-    def staleness(self) -> int | None: ...  # jobs; None: without a bound
+    def staleness(self) -> int | None: ...  # number of jobs; None: unbounded
     @property
     def most_again(self) -> int: ...  # parts that may be applied a second time after a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """The rules by which updates reach the weights, and tasks read them; see this module's head.
+    """The rules by which updates reach the weights, and tasks read them (see the module docstring).
 
     Examples
     --------
@@ -191,7 +191,7 @@ class Updates:
     apply: Apply = "update"
     refresh: Refresh = "always"
     aware: bool = False
-    """Weigh an update down by how old its weights are (`seqgc.rounds.StalenessAware`)."""
+    """True to give updates on older weights a smaller weight (`seqgc.rounds.StalenessAware`)."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -228,14 +228,14 @@ class Updates:
 class StaleWorkload(ModelsWorkload):
     """A `seqgc.ports.Workload` that trains several models in turns, with batches in parts.
 
-    The arguments are those of `TorchWorkload`, and ``updates``. The ``scheme`` also bounds how
-    stale weights may be. There may be fewer bundles than jobs in flight.
+    The arguments are as for `TorchWorkload`, and ``updates``. The ``scheme`` also limits the
+    staleness of weights. There may be fewer bundles than jobs in flight.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, a model's gradient is not a sum over chunks, or a part of it
-        cannot be applied by itself.
+        If an argument breaks its rule, if a model's gradient is not a sum over chunks, or if parts
+        of the gradient cannot be applied separately.
     ScheduleError
         If a method is called out of turn, or weights would be staler than the scheme allows.
 
@@ -306,7 +306,7 @@ class StaleWorkload(ModelsWorkload):
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
         due = job - self._staleness
-        if job not in self._plan.turns:  # otherwise a call before could not publish its weights
+        if job not in self._plan.turns:  # if it is, an earlier call could not publish the weights
             self._plan.turns.take(job, may_follow=lambda last: not self._is_late or last < due)
         if self._is_late:
             self._end_steps(self._plan.turns[job].bundle, before=due)
@@ -329,7 +329,7 @@ class StaleWorkload(ModelsWorkload):
         )
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a part of a job's gradient, or all of it; its size is that of `result_form`."""
+        """Take a part of a job's gradient, or the whole gradient, of the size in `result_form`."""
         job, part = decoding.job, decoding.part or Part(index=0, of=1)
         about = self._open.get(job)
         if about is None or not about.takes(part):
@@ -366,14 +366,14 @@ class StaleWorkload(ModelsWorkload):
         for published in self._published:
             published.keep(set())
 
-    # ---- which weights a task reads -------------------------------------------------------------
+    # ---- the weights that a task reads ----------------------------------------------------------
 
     def _age(self, bundle: int) -> int:
         """Return the first job that the weights of a bundle's models do not contain completely."""
         return next(iter(self._steps(bundle)), self._begun)
 
     def _steps(self, bundle: int) -> list[int]:
-        """Return the open jobs that are steps of a bundle, in order."""
+        """Return the unfinished jobs of a bundle in order, without idle turns."""
         turns = ((job, self._plan.turns[job]) for job in self._open)
         return [job for job, turn in turns if turn.bundle == bundle and turn.step is not None]
 
@@ -394,12 +394,12 @@ class StaleWorkload(ModelsWorkload):
         return published.publish()
 
     def _latest(self, job: int) -> WeightRef:
-        """Return the version for a job that begins; its tasks may read newer ones later."""
+        """Return the version for a job that begins; its tasks may later read newer versions."""
         published = self._published_of(job)
         return published.publish() if self._is_late else published.latest or self._read(job)
 
     def _forget(self) -> None:
-        """Discard the versions that no task in flight reads and no later task will read."""
+        """Discard the versions that are not needed by tasks in flight or by later tasks."""
         self._plan.turns.forget(self._open.keys() | {self._begun})
         needed = {ref for each in self._open.values() for ref in each.read}
         if self._is_late:
@@ -422,9 +422,9 @@ class StaleWorkload(ModelsWorkload):
                     self._park_raised(learner, error)
 
     def _complete(self, job: int, about: OpenJob) -> None:
-        """Record the losses of a job whose parts have all arrived; end the steps that may end."""
+        """Record the losses of a job whose parts have all arrived; end the complete steps."""
         turn = self._plan.turns[job]
-        if turn.step is None:  # an idle turn: zeros
+        if turn.step is None:  # an idle turn, whose result is zeros
             del self._open[job]
             return
         self._note(job, about.loss())

@@ -1,9 +1,9 @@
-"""Strategies: how the policy of a run is made, restored from a checkpoint and kept up to date.
+"""Strategies, which create the policy of a run, restore it from a checkpoint, and update it.
 
-There are three kinds. A scheme runs in rounds, and the run may switch to other schemes; rounds that
-the journal has are closed again on the recorded answers (`SchemeStrategy`). A defence such as
-``ssp`` brings a policy of its own, whose state is in the checkpoint (`PolicyStrategy`). A
-controller changes the workers' shares between rounds (`ControlledStrategy`).
+There are three kinds. A scheme runs in rounds, and the run may switch to other schemes; rounds in
+the journal are closed again with the recorded answers (`SchemeStrategy`). A defence such as ``ssp``
+has its own policy, whose state is in the checkpoint (`PolicyStrategy`). A controller changes the
+workers' shares between rounds (`ControlledStrategy`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _Notify = Callable[[str, dict[str, object]], None]
 class RecordedDirector:
     """A director that records each decision before the run acts on it.
 
-    A decision that is on record already is repeated instead of made again. ``before_decision`` is
+    If the decision for a round is in the journal already, it is repeated. ``before_decision`` is
     called before a decision is made.
     """
 
@@ -93,7 +93,7 @@ class RecordedDirector:
             self._answers.append(recorded)
             return Decision(setting=recorded.setting)
         if self._round < len(self._recorder.history.answers):
-            return None  # the round is on record, without a decision
+            return None  # the round is in the journal, without a decision
         decision = self._director.choose(setting=setting, jobs_left=jobs_left)
         if decision is not None and decision.setting not in {None, setting}:
             self._recorder.decide(self._round, _latest_choice(self._answers))
@@ -106,20 +106,20 @@ def _latest_choice(answers: Sequence[Answer]) -> Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyState:
-    """The part of a checkpoint that a strategy restores itself from."""
+    """The part of a checkpoint that belongs to the strategy."""
 
     director: DirectorState | None = None  # None if the run does not search for better settings
     slowdown: SlowdownState = field(default_factory=SlowdownState)
-    policy: str = ""  # state of a defence's own policy: JSON
+    policy: str = ""  # state of a defence's own policy, as JSON
 
 
 class Strategy(ABC):
     """The policy of a run, its own observers, and its part of the checkpoints."""
 
     repeats: ClassVar[bool]
-    """True if a resumed run closes the rounds after its checkpoint on the recorded answers."""
+    """True if a resumed run closes the rounds after its checkpoint with the recorded answers."""
     changes_only_at_close: ClassVar[bool]
-    """True if the policy's state, as far as it must be kept, changes only when a round closes."""
+    """True if the stored part of the policy's state changes only when a round closes."""
 
     policy: RunPolicy
     observers: Sequence[ports.Observer] = ()
@@ -130,15 +130,15 @@ class Strategy(ABC):
 
     @abstractmethod
     def restore(self, snapshot: RunSnapshot) -> str:
-        """Return to a checkpoint. Returns a warning, or an empty text."""
+        """Restore a checkpoint; return a warning, or an empty text."""
 
     @abstractmethod
     def snapshot(self) -> StrategyState: ...
 
     def follow(self, seen: ports.Seen) -> None:
-        """Update the policy after all other observers have seen ``seen``.
+        """Update the policy after all other observers have received the event ``seen``.
 
-        Once the models need no more jobs, the jobs that have begun become the run's last.
+        If the models need no more jobs, the run ends after the jobs that have begun.
         """
         if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
             self.policy.end_after(self._workload.num_jobs - 1)
@@ -147,9 +147,9 @@ class Strategy(ABC):
 class SchemeStrategy(Strategy):
     """The strategy of a scheme, whose rounds can be closed again from the journal.
 
-    If the plan asks for it, ``tuner`` searches for better settings; each switch is appended to
-    ``switches``. ``before_decision`` is called before a decision is made, and ``notify`` shows a
-    notice to the observers.
+    If the plan has an ``adaptation``, ``tuner`` searches for better settings; each switch is
+    appended to ``switches``. ``before_decision`` is called before a decision is made, and
+    ``notify`` sends a notice to the observers.
     """
 
     repeats = True
@@ -239,9 +239,10 @@ class SchemeStrategy(Strategy):
         )
 
     def follow(self, seen: ports.Seen) -> None:
-        """Tell the policy how many bundles are left; adopt a new segment before its tasks leave.
+        """Pass the number of remaining bundles to the policy; adopt a new segment.
 
-        The policy must know which models are left before its next decision.
+        The policy must have this number before its next decision. A segment is adopted before its
+        tasks leave.
         """
         self.policy.go_on_with(self._workload.bundles_left)
         super().follow(seen)
@@ -291,7 +292,7 @@ class _ResumableStrategy(Strategy):
 
 
 class PolicyStrategy(_ResumableStrategy):
-    """The strategy of a defence that brings its own policy, and has batches come in parts."""
+    """The strategy of a defence with its own policy, in which batches arrive in parts."""
 
     changes_only_at_close = False
 
@@ -334,7 +335,7 @@ class ControlledStrategy(_ResumableStrategy):
 
     def restore(self, snapshot: RunSnapshot) -> str:
         self._restore_policy(snapshot)
-        self._adopt()  # before there are jobs that have not finished
+        self._adopt()  # must come before the workload has unfinished jobs
         self._workload.restore(snapshot.state.workload, snapshot.files)
         return (
             f"the run continues from checkpoint {snapshot.rounds} with its shares; "

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "BackgroundTuner", "Choice", "Question", "SearchFailure", "Tuner", "choose"]
 
-LEAST_GAIN = 0.02  # of the predicted run time; a smaller gain over so few rounds is noise
-REPLAYED_JOBS = 60  # at most; longer runs are extrapolated
-NICE = 10  # keeps the search from slowing the workers
-LONGEST_DELAY = 10  # rounds, of the schemes that are candidates
-WEIGHING_UP_TO = 32  # workers up to which codes with weights are candidates
+LEAST_GAIN = 0.02  # least gain, as a fraction of the predicted run time; less may be noise
+REPLAYED_JOBS = 60  # largest number of replayed jobs; longer runs are extrapolated
+NICE = 10  # low priority, so that the search does not slow down the workers
+LONGEST_DELAY = 10  # largest delay of candidates, in rounds
+WEIGHING_UP_TO = 32  # most workers for which codes that decode by weighted sums are candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,17 +36,17 @@ class Question:
 
     profile: DelayProfile
     current: Setting
-    jobs_left: int  # bundles of the setting's size
+    jobs_left: int  # number of remaining bundles of the setting's size
     max_delay: int
     batch: int | None = None  # the size of all models' batches, if they have one size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The result of a search: the present setting and the best one found.
+    """The result of a search: the ``current`` setting, and the best setting ``found``.
 
-    The found setting is chosen only if it is clearly better for the jobs that are left. When the
-    search ends, update ``jobs_left`` with `replace`, since leaving the present scheme has a cost.
+    The found setting is chosen if it is clearly better for the remaining jobs. To leave the present
+    scheme has a cost; therefore ``jobs_left`` must be updated with `replace` when the search ends.
 
     Examples
     --------
@@ -65,30 +65,30 @@ class Choice:
 
     current: Setting
     found: Setting
-    current_s: float  # seconds a round
-    found_s: float
+    current_s: float  # seconds of a round in the current setting
+    found_s: float  # seconds of a round in the found setting
     jobs_left: int
-    searched: int  # settings replayed
+    searched: int  # number of candidates
 
     @property
     def setting(self) -> Setting:
-        """The setting to continue with."""
+        """The chosen setting, with which the run continues."""
         well_ahead = self._switched_s < (1 - LEAST_GAIN) * self.predicted_current_s
         return self.found if well_ahead else self.current
 
     @property
     def predicted_current_s(self) -> float:
-        """Seconds for the remaining jobs in the present setting."""
+        """The predicted seconds for the remaining jobs in the present setting."""
         return self.current_s * (self.jobs_left + self.current.scheme.delay)
 
     @property
     def predicted_s(self) -> float:
-        """Seconds for the remaining jobs in the chosen setting, including the change to it."""
+        """The predicted seconds for the remaining jobs in the chosen setting, with the switch."""
         return self.predicted_current_s if self.setting is self.current else self._switched_s
 
     @property
     def prediction(self) -> dict[str, object]:
-        """The comparison, as part of a line of ``events.jsonl``."""
+        """The comparison of the settings, as a part of a line of ``events.jsonl``."""
         return {
             "from": self.current.label,
             "to": self.setting.label,
@@ -124,16 +124,16 @@ Answer: TypeAlias = Choice | SearchFailure
 
 
 class Tuner(Protocol):
-    """A search that runs beside the training, one question at a time; no call blocks."""
+    """A search that runs in parallel to the training, one question at a time; no call blocks."""
 
     def submit(self, question: Question) -> None:
         """Begin a search; drop the previous question."""
 
     def result(self) -> Answer | None:
-        """Return the answer, once; None if there is no answer yet."""
+        """Return the answer once; return None if there is no new answer."""
 
     def close(self) -> None:
-        """End the search; the run is over."""
+        """End the search, because the run has ended."""
 
 
 class BackgroundTuner:
@@ -150,7 +150,7 @@ class BackgroundTuner:
         self.close()
         self._answers, theirs = Pipe(duplex=False)
         with theirs:
-            start_fork_server(["seqgc.training"])  # of no effect where workers run already
+            start_fork_server(["seqgc.training"])  # no effect if workers are running already
             self._process = fork_process(_search, (theirs, question), name="seqgc-tuner")
 
     def result(self) -> Answer | None:
@@ -175,12 +175,12 @@ class BackgroundTuner:
 
 
 def _search(answers: Connection, question: Question) -> None:
-    """Answer one question; this is the process's main function."""
+    """Answer one question; this is the main function of the process."""
     os.nice(NICE)
     answer: Answer
     try:
         answer = choose(question)
-    except Exception as error:  # reported by the run, whatever it is
+    except Exception as error:  # the run reports any error
         answer = SearchFailure(reason=f"{type(error).__name__}: {error}")
     with suppress(OSError):  # the run has ended
         answers.send(answer)
@@ -189,9 +189,9 @@ def _search(answers: Connection, question: Question) -> None:
 def choose(question: Question) -> Choice:
     """Search for the setting that finishes the remaining jobs soonest.
 
-    Candidates are schemes that run in rounds. Codes with weights are candidates only for few
-    workers: with many, the decoding may be ill-conditioned, which a replay does not show. Leaving
-    the present scheme costs as many rounds as its delay.
+    Candidates are schemes that run in rounds. Codes that decode by weighted sums are candidates
+    only for few workers: for many workers, the decoding may be ill-conditioned, which a replay does
+    not show. To leave the present scheme costs as many rounds as its delay.
 
     Raises
     ------

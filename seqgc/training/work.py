@@ -45,28 +45,28 @@ __all__ = [
     "task_sizes",
 ]
 
-# Sizes of messages, rounded up, so that a message that should fit does.
-_FRAME_BYTES: Final = 4096  # of a request or reply, without its content
+# Sizes in messages, rounded up, so that a message is never larger than its predicted size.
+_FRAME_BYTES: Final = 4096  # a request or reply, without its content
 _POINT_BYTES: Final = 16  # an index and a coefficient
-_PART_BYTES: Final = 400  # of a part, without its points: the model, the weights' digest
-_NAMED: Final = 3  # times that a part contains its model's name
-_PIECE_BYTES: Final = 64  # of a part's result, without its numbers: count and scale
-_MODEL_BYTES: Final = 100  # of a model's settings, without its name and recipe
-_RECIPE_BYTES: Final = 500  # of a recipe's fingerprint and the digest of its data
+_PART_BYTES: Final = 400  # a part without its points: the model, the weights' digest
+_NAMED: Final = 3  # number of times that a part contains the name of its model
+_PIECE_BYTES: Final = 64  # the result of a part without its numbers: count and scale
+_MODEL_BYTES: Final = 100  # a model's settings, without its name and recipe
+_RECIPE_BYTES: Final = 500  # a recipe's fingerprint and the digest of its data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSizes:
-    """The bytes of the heaviest task of a run."""
+    """The sizes of the largest task of a run, in bytes."""
 
-    weights_bytes: int  # of one job
-    weights_files: int  # of one job
-    mini_tasks: int  # jobs whose weights a task needs
-    models: int = 1  # of one job
+    weights_bytes: int  # for one job
+    weights_files: int  # for one job
+    mini_tasks: int  # number of jobs whose weights a task needs
+    models: int = 1  # for one job
     task_bytes: int
     result_bytes: int  # packed
-    versions: int = 1  # of weights that are published for one job, at most
-    limit_bytes: int = MESSAGE_LIMIT_BYTES  # of a message, as JSON
+    versions: int = 1  # most versions of weights that are published for one job
+    limit_bytes: int = MESSAGE_LIMIT_BYTES  # size limit of a message, as JSON
 
     def request_bytes(self, where: StoreKind) -> int:
         """Return the length of the request as JSON; ``where`` is the store of the weights."""
@@ -122,9 +122,9 @@ def task_sizes(
 def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
     """Return the largest number of mini-tasks that a worker has in a round.
 
-    The first T + 1 rounds have it. In a scheme with coded results it comes up without stragglers;
-    in other schemes, if all workers straggle for as long as the scheme tolerates, since they are
-    asked again.
+    This number occurs in the first T + 1 rounds. In a scheme with coded results it occurs without
+    stragglers. In other schemes it occurs if all workers straggle for as long as the scheme
+    tolerates, because their work is requested again.
     """
     everyone = np.ones(scheme.n, dtype=np.bool_)
     most = 0
@@ -141,7 +141,7 @@ def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
 def most_points(scheme: Scheme, num_jobs: int, batch_size: int) -> int:
     """Return the largest number of points of a mini-task, for one model.
 
-    The first T + 1 rounds have it, if no worker straggles.
+    This number occurs in the first T + 1 rounds if no worker straggles.
     """
     everyone, cut = np.ones(scheme.n, dtype=np.bool_), scheme.cut(batch_size)
     most = 0
@@ -155,7 +155,7 @@ def most_points(scheme: Scheme, num_jobs: int, batch_size: int) -> int:
 
 @lru_cache(maxsize=8)
 def replicas_of(scheme: Scheme) -> tuple[int, ...]:
-    """Return how many workers compute each result of a job, if no worker straggles.
+    """Return, for each result of a job, the number of workers that compute it without stragglers.
 
     Results with different weights in a gradient are not replicas of each other.
     """
@@ -172,32 +172,32 @@ def replicas_of(scheme: Scheme) -> tuple[int, ...]:
 
 
 def batch_sizes(models: Sequence[Model]) -> tuple[int, ...]:
-    """Return the sizes of the models' batches, each once."""
+    """Return the distinct sizes of the models' batches, in ascending order."""
     return tuple(sorted({model.batch_size for model in models}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
-    """The work that workers are opened for: a run or a recording."""
+    """The work for which workers are opened: a run or a recording."""
 
-    name: str  # of the run; seeds stochastic rounding
-    run_id: str  # of the run and its master, in every message, so that old answers are refused
+    name: str  # the name of the run, which seeds stochastic rounding
+    run_id: str  # id of the run and its master, in every message, so that old answers are rejected
     models: tuple[Model, ...]
     precision: Precision
     payload: Payload  # the format of results in messages
     stochastic_rounding: bool = False
     weights: Path  # a folder of this machine, for workers that can read it
-    cached_weights: int  # versions that a worker should keep
+    cached_weights: int  # number of versions that a worker should cache
     code: str  # a label for the computation, in every message
-    sizes: TaskSizes  # of the heaviest task
+    sizes: TaskSizes  # the sizes of the largest task
     fixed: bool = True  # False if the run may switch to a scheme with other sizes
-    # task -> its row of injected delays, and its normalized load; None: it is not delayed
+    # Returns the row of injected delays of a task, and its load; None if the task is not delayed.
     occasion: Callable[[Task], tuple[int, float] | None]
     piece_loads: tuple[float, ...] = ()
     """If work is dealt, the normalized load of each piece; workers must stay between tasks."""
     needs: frozenset[Capability] = frozenset()  # capabilities that workers must have
     pin: Mapping[str, str] = field(default_factory=dict)
-    """The published version of the workers' code that the run began with (see `Crew`)."""
+    """The published version of the workers' code at the beginning of the run (see `Crew`)."""
     group_sizes: GroupSizes = field(default_factory=dict)
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
@@ -219,12 +219,12 @@ class Work:
 class Crew:
     """Workers that are ready to be started for one piece of work.
 
-    ``start`` starts them, once; the caller closes the backend. ``store`` is the master's view of
-    the store where they find weights. ``grace_s`` is the time in seconds for which old versions are
-    kept for stragglers that cannot be cancelled (None: old versions are removed at once). ``note``
-    is a text to show when they have started. ``leases`` counts resident functions (None: there are
-    none). ``pin`` is the published version of their code, which a resumed run gives to its next
-    crew.
+    ``start`` starts the workers, once; the caller closes the backend. ``store`` is the master's
+    view of the store in which workers find weights. ``grace_s`` is the time in seconds for which
+    old versions remain for stragglers that cannot be cancelled (None: old versions are removed at
+    once). ``note`` is a text that is shown when the workers have started. ``leases`` counts
+    resident functions; it is None for other workers. ``pin`` is the published version of the
+    workers' code, which a resumed run passes to its next crew.
     """
 
     start: Callable[[], Backend]
@@ -240,11 +240,11 @@ class LeaseObserver(Protocol):
     """An observer that watches the leases of resident functions."""
 
     def watch(self, leases: Leases) -> None:
-        """Watch the leases of a new crew instead of the crew before."""
+        """Watch the leases of a new crew, and no longer the leases of the previous crew."""
 
 
 class Workers(Protocol):
-    """Workers that can compute; `seqgc.workers` makes them for this machine, Lambda and dask."""
+    """Workers that can compute; `seqgc.workers` has kinds for this machine, Lambda and dask."""
 
     @property
     def n(self) -> int:
@@ -252,10 +252,10 @@ class Workers(Protocol):
 
     @property
     def provider(self) -> str:
-        """The kind of the workers, in one word; stored in profiles recorded on them."""
+        """The kind of the workers, in one word, which recorded profiles contain."""
 
     def check(self, work: Work) -> None:
-        """Raise `ParameterError` if they cannot do the work; start and write nothing."""
+        """Raise `ParameterError` if the workers cannot do the work; start and write nothing."""
 
     def open(self, work: Work) -> AbstractContextManager[Crew]:
-        """Prepare for one piece of work; all of it is cleaned up at the end of the block."""
+        """Prepare the workers for one piece of work; clean up at the end of the block."""

@@ -1,4 +1,4 @@
-"""The workload of the loop: fixes each job's batch and weights, and applies decoded gradients."""
+"""The workload of the loop, which fixes each job's batch and weights, and applies gradients."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ FLIGHT: Final = "flight.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsState:
-    """State of a job that arrives in parts, without its tensors, for checkpoints."""
+    """The state of a job that arrives in parts, without its tensors, for checkpoints."""
 
-    of: int  # number of parts; 0: not known yet
+    of: int  # number of parts; 0 if it is not yet known
     losses: dict[int, list[LossSums]]  # each model's loss over a part, by part that has arrived
     sums: list[tuple[int, int]]  # the nodes of its `TreeSum`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadState:
-    """State of a workload without its tensors, for checkpoints."""
+    """The state of a workload without its tensors, for checkpoints."""
 
-    begun: int  # jobs
+    begun: int  # number of jobs that have begun
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
-    in_flight: dict[int, list[int]]  # by job: the version of its bundle's weights
+    in_flight: dict[int, list[int]]  # the version of the bundle's weights, by job
     models: list[LearnerState]
     turns: TurnsState
     parked: dict[str, Parked]
-    idle_from: dict[str, int]  # the first job without a parked model
+    idle_from: dict[str, int]  # for each parked model, the first job that does not compute it
     callbacks: list[CallbackState]
     parts: dict[int, PartsState] = field(default_factory=dict)  # by job that has begun
 
@@ -71,7 +71,7 @@ class WorkloadState:
 def try_models(models: Sequence[Model], *, precision: Precision) -> None:
     """Raise `ParameterError` if a model cannot be trained by several workers.
 
-    Its gradient must be a sum over chunks, and its validation must work.
+    The model's gradient must be a sum over chunks, and its validation must work.
     """
     for model in distinct_models(models):
         try_first(model, partial(require_sound, precision=precision))
@@ -84,7 +84,7 @@ class ModelsWorkload(ABC):
     Raises
     ------
     ParameterError
-        If a model's gradient is not a sum over chunks, or its validation cannot be made.
+        If a model's gradient is not a sum over chunks, or its validation fails.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ModelsWorkload(ABC):
         self._spans: Final = [span for bundle in self._published for span in bundle.spans]
         self._by_name = {learner.model.name: learner for learner in self._learners}
         self._begun = 0
-        self.metrics: list[JobMetrics] = []  # of finished jobs, in their order, until taken
+        self.metrics: list[JobMetrics] = []  # of finished jobs, in order, until `take_metrics`
         self.after_step: Final = AfterStep(callbacks, names=self.names, park=self.park)
         self._parked: dict[str, Parked] = {}
         self._idle_from: dict[str, int] = {}
@@ -133,12 +133,12 @@ class ModelsWorkload(ABC):
         Raises
         ------
         ScheduleError
-            If a job has begun and not finished; nothing is applied then.
+            If a job has begun but not finished; no gradient is applied then.
         """
 
     @abstractmethod
     def discard_weights(self) -> None:
-        """Discard all published weights, also of jobs in flight. May be called twice."""
+        """Discard all published weights, even of jobs in flight; may be called again."""
 
     @abstractmethod
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
@@ -146,23 +146,23 @@ class ModelsWorkload(ABC):
 
     @abstractmethod
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
-        """Restore the unfinished jobs of a snapshot; the models have been restored."""
+        """Restore the unfinished jobs of a snapshot; the models have already been restored."""
 
     # ---- the models -----------------------------------------------------------------------------
 
     def take_metrics(self) -> list[JobMetrics]:
-        """Return and clear `metrics`."""
+        """Return ``metrics``, and clear the list."""
         taken, self.metrics = self.metrics, []
         return taken
 
     def best(self) -> dict[str, tuple[Best, Tensors]]:
-        """Return the best validation and its weights, by model that has been validated."""
+        """Return the best validation and its weights, by name of each validated model."""
         followed = [(m.model.name, m.validator) for m in self._learners if m.validator is not None]
         return {name: (v.state.best, v.weights) for name, v in followed if v.state.best is not None}
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """The sizes of the models' batches, each once."""
+        """The distinct sizes of the models' batches."""
         return batch_sizes(self._plan.models)
 
     @property
@@ -172,16 +172,16 @@ class ModelsWorkload(ABC):
 
     @property
     def unremoved(self) -> str:
-        """The first reason why old weights could not be removed; empty if all could."""
+        """The first reason why old weights could not be removed; empty if there was no failure."""
         return next((each.unremoved for each in self._published if each.unremoved), "")
 
     def require_steps(self, steps: int) -> None:
-        """Raise `ParameterError` if a learning-rate schedule is over before ``steps`` steps."""
+        """Raise `ParameterError` if a learning-rate schedule ends before ``steps`` steps."""
         for learner in self._learners:
             learner.stepper.require_steps(steps)
 
     def result_form(self, job: int) -> ResultForm:
-        """Return the form of a job's results: all models' in turn, in the run's precision."""
+        """Return the form of a job's results: the concatenated results of all its models."""
         layouts = [each.layout for each in self._bundle(job)]
         starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
         marks = [
@@ -191,7 +191,7 @@ class ModelsWorkload(ABC):
         return ResultForm(np.dtype(self._precision), starts[-1], tuple(marks))
 
     def module(self, name: str) -> nn.Module:
-        """Return a model's module as trained so far. It is not a copy: do not change it."""
+        """Return a model's module as trained so far; it is not a copy, so do not change it."""
         return self._learner(name).module
 
     def _learner(self, name: str) -> Learner:
@@ -200,11 +200,11 @@ class ModelsWorkload(ABC):
         return self._by_name[name]
 
     def park(self, names: Sequence[str], *, why: str, kind: Parking = "stopped early") -> None:
-        """Stop the training of these models: no gradient is applied to them any more.
+        """Stop the training of these models: no further gradient is applied to them.
 
-        Nothing is computed for them in jobs that begin from now on. Jobs in flight stay as they
-        are, since all results of a job must have the same form. A parked model stays parked, and
-        keeps the first reason. ``why`` is one line.
+        Jobs that begin from now on do not compute these models. Jobs in flight do not change,
+        because all results of a job must have the same form. A parked model remains parked with its
+        first reason. ``why`` is one line.
         """
         for name in names:
             steps = self._learner(name).steps
@@ -241,7 +241,7 @@ class ModelsWorkload(ABC):
     # ---- results of a job -----------------------------------------------------------------------
 
     def _vector(self, job: int, gradient: FloatArray) -> FloatArray:
-        """Return a decoded gradient in the run's precision, checked for its size."""
+        """Check the size of a decoded gradient, and return it in the run's precision."""
         dtype, size, _ = self.result_form(job)
         if gradient.shape != (size,):
             rule = f"of job {job} must have shape ({size},)"
@@ -249,7 +249,7 @@ class ModelsWorkload(ABC):
         return np.array(gradient, dtype=dtype)
 
     def _results(self, job: int, gradient: FloatArray) -> list[tuple[Learner, ModelResult]]:
-        """Return each model of a job with its result; gradients are views where possible."""
+        """Return each model of a job with its result; gradients are views if possible."""
         bundle = self._bundle(job)
         ends = np.cumsum([learner.layout.size for learner in bundle])
         vectors = np.split(gradient, ends[:-1])
@@ -269,7 +269,7 @@ class ModelsWorkload(ABC):
         ]
 
     def _park_raised(self, learner: Learner, error: BaseException, what: str = "its step") -> None:
-        """Park a model whose optimizer or scheduler has raised."""
+        """Park a model whose optimizer or scheduler has raised an error."""
         reraise_stop(error)
         why = f"{what} raised {fault_of(error)}"
         self.park([learner.model.name], kind="raised", why=why)
@@ -315,7 +315,7 @@ class ModelsWorkload(ABC):
         in_flight: Mapping[int, Sequence[Share]],
         parts: dict[int, PartsState],
     ) -> tuple[WorkloadState, dict[str, Tensors]]:
-        """Return a snapshot of the models and of these jobs; ``flight`` has the jobs' tensors."""
+        """Return a snapshot of the models and of these jobs, whose tensors are in ``flight``."""
         refs = {j: {share.weights: None for share in shares} for j, shares in in_flight.items()}
         for job, versions in refs.items():
             for ref in versions:
@@ -351,9 +351,9 @@ class ModelsWorkload(ABC):
         Raises
         ------
         StoreError
-            If the snapshot is of other models.
+            If the snapshot belongs to other models.
         ParameterError
-            If a callback does not take its state back.
+            If a callback cannot restore its state.
         """
         try:
             for learner, learner_state in zip(self._learners, state.models, strict=True):
@@ -386,25 +386,25 @@ def _version_name(model: str, version: int) -> str:
 class TorchWorkload(ModelsWorkload):
     """A `seqgc.ports.Workload` that trains several models at once, by a scheme.
 
-    The M models form M / k bundles of ``k = jobs_per_round`` models. Job ``t`` is one step of every
-    model of bundle ``t mod M/k``, step number ``t // (M/k)``, as long as no bundle is done. A
-    bundle is done when it has taken all its ``steps`` (None: no end), or all its models are parked;
-    its turns then go to the other bundles (`seqgc.training.jobs`).
+    The M models form M / k bundles of ``k = jobs_per_round`` models. As long as all bundles are
+    active, job ``t`` is step number ``t // (M/k)`` of every model of bundle ``t mod M/k``. A bundle
+    ends when it has taken all its ``steps`` (None: no end), or when all its models are parked; its
+    turns then go to the other bundles (`seqgc.training.jobs`).
 
     The weights of job ``t`` contain exactly the gradients of its models' jobs up to ``t - T - 1``,
-    where T is the scheme's delay: the jobs that are sure to be decoded. With ``M/k >= T + 1`` these
-    are all earlier jobs of the models. With fewer bundles, gradients are applied exactly T rounds
-    late, whatever the stragglers do.
+    where T is the scheme's delay: the jobs that are certain to be decoded. If ``M/k >= T + 1``,
+    these are all earlier jobs of the models. If there are fewer bundles, gradients are applied
+    exactly T rounds late, whatever the stragglers do.
 
-    If a job is decoded without some chunks (`Decoding.lost`), their points come again at the end of
-    the model's epoch. They do not if gradients are late, as the next batch is drawn already.
+    If a gradient is decoded without some chunks (`Decoding.lost`), their points are drawn again at
+    the end of the model's epoch. If gradients are late, the points are not drawn again, because the
+    next batch has already been drawn.
 
-    The models are tried first (`seqgc.models.soundness`), unless they were ``tried`` before.
-
-    ``scheme`` defines the chunks and the delay. ``store`` is where workers find the weights;
-    versions that no task needs are discarded. ``precision`` is the precision of weights,
-    computation and results. ``stale`` allows ``M/k < T + 1``. ``callbacks`` are called for steps
-    and validations (see `seqgc.training.Callback`). The models' modules are copied.
+    Unless ``tried`` is True, the models are checked first (`seqgc.models.soundness`). ``scheme``
+    defines the chunks and the delay. Workers find the weights in ``store``; versions that no task
+    needs are discarded. ``precision`` is the precision of weights, computation and results.
+    ``stale`` allows ``M/k < T + 1``. ``callbacks`` are called for steps and validations (see
+    `seqgc.training.Callback`). The models' modules are copied.
 
     Raises
     ------
@@ -412,7 +412,7 @@ class TorchWorkload(ModelsWorkload):
         If an argument breaks its rule, or a model's gradient is not a sum over chunks: batch
         statistics, dropout, random augmentation, an optimizer that needs a closure.
     ScheduleError
-        If a method is called out of turn; nothing has changed then.
+        If a method is called in the wrong order; the call then changes nothing.
 
     Examples
     --------
@@ -456,17 +456,18 @@ class TorchWorkload(ModelsWorkload):
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
 
     def switch(self, scheme: ChunkedScheme) -> None:
-        """Use another scheme for the jobs that begin from now on; all earlier jobs are finished."""
+        """Use another scheme for later jobs; all jobs that have begun must have finished."""
         if late := [job for job, gradient in self._unapplied.items() if gradient is None]:
             raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
         self._plan.adopt(scheme)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Check whether ``job`` must wait until the earlier job ``finished`` is handed over.
+        """Return whether ``job`` must wait until the gradient of job ``finished`` is passed on.
 
-        The weights of a job are fixed when it begins, so a job that has begun waits for nothing. A
-        turn is not made idle while the result that its bundle waits for may still be handed over.
-        If work is dealt, no turn is decided before every job that is sure to be decoded is.
+        The weights of a job are fixed when it begins; therefore a job that has begun never waits.
+        As long as the result for which a bundle waits may still come, its turn does not become
+        idle. If work is dealt, no turn is decided before all jobs that are certain to be decoded
+        have been passed on.
         """
         awaited, horizon = self._plan.turns.awaited, self._plan.horizon(job)
         if job not in self._plan.turns:
@@ -501,7 +502,7 @@ class TorchWorkload(ModelsWorkload):
         return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take the ``gradient`` of a decoded job; apply it at once, unless gradients are late."""
+        """Take the ``gradient`` of a decoded job; unless gradients are late, apply it at once."""
         job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
@@ -534,7 +535,7 @@ class TorchWorkload(ModelsWorkload):
             for job, gradient in self._unapplied.items()
             if gradient is not None
         }
-        # A finished job is not sent again, and the data queues are past its batch.
+        # A finished job is not sent again, and its batch has left the data queue.
         in_flight = {j: each for j, each in self._in_flight.items() if j in self._unapplied}
         return self._snapshot(
             flight, unapplied=list(self._unapplied), in_flight=in_flight, parts={}
@@ -548,12 +549,12 @@ class TorchWorkload(ModelsWorkload):
             self._unapplied[job] = None if gradient is None else gradient.numpy()
 
     def _turn(self, job: int) -> Turn:
-        """Return the turn of a job. The turn of the next job is decided at the first call."""
+        """Return the turn of a job; the first call for the next job decides its turn."""
         turns, horizon = self._plan.turns, self._plan.horizon(job)
         if job not in turns:
             for bundle in turns.stopped(horizon):
                 turns.leave(bundle)
-            # Dealt work may be decoded early by chance, which must not decide a turn.
+            # Dealt work may be decoded early by chance, which must not influence a turn.
             rule = all if self._plan.deals else any
             turns.take(
                 job, may_follow=lambda last: rule((last <= horizon, last not in self._unapplied))
@@ -561,7 +562,7 @@ class TorchWorkload(ModelsWorkload):
         return turns[job]
 
     def _settle(self, job: int, step: int, *, lost: Sequence[int]) -> None:
-        """Settle a step; the points of the lost chunks come again in later batches."""
+        """Settle a step; the points of the lost chunks are drawn again in later batches."""
         for index in self._plan.bundle(job):
             learner = self._learners[index]
             if learner.model.name not in self._parked:

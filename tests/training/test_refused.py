@@ -110,7 +110,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a callback whose property raises": (
         lambda: start(callbacks=[Hidden()]),
-        "must have methods that can be looked at; got 'Hidden' .LookupError: not yet",
+        "must have methods that can be inspected; got 'Hidden' .LookupError: not yet",
     ),
     "models that are one": (
         lambda: TrainingPlan(models=make_model(), scheme="gc:s=1", steps=1),  # type: ignore[arg-type]
