@@ -63,65 +63,70 @@ _Outcome: TypeAlias = "tuple[DaskSlot, bytes] | Exception"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
-    """A task on its way."""
+    """A task that dask computes, or that waits for dask."""
 
     request: TaskMessage
     frame: bytes
-    due: float = 0.0  # its answer is not to be seen before, seconds of `time.monotonic`
+    due: float = 0.0  # the time by `time.monotonic` before which its answer must not be reported
     cancelled: bool = False
-    lost: bool = False  # it has failed, whatever comes of it
-    key: str = ""  # dask's
-    again: bool = False  # it was sent where nobody knew the run, and is sent once more
+    lost: bool = False  # its failure has been reported: an answer is ignored
+    key: str = ""  # the key of the dask task
+    again: bool = False  # it was sent again, because its dask worker did not know the run
     future: Future[tuple[DaskSlot, bytes]] | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Line:
-    """A worker's jobs: the one that dask has, and the waiting ones."""
+    """The jobs of a worker: the job that dask has, and the waiting jobs."""
 
     running: _Job | None = None
     todo: deque[_Job] = field(default_factory=deque)
-    place: DaskSlot | None = None  # where its last job was done, or the first is to be
-    wanted: DaskSlot | None = None  # where the running one had best be done
-    moves: bool = False  # to a fresh process, for which its jobs wait
-    free_at: float = 0.0  # when its last delayed answer is due; delays do not overlap
+    place: DaskSlot | None = None  # the dask worker of its last job, or for its first job
+    wanted: DaskSlot | None = None  # the preferred dask worker of the running job
+    moves: bool = False  # True while its jobs wait for a new process
+    free_at: float = 0.0  # the time at which its last delayed answer is due; delays do not overlap
 
 
 class DaskBackend(EventBackend):
     """``n`` workers on a dask cluster; a `seqgc.ports.Backend`, and a context manager.
 
-    Promises what `LocalBackend` does, with these differences:
+    The backend has the properties of `LocalBackend`, with these differences:
 
-    - A worker is a queue of tasks, computed one after the other, wherever dask has room. On the
-      backend's own cluster a worker stays on one process while that has a free thread.
-    - A dask worker whose process ends loses its tasks. On the backend's own cluster each becomes a
-      `Failure`, and a new process starts. On your cluster dask retries elsewhere, as configured.
-    - `restart` replaces the dask worker that has the worker's tasks; its tasks for other workers
-      fail. Only the backend's own processes can be restarted, because the work of other users would
-      be lost on your cluster.
-    - The master waits for injected delays.
-    - `close` takes up to about five seconds while tasks are computed.
-    - `cancel` waits for the dask workers, two seconds at most, if a task with mini-tasks that are
-      still to begin runs there.
+
+    - A worker is a queue of tasks, which dask computes one after the other on any dask worker. On
+      the backend's own cluster a worker stays on one process as long as this process has a free
+      thread.
+    - If the process of a dask worker ends, its tasks are lost. On the backend's own cluster each
+      becomes a `Failure`, and a new process starts. On your cluster dask tries them again on other
+      dask workers, as configured.
+    - `restart` replaces the dask worker that has the worker's tasks; the dask worker's tasks for
+      other workers fail. Only the backend's own processes can be restarted, because on your cluster
+      the work of other users would be lost.
+    - Injected delays pass on the master.
+    - If tasks are being computed, `close` takes up to about five seconds.
+    - If a cancelled task has mini-tasks that have not begun, `cancel` waits for the dask workers,
+      at most two seconds.
 
     Parameters
     ----------
     n, compute, messaging, clock
-        See `LocalBackend`. Stores that ``compute`` reads must mean the same to every dask worker.
+        See `LocalBackend`. The stores that ``compute`` reads must be accessible on every dask
+        worker.
     client
         Your own `distributed.Client`; it is not closed. None: a private cluster on this
         machine, protected by its own keys.
     processes
-        Of that cluster; as many as cores, at most ``n``, unless given; 0: threads of this process.
+        The number of processes of the private cluster. The default is the number of cores, at most
+        ``n``; 0 means threads of this process.
     start_timeout_s
-        How long dask workers may take to be ready, seconds.
+        The time, in seconds, in which dask workers must become ready.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, or ``compute`` cannot cross processes.
+        If an argument breaks its rule, or ``compute`` cannot be sent to other processes.
     WorkerError
-        If the dask workers do not become ready; names the first cause.
+        If the dask workers do not become ready; the message contains the first cause.
 
     Examples
     --------
@@ -147,31 +152,31 @@ class DaskBackend(EventBackend):
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         self._run_id, self._name = self._messaging.run_id, f"seqgc-{uuid.uuid4().hex}"
-        self._lock = threading.Lock()  # of the lines: the client's loop sends what comes next
+        self._lock = threading.Lock()  # for the lines, because the client's loop sends jobs, too
         self._lines = [_Line() for _ in range(self.n)]
-        self._futures: set[Future[tuple[DaskSlot, bytes]]] = set()  # of what dask has
+        self._futures: set[Future[tuple[DaskSlot, bytes]]] = set()  # futures of the jobs in dask
         self._moves: set[concurrent.futures.Future[None]] = set()
-        # No SimpleQueue: that waits for ever once its time is over while it handles a signal.
+        # Not a SimpleQueue, which waits for ever if its timeout passes while it handles a signal.
         self._outcomes: queue.Queue[tuple[_Job, _Outcome]] = queue.Queue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
         self._order = itertools.count()
         self._cluster = Cluster(
             self.n, client=client, processes=processes, start_timeout_s=start_timeout_s
         )
-        # The client's own, which runs in a thread of its own.
+        # The client's event loop, which runs in another thread.
         self._loop: asyncio.AbstractEventLoop = self._cluster.client.loop.asyncio_loop  # type: ignore[union-attr]
         try:
             places = self._cluster.open(self._name, run_id=self._run_id, factory=compute)
         except BaseException:
             self.close()
             raise
-        if self._cluster.restarts:  # else it is no `seqgc.ports.RestartingBackend`
+        if self._cluster.restarts:  # otherwise this is not a `seqgc.ports.RestartingBackend`
             self.restart: Callable[[int], Computing | None] = self._restart
             for line, place in zip(self._lines, itertools.cycle(places), strict=False):
                 line.place = place
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Give the tasks to dask, each worker's one after the other."""
+        """Submit the tasks to dask; tasks of the same worker are submitted one after the other."""
         jobs = [
             _Job(request=each, frame=encode(each, run_id=self._run_id))
             for each in self._requests(round, tasks)
@@ -189,10 +194,10 @@ class DaskBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers that their tasks of the round are of no more use.
+        """Tell these workers that their tasks of the round are not needed.
 
-        Mini-tasks that have not begun are dropped, and answers that wait for their time; one that
-        is being computed arrives, late.
+        Mini-tasks that have not begun are dropped, and so are answers whose injected delay is not
+        over. The answer of a mini-task that is being computed arrives late.
         """
         self._check_workers(workers)
         chosen = set(workers)
@@ -203,32 +208,32 @@ class DaskBackend(EventBackend):
                 job = line.running
                 if job is not None and job.request.task.round == round:
                     job.cancelled = True
-                    if len(job.request.task.items) > 1:  # mini-tasks that may yet begin
+                    if len(job.request.task.items) > 1:  # some mini-tasks may not have begun
                         unfinished.append(job.request.subject.address)
-        self._look()  # what is due has arrived, and stays
+        self._look()  # answers that are due count as arrived
         self._held = [
             held for held in self._held if held[2].round != round or held[2].worker not in chosen
         ]
         heapq.heapify(self._held)
         for worker in chosen:
             self._lines[worker].free_at = self._last_due(worker)
-        if unfinished:  # best effort, as cancelling is
+        if unfinished:  # best effort
             with suppress(TimeoutError, OSError):
                 self._cluster.client.run(
                     forget, self._name, unfinished, on_error="ignore", callback_timeout=_FORGET_S
                 )
 
     def _last_due(self, worker: int) -> float:
-        """Return when the last answer is due that a worker still owes."""
+        """Return the time at which the last outstanding answer of a worker is due."""
         line = self._lines[worker]
         with self._lock:
             jobs = [job.due for job in (line.running, *line.todo) if job and not job.cancelled]
         return max([*jobs, *(due for due, _, event in self._held if event.worker == worker)] or [0])
 
     def _restart(self, worker: int) -> Computing | None:
-        """Replace the process of a worker; all tasks that it owes fail at once.
+        """Replace the process of a worker; all its unanswered tasks fail at once.
 
-        Its later tasks wait for the new process, not for this call. Returns the task that the
+        The call does not wait for the new process, but later tasks do. Return the task that the
         worker was computing.
         """
         self._check_workers([worker])
@@ -257,10 +262,10 @@ class DaskBackend(EventBackend):
             return None
         return Computing(round=job.request.task.round, attempt=job.request.task.attempt)
 
-    # ---- sending: in the caller's thread, or in the client's loop; with the lock ----------------
+    # ---- sending: in the caller's thread or in the client's loop, with the lock held ------------
 
     def _advance(self, line: _Line) -> None:
-        """Give dask the line's next job, if it has none of it."""
+        """Submit the line's next job to dask, unless dask has a job of the line."""
         if line.running is not None or not line.todo or line.moves or self._closed:
             return
         job = line.running = line.todo.popleft()
@@ -277,24 +282,24 @@ class DaskBackend(EventBackend):
                 workers=None if line.wanted is None else [line.wanted.address],
                 allow_other_workers=line.wanted is not None,
             )
-        except Exception as error:  # the client has lost its scheduler for good
+        except Exception as error:  # the client has lost its scheduler permanently
             line.running = None
             for each in (job, *line.todo):
                 self._outcomes.put((each, error))
             line.todo.clear()
             return
         self._futures.add(job.future)
-        # Never cancelled, but told that its future is released: a client joins into one request
-        # what its futures' results are asked for meanwhile, and who is cancelled ends that of all.
+        # The coroutine is never cancelled; to end it, its future is released. The client combines
+        # requests for the results of several futures, and a cancellation would end all of them.
         asyncio.run_coroutine_threadsafe(self._follow(line, job, job.future), self._loop)
 
     def _room(self, place: DaskSlot | None) -> DaskSlot | None:
-        """Return the place if fewer lines have a job there than it has threads."""
+        """Return the place if it has fewer jobs than threads, otherwise None."""
         jobs = sum(line.running is not None and line.wanted == place for line in self._lines)
         return place if place is not None and jobs < place.threads else None
 
     async def _follow(self, line: _Line, job: _Job, future: Future[tuple[DaskSlot, bytes]]) -> None:
-        """Wait for a job to end, report how, and let the next one begin."""
+        """Wait for the end of a job, report its outcome, and submit the next job."""
         outcome: _Outcome
         try:
             outcome = await future
@@ -309,7 +314,7 @@ class DaskBackend(EventBackend):
             self._outcomes.put((job, outcome))
         with self._lock:
             self._futures.discard(future)
-            if line.running is job:  # not lost meanwhile
+            if line.running is job:  # False if the worker was restarted
                 line.place = line.running = None
                 if repeat and not job.cancelled:
                     job.again = True
@@ -319,10 +324,10 @@ class DaskBackend(EventBackend):
                 self._advance(line)
 
     async def _move(self, line: _Line, job: _Job | None) -> None:
-        """Replace the process of a line by a new one; all lines of that process wait for it."""
+        """Replace the process of a line; all lines of the old process wait for the new one."""
         old, new, there = line.place, None, [line]
         try:
-            if job is not None:  # dask forgets where it is once nobody asks for it
+            if job is not None:  # dask knows the place only until the future is released
                 old = await self._cluster.place_of(job.key) or old
                 if job.future is not None:
                     job.future.release()
@@ -353,14 +358,14 @@ class DaskBackend(EventBackend):
             self._tell(replace(event, at=self._clock.now()))
 
     def _hold(self, job: _Job, outcome: _Outcome) -> None:
-        """Keep the event that an outcome is until it is due, not stamped yet."""
-        if job.lost or (not isinstance(outcome, Exception) and not outcome[1]):  # or forgotten
+        """Store the event of an outcome, without a stamp, until it is due."""
+        if job.lost or (not isinstance(outcome, Exception) and not outcome[1]):  # or cancelled
             return
         due, event = job.due, self._read(job, outcome)
         if isinstance(event, Failure):
-            if job.cancelled:  # it may well fail: its weights may be gone. That is no event
+            if job.cancelled:  # not an event: a cancelled task may fail without its weights
                 return
-            due = 0.0  # failures are told at once
+            due = 0.0  # failures are reported at once
         heapq.heappush(self._held, (due, next(self._order), event))
 
     def _read(self, job: _Job, outcome: _Outcome) -> Arrival | Failure:
@@ -379,12 +384,12 @@ class DaskBackend(EventBackend):
         return event_of(message, at=0.0)
 
     def _end(self) -> None:
-        """Forget all tasks, and end what the backend has started."""
+        """Forget all tasks, and end everything that the backend has started."""
         with self._lock:
             for line in self._lines:
                 line.todo.clear()
             futures = tuple(self._futures)
-        for move in tuple(self._moves):  # only on a cluster of its own, which ends
+        for move in tuple(self._moves):  # only on the backend's own cluster, which ends
             move.cancel()
         for future in futures:
             future.release()
@@ -398,7 +403,7 @@ def _address(event: Arrival | Failure) -> Address:
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 
 _WITHDRAW_S: Final = 2.0
-_LOOK_EVERY_S: Final = 0.1  # whether a process has been started
+_LOOK_EVERY_S: Final = 0.1  # pause between two checks that a process has started
 
 
 class Unstationed(LookupError):
@@ -406,34 +411,35 @@ class Unstationed(LookupError):
 
 
 class DaskSlot(NamedTuple):
-    """A dask worker: its address, and how many tasks it computes at once."""
+    """A dask worker: its address, and the number of tasks that it computes at once."""
 
     address: str
     threads: int
 
 
 class Cluster:
-    """The dask workers of one run, over which its ``n`` workers are spread.
+    """The dask workers of one run, over which the run's ``n`` workers are spread.
 
-    They belong to the cluster of ``client``, which is not changed, or to a new cluster on this
-    machine with ``processes`` (None: one for each core; 0: threads of this process). They must be
-    ready within ``start_timeout_s`` seconds. `close` undoes everything.
+    The dask workers belong to the cluster of ``client``, whose settings are not changed, or to a
+    new cluster on this machine with ``processes`` (None: one for each core; 0: threads of this
+    process). They must be ready within ``start_timeout_s`` seconds. `close` ends or removes
+    everything that this object has started or installed.
     """
 
     def __init__(
         self, n: int, *, client: Client | None, processes: int | None, start_timeout_s: float
     ) -> None:
         if processes is not None and (client is not None or processes < 0):
-            rule = "must be >= 0, and left out where a client brings its own"
+            rule = "must be >= 0, and must not be given together with a client"
             raise ParameterError("processes", rule, processes)
         self._timeout_s, self._own = start_timeout_s, client is None
-        self.restarts: Final = client is None and processes != 0  # its processes, with `replace`
-        self._nannies: dict[str, str | None] = {}  # who starts it anew, by dask worker
+        self.restarts: Final = client is None and processes != 0  # True if `replace` is possible
+        self._nannies: dict[str, str | None] = {}  # the nanny that restarts it, by dask worker
         self._stack = ExitStack()
         self._bring: Callable[[], Any] = lambda: None
         try:
             self.client: Final = self._started(n, processes) if client is None else client
-            try:  # a cluster of our own has started with all of them
+            try:  # the own cluster has started with all dask workers
                 self.client.wait_for_workers(1, timeout=start_timeout_s)
             except TimeoutError:
                 message = f"no dask worker was there within {start_timeout_s:g} s"
@@ -443,12 +449,10 @@ class Cluster:
             raise
 
     def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> list[DaskSlot]:
-        """Bring a run's compute function to every dask worker, now and later; make it.
+        """Install a run's compute function on every dask worker, also on later ones.
 
-        Return the dask workers that there are now.
-
-        Raises `ParameterError` if the factory cannot cross processes, and `WorkerError` with the
-        cause if it cannot be made there.
+        Return the present dask workers. Raises `ParameterError` if the factory cannot be sent to
+        other processes, and `WorkerError` with the cause if the function cannot be created there.
         """
         plugin: WorkerPlugin = Station(name, run_id=run_id, factory=factory)
         try:
@@ -457,7 +461,7 @@ class Cluster:
             rule = f"must cross processes ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         self._bring = partial(self.client.register_plugin, plugin, name=name)
-        if not self._own:  # one's own ends with its workers, also with one that is stopped
+        if not self._own:  # the own cluster ends with its workers, even if one is stopped
             self._stack.callback(self._withdraw, name)
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         self._nannies = {address: worker["nanny"] for address, worker in workers.items()}
@@ -465,7 +469,7 @@ class Cluster:
         ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
         try:
             until = time.monotonic() + self._timeout_s
-            for each in ready:  # `distributed.wait` asks dask's default client, if there is one
+            for each in ready:  # `distributed.wait` would use dask's default client
                 each.exception(timeout=max(0.0, until - time.monotonic()))
             self.client.gather(ready)
         except TimeoutError:
@@ -477,21 +481,21 @@ class Cluster:
 
     async def bring_again(self) -> None:
         """Send the compute function to a restarted scheduler; runs in the client's loop."""
-        with suppress(Exception):  # tasks will say what is wrong
+        with suppress(Exception):  # tasks report the error
             await self._bring()
 
     async def place_of(self, key: str) -> DaskSlot | None:
-        """Return where a task is computed, or waits; None if it is on no dask worker."""
+        """Return the dask worker that has a task; None if no dask worker has it."""
         tasks = await self.client.processing()
         address = next((at for at, keys in tasks.items() if key in keys), "")
         workers = await self._workers()
         return DaskSlot(address, workers[address]["nthreads"]) if address in workers else None
 
     async def replace(self, place: DaskSlot, *, name: str) -> DaskSlot | None:
-        """Have another process take the place of a dask worker; return its own, once it is there.
+        """Replace the process of a dask worker, and return the new dask worker when it is ready.
 
-        The compute function of the run of that name has been made there. None: that was not so in
-        time, or nobody knows who should start it.
+        The compute function of the run ``name`` has been created there. Return None if this takes
+        too long, or if the nanny of the dask worker is not known.
         """
         with suppress(TimeoutError):
             return await asyncio.wait_for(self._replaced(place, name), self._timeout_s)
@@ -501,14 +505,14 @@ class Cluster:
         known = (await self._workers()).get(place.address)
         if known is not None:
             self._nannies[place.address] = known["nanny"]
-            with suppress(Exception):  # whatever is wrong: either another process comes, or none
+            with suppress(Exception):  # after an error, a new process may still come
                 await self.client.restart_workers([place.address], timeout=self._timeout_s)
         if (nanny := self._nannies.get(place.address)) is None:
             return None
         while True:
             for address, worker in (await self._workers()).items():
                 if worker["nanny"] == nanny and address != place.address:
-                    with suppress(Exception):  # tasks will say what is wrong
+                    with suppress(Exception):  # tasks report the error
                         await self.client.submit(prepare, name, workers=[address], pure=False)
                     self._nannies[address] = nanny
                     return DaskSlot(address, worker["nthreads"])
@@ -520,24 +524,25 @@ class Cluster:
         return workers
 
     def _withdraw(self, name: str) -> None:
-        """Take a run's compute function away; a dask worker that is stopped may keep it."""
-        if (scheduler := self.client.scheduler) is None:  # its owner has closed it
+        """Remove a run's compute function; a dask worker that is stopped may still have it."""
+        if (scheduler := self.client.scheduler) is None:  # the client was closed by its owner
             return
-        with suppress(Exception):  # it has gone, or has been started anew and knows nothing
+        with suppress(Exception):  # the scheduler may have ended, or may have been restarted
             unregister = scheduler.unregister_worker_plugin
             self.client.sync(unregister, name=name, callback_timeout=_WITHDRAW_S)
 
     def close(self) -> None:
-        """Undo everything; harmless if done already."""
+        """Undo everything; further calls do nothing."""
         self._stack.close()
 
     def _started(self, n: int, processes: int | None) -> Client:
         count = min(n, os.cpu_count() or 1) if processes is None else processes
         workers = min(n, max(1, count))
-        # Else in a folder of a name that all users know, where what is spilled is pickled.
+        # A private folder: by default, dask would pickle spilled data into a folder with a name
+        # that all users know.
         folder = self._stack.enter_context(temporary_folder("seqgc-dask-"))
-        # A task that was on a worker whose process ended has failed: who repeats it is decided by
-        # the round's policy, not by the cluster.
+        # If the process of a worker ends, its tasks have failed: the policy of the round decides
+        # which worker repeats a task, not the cluster.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
             cluster = LocalCluster(
                 n_workers=workers,
@@ -556,7 +561,7 @@ class Cluster:
 
 
 class _Nanny(Nanny):
-    """Starts its worker, now and should that end, without the script that the master runs."""
+    """A nanny that starts and restarts its worker without the script that the master runs."""
 
     async def instantiate(self) -> Status:
         with without_script():
@@ -564,9 +569,10 @@ class _Nanny(Nanny):
 
 
 class _AnyWorker(SchedulerPlugin):
-    """Tasks go to whichever dask worker comes if they may, and the one they were meant for is gone.
+    """A plug-in that lets waiting tasks go to a new dask worker if their own has ended.
 
-    dask asks whether they may only while there is another; later they wait for the lost one.
+    The tasks must allow other workers. dask itself checks this only while there is another worker;
+    after that the tasks would wait for the lost one.
     """
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:  # noqa: ARG002
@@ -576,7 +582,7 @@ class _AnyWorker(SchedulerPlugin):
 
 
 def _own_keys() -> Security:
-    """Return keys for a local cluster: without them, any user could run code on its scheduler."""
+    """Return keys for a local cluster, without which any user could run code on its scheduler."""
     try:
         keys: Security = Security.temporary()
     except ImportError as error:
@@ -589,27 +595,27 @@ def _own_keys() -> Security:
 
 
 class Station(WorkerPlugin):
-    """One run's compute function on a dask worker; also on workers that join later.
+    """A plug-in with one run's compute function, on each dask worker and on later ones.
 
-    It is made by the first task, in a thread that computes, not in the event loop: imports take
-    seconds, in which the worker would look dead.
+    The function is created by the first task, in a thread that computes. If it were created in the
+    event loop, imports would block the loop for seconds, and the worker would appear to be dead.
     """
 
-    idempotent = True  # to a scheduler that knows it, it is not brought again
+    idempotent = True  # not installed again on a scheduler that has it
 
     def __init__(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
         self.name, self.run_id = name, run_id
         self._factory = factory
 
     def setup(self, worker: Worker) -> None:
-        """Be ready to make the compute function (called by dask)."""
+        """Prepare for creating the compute function; dask calls this method."""
         del worker
         self.forgotten: set[Address] = set()
         self._lock = threading.Lock()
         self._computes = threading.local()
 
     def compute(self) -> Compute:
-        """Return this thread's compute function; tasks of several threads must not share one."""
+        """Return the compute function of this thread; threads must not share a function."""
         if not hasattr(self._computes, "own"):
             with self._lock:
                 self._computes.own = self._factory()
@@ -618,12 +624,12 @@ class Station(WorkerPlugin):
 
 
 def prepare(name: str) -> None:
-    """Make a run's compute function on this dask worker."""
+    """Create a run's compute function on this dask worker."""
     _station(name).compute()
 
 
 def answer(name: str, frame: bytes) -> tuple[DaskSlot, bytes]:
-    """Return the place where a task was done, and its answer; no bytes if it was cancelled."""
+    """Compute a task; return its dask worker, and its answer, empty if it was cancelled."""
     worker = get_worker()
     return DaskSlot(worker.address, worker.state.nthreads), _answer(_station(name), frame)
 
@@ -631,7 +637,7 @@ def answer(name: str, frame: bytes) -> tuple[DaskSlot, bytes]:
 def _answer(station: Station, frame: bytes) -> bytes:
     request = decode(frame, run_id=station.run_id)
     if not isinstance(request, TaskMessage):
-        raise TypeError(f"a task must be asked for, not {type(request).__name__}")
+        raise TypeError(f"must be a task message, not {type(request).__name__}")
     task = request.task
     address = (task.round, task.worker, task.attempt)
     try:
@@ -647,7 +653,7 @@ def _answer(station: Station, frame: bytes) -> bytes:
 
 
 def forget(name: str, addresses: Iterable[Address], dask_worker: Worker) -> None:
-    """Let tasks that run on a dask worker begin no further mini-task (runs in its event loop)."""
+    """Keep tasks on a dask worker from beginning further mini-tasks; runs in its event loop."""
     station = dask_worker.plugins.get(name)
     if isinstance(station, Station):
         station.forgotten.update(addresses)
@@ -658,5 +664,5 @@ def _station(name: str) -> Station:
     if station is None:
         raise Unstationed(f"this dask worker does not know {name}")
     if not isinstance(station, Station):
-        raise TypeError(f"plugin {name} is another's")
+        raise TypeError(f"plugin {name} belongs to another package")
     return station
