@@ -291,7 +291,8 @@ class ParameterVector:
 
     def read(self) -> FloatArray:
         """Return a copy of the parameters, (size,), read-only."""
-        vector: FloatArray = torch.cat([p.detach().reshape(-1) for p in self.tensors]).numpy()
+        with torch.no_grad():
+            vector: FloatArray = torch.cat([p.flatten() for p in self.tensors]).numpy()
         vector.setflags(write=False)
         return vector
 
@@ -306,8 +307,10 @@ class ParameterVector:
 
         Tensors for which ``received`` (K,) is False get no gradient, so that optimizers skip them.
         """
-        for (p, piece), has_gradient in zip(self._pieces(vector), received, strict=True):
-            p.grad = torch.from_numpy(piece).view(p.shape) if has_gradient else None
+        self._check(vector)
+        pieces = torch.split_with_sizes(torch.from_numpy(vector), [p.numel() for p in self.tensors])
+        for p, piece, has_gradient in zip(self.tensors, pieces, received.tolist(), strict=True):
+            p.grad = piece.view(p.shape) if has_gradient else None
 
     def read_gradient(self, out: FloatArray) -> list[bool]:
         """Write the parameters' gradient into ``out`` (size,); a missing gradient becomes zeros.
@@ -324,10 +327,13 @@ class ParameterVector:
             p.grad = None
 
     def _pieces(self, vector: FloatArray) -> zip[tuple[nn.Parameter, FloatArray]]:
-        if vector.shape != (self.size,):
-            raise ParameterError("vector", f"must have shape ({self.size},)", vector.shape)
+        self._check(vector)
         ends = np.cumsum([p.numel() for p in self.tensors])
         return zip(self.tensors, np.split(vector, ends[:-1]), strict=True)
+
+    def _check(self, vector: FloatArray) -> None:
+        if vector.shape != (self.size,):
+            raise ParameterError("vector", f"must have shape ({self.size},)", vector.shape)
 
 
 def _dense(parameter: Tensor, gradient: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """The optimizer of one model: its steps, its learning-rate scheduler, its state in checkpoints.
 
-`Stepper` clips gradients, takes steps and saves the state. The functions after it check optimizers
+`Stepper` clips gradients, takes steps and saves the state. `move_together` takes the steps of many
+equal optimizers at once. The functions after it check optimizers
 and schedulers before a run. `require_additive` checks that an optimizer can apply a gradient part
 by part, which stale updates require.
 """
@@ -9,13 +10,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
-from torch.optim import Optimizer
+from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from seqgc.errors import ParameterError, refusing
@@ -23,9 +24,13 @@ from seqgc.models.model import Model, OptimizerFactory, ParameterVector
 from seqgc.models.results import ModelResult
 from seqgc.runs.packing import pack, unpack
 
-__all__ = ["Stepper", "call_optimizer_factory", "require_additive"]
+__all__ = ["Stepper", "call_optimizer_factory", "move_together", "require_additive"]
 
 _NAMED: Final = "named_parameters"
+_JOINT: Final = {SGD, Adam, AdamW, Adamax, RMSprop, Adadelta}
+"""The optimizers whose ``foreach`` functions give the same bits on a CPU as their plain ones."""
+_OF_TENSORS: Final = {"params", "param_names"}
+_OTHER_WAYS: Final = "fused", "capturable", "differentiable"  # to take a step
 _TOLERANCE: Final = 1e-6  # relative to a step; between rounding errors and weight decay
 
 
@@ -67,6 +72,28 @@ class Stepper:
         self._optimizer.step()
         self._parameters.clear_gradient()
 
+    @property
+    def settings(self) -> tuple[type[Optimizer], str] | None:
+        """The class and the settings of an optimizer that `move_together` can take, or None."""
+        optimizer, own = self._optimizer, vars(self._optimizer)
+        kind, step = type(optimizer), own.get("step")
+        if kind not in _JOINT or (step and getattr(step, "__wrapped__", 0) is not kind.step):
+            return None  # a scheduler wraps the method `step`; other code may replace it
+        if own["_optimizer_step_pre_hooks"] or own["_optimizer_step_post_hooks"]:
+            return None
+        groups = [_settings_of(group) for group in optimizer.param_groups]
+        for group in groups:
+            if any(group.get(way) for way in _OTHER_WAYS):
+                return None
+            if any(isinstance(value, torch.Tensor) for value in group.values()):
+                return None
+        return kind, repr(groups)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True if the learning rate has a scheduler."""
+        return self._scheduler is not None
+
     def end(self) -> dict[str, float]:
         """End a step by stepping the scheduler, and return the step's learning rate ``lr``."""
         metrics = {"lr": float(self._optimizer.param_groups[0]["lr"])}
@@ -96,6 +123,34 @@ class Stepper:
         if self._scheduler is not None:
             state = unpack(packed["scheduler"], tensors)
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
+
+
+def move_together(steppers: Sequence[Stepper]) -> None:
+    """Change the weights of models by one step of each one's optimizer, as `Stepper.move` does.
+
+    All must have equal `Stepper.settings`. One optimizer with the parameters and the state of all
+    takes the step, so that the overhead of a step is paid once. The weights get the same bits.
+    """
+    optimizers = [each._optimizer for each in steppers]
+    kind = cast("Callable[[list[dict[str, object]]], Optimizer]", type(optimizers[0]))
+    joint = kind(
+        [
+            _settings_of(groups[0])
+            | {"foreach": True, "params": [p for group in groups for p in group["params"]]}
+            for groups in zip(*(each.param_groups for each in optimizers), strict=True)
+        ]
+    )
+    for each in optimizers:
+        joint.state.update(each.state)
+    joint.step()
+    for stepper, each in zip(steppers, optimizers, strict=True):
+        parameters = stepper._parameters.tensors
+        each.state.update((p, joint.state[p]) for p in parameters if p in joint.state)
+        stepper._parameters.clear_gradient()
+
+
+def _settings_of(group: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in group.items() if name not in _OF_TENSORS}
 
 
 def _make_scheduler(model: Model, optimizer: Optimizer) -> LRScheduler | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -15,13 +16,13 @@ from seqgc.models.datasets import AugmentedDataset
 from seqgc.models.dropout import dropout_layers
 from seqgc.models.evaluation import ValidationState, Validator
 from seqgc.models.model import Model, ParameterVector
-from seqgc.models.optimizers import Stepper
+from seqgc.models.optimizers import Stepper, move_together
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
 from seqgc.models.results import ModelResult
 from seqgc.ports import FloatArray
 from seqgc.training.jobs import DataQueue
 
-__all__ = ["Learner", "LearnerState", "Tensors"]
+__all__ = ["Learner", "LearnerState", "Tensors", "apply_all"]
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
@@ -70,6 +71,19 @@ class Learner:
             self.stepper.move()
             metrics = self.stepper.end() | clipped
             self._require_state()
+        self.steps, self.changes = self.steps + 1, self.changes + 1
+        return metrics
+
+    def _end_moved(
+        self, clipped: dict[str, float], *, before: FloatArray | None
+    ) -> dict[str, float] | BaseException:
+        """End a step whose move has been made; ``before`` are the weights to restore on errors."""
+        try:
+            metrics = self.stepper.end() | clipped
+        except BaseException as error:  # from the user's own scheduler
+            if before is not None:
+                self._parameters.write(before)
+            return error
         self.steps, self.changes = self.steps + 1, self.changes + 1
         return metrics
 
@@ -153,3 +167,38 @@ class Learner:
 
     def _file(self, what: str = "") -> str:
         return f"{self.model.name}{what and f'.{what}'}.safetensors"
+
+
+def apply_all(
+    learners: Sequence[Learner], results: Sequence[ModelResult]
+) -> list[dict[str, float] | BaseException]:
+    """Take one step of each learner; return its metrics or its error, see `Learner.apply`.
+
+    Learners with equal optimizers move together, except in their first step, which creates the
+    optimizer's state.
+    """
+    outcomes: dict[Learner, dict[str, float] | BaseException] = {}
+    equal: dict[object, list[tuple[Learner, ModelResult]]] = defaultdict(list)
+    for learner, result in zip(learners, results, strict=True):
+        settings = learner.stepper.settings if learner.changes else None
+        equal[settings or learner].append((learner, result))
+    for group in equal.values():
+        if len(group) > 1:
+            outcomes.update(_apply_together(group))
+            continue
+        for learner, result in group:
+            try:
+                outcomes[learner] = learner.apply(result)
+            except BaseException as error:
+                outcomes[learner] = error
+    return [outcomes[learner] for learner in learners]
+
+
+def _apply_together(
+    steps: Sequence[tuple[Learner, ModelResult]],
+) -> Iterator[tuple[Learner, dict[str, float] | BaseException]]:
+    before = [m._parameters.read() if m.stepper.is_scheduled else None for m, _ in steps]
+    clipped = [learner.stepper.clip(result) for learner, result in steps]
+    move_together([learner.stepper for learner, _ in steps])
+    for (learner, _), own, weights in zip(steps, clipped, before, strict=True):
+        yield learner, learner._end_moved(own, before=weights)

@@ -451,9 +451,7 @@ class StaleWorkload(ModelsWorkload):
         else:
             results = self._results(job, total)
             self._park_overflown(results)
-            for (learner, result), loss in zip(results, losses, strict=True):
-                if learner.model.name not in self._parked:
-                    self._step(learner, result, loss=loss)
+            self._step_all(results, losses)
         del self._open[job]
 
     def _end_parts(self, learner: Learner, loss: float) -> None:

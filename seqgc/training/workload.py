@@ -33,7 +33,7 @@ from seqgc.ports import (
 from seqgc.runs.metrics import JobMetrics
 from seqgc.training.callbacks import AfterStep, CallbackState
 from seqgc.training.jobs import ChunkedScheme, JobPlan, Share, Turn, TurnsState
-from seqgc.training.learner import Learner, LearnerState, Tensors
+from seqgc.training.learner import Learner, LearnerState, Tensors, apply_all
 from seqgc.training.published import PublishedWeights
 from seqgc.training.results import Parked, Parking
 from seqgc.training.work import batch_sizes
@@ -274,13 +274,21 @@ class ModelsWorkload(ABC):
         why = f"{what} raised {fault_of(error)}"
         self.park([learner.model.name], kind="raised", why=why)
 
-    def _step(self, learner: Learner, result: ModelResult, *, loss: float) -> None:
-        try:
-            metrics = learner.apply(result)
-        except BaseException as error:
-            self._park_raised(learner, error)
-        else:
-            self.after_step.run(learner, loss=loss, metrics=metrics)
+    def _step_all(
+        self, results: Sequence[tuple[Learner, ModelResult]], losses: Sequence[float]
+    ) -> None:
+        """Take a step of each model that is not parked; then do the work after the steps."""
+        steps = [
+            (learner, result, loss)
+            for (learner, result), loss in zip(results, losses, strict=True)
+            if learner.model.name not in self._parked
+        ]
+        outcomes = apply_all([each[0] for each in steps], [each[1] for each in steps])
+        for (learner, _, loss), outcome in zip(steps, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                self._park_raised(learner, outcome)
+            else:
+                self.after_step.run(learner, loss=loss, metrics=outcome)
 
     def _published_of(self, job: int) -> PublishedWeights:
         return self._published[self._plan.turns[job].bundle]
@@ -574,9 +582,8 @@ class TorchWorkload(ModelsWorkload):
         for job in jobs:
             gradient = self._unapplied.pop(job)
             if gradient is not None:
-                for learner, result in self._results(job, gradient):
-                    if learner.model.name not in self._parked:
-                        self._step(learner, result, loss=result.sums.mean)
+                results = self._results(job, gradient)
+                self._step_all(results, [result.sums.mean for _, result in results])
 
     def _discard_unused(self) -> None:
         needed = {share.weights for shares in self._in_flight.values() for share in shares}

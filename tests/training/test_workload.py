@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -402,3 +403,82 @@ def test_an_injected_delay_is_of_the_load_that_a_worker_has_in_the_round() -> No
         assert message(piece).delay_s == 51.25
         assert message(replace(piece, items=pieces)).delay_s == 102.5
     assert message(Task(round=0, worker=2, attempt=0, items=())).delay_s == 2.0
+
+
+def by_groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Return an optimizer that decays the weights, and not the biases."""
+    own = list(parameters)
+    weights, biases = [p for p in own if p.ndim > 1], [p for p in own if p.ndim == 1]
+    groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "lr": 0.02}]
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def halved_every_three_steps(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.StepLR:
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5)
+
+
+JOINT = {
+    "sgd": partial(torch.optim.SGD, lr=0.1),
+    "nesterov": MOMENTUM,
+    "dampened": partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.1, maximize=True),
+    "adam": ADAM,
+    "amsgrad": partial(torch.optim.Adam, lr=1e-2, weight_decay=0.01, amsgrad=True),
+    "adamw": partial(torch.optim.AdamW, lr=1e-2, betas=(0.8, 0.95)),
+    "adamax": partial(torch.optim.Adamax, lr=1e-2),
+    "rmsprop": partial(torch.optim.RMSprop, lr=1e-2, momentum=0.9, centered=True),
+    "adadelta": partial(torch.optim.Adadelta, lr=1.0),
+    "nadam": partial(torch.optim.NAdam, lr=1e-2),
+    "groups": by_groups,
+}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("optimizer", JOINT.values(), ids=JOINT)
+def test_models_that_step_together_get_the_bits_of_models_that_step_alone(
+    optimizer: Callable[..., torch.optim.Optimizer], precision: str
+) -> None:
+    """Two models are equal, a third has a schedule, and a fourth another learning rate."""
+
+    def faster(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        made = optimizer(parameters)
+        made.param_groups[0]["lr"] *= 2
+        return made
+
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    models = [
+        make_model("a", seed=1, optimizer=optimizer, gradient_clip_val=0.5),
+        make_model("b", seed=2, optimizer=optimizer, module=linear),
+        make_model("c", seed=3, optimizer=optimizer, scheduler=halved_every_three_steps),
+        make_model("d", seed=4, optimizer=faster),
+    ]
+
+    def trained(jobs_per_round: int) -> dict[str, object]:
+        workload = TorchWorkload(
+            models,
+            scheme=Chunks(),
+            store=MemoryStore(),
+            precision=precision,  # type: ignore[arg-type]
+            jobs_per_round=jobs_per_round,
+        )
+        rng, job = np.random.default_rng(0), 0
+        for _ in range(12):
+            gradients: list[FloatArray] = []
+            for number in range(4 // jobs_per_round):
+                workload.begin(job + number)
+                dtype, size, _ = workload.result_form(job + number)
+                gradients.append(rng.standard_normal(size).astype(dtype))
+            for gradient in gradients:
+                workload.finish(Decoding(job=job, terms=()), gradient)
+                job += 1
+        state, files = workload.snapshot()
+        tensors = {
+            (file, name): tensor.numpy().tobytes()
+            for file, each in files.items()
+            if not file.startswith("flight")
+            for name, tensor in each.items()
+        }
+        return {"settings": [model.settings for model in state.models], **tensors}
+
+    together, alone = trained(4), trained(1)
+    assert len(together) > 9
+    assert together == alone
