@@ -15,10 +15,11 @@ has two factors:
   Therefore stale defences actually train, in virtual time, with gradients at the weights that each
   worker would have had.
 
-The curve of the loss over time gives the product. All defences train at one learning rate, the best
-one for exact gradients, and then at their own best rate. Both are found by doubling and halving a
-first rate until the best one is not at an end of the rates tried. Which worker computes at what
-time does not depend on the weights. So one run of the loop serves all trainings of a defence.
+The curve of the loss over time gives the product of both factors. All defences train at one
+learning rate, the best rate for exact gradients, and at their own best rate. To find a best rate, a
+first rate is doubled and halved until the best rate is not at an end of the rates tried. The times
+at which workers compute do not depend on the weights. Therefore a single run of the loop serves all
+trainings of a defence.
 
 If no defences are named, codes are chosen on the first half of the recording, and all defences are
 evaluated on the second half. Otherwise the codes, unlike the other defences, would be evaluated on
@@ -56,7 +57,7 @@ Progress: TypeAlias = Callable[[str, float], None]
 """A function that is called with the name of the next step, and the progress from 0 to 1."""
 
 _RATE: Final = 4.0  # the first learning rate
-_SEARCH_SHARE: Final = 0.1  # rough share of the search for codes in the whole time
+_SEARCH_SHARE: Final = 0.1  # approximate share of the search for codes in the total time
 _SEEDS: Final = 10
 
 _OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp", "antdt-nd"

@@ -114,10 +114,10 @@ class Evaluator:
         )
 
     def _raced(self, setting: Setting) -> dict[float, _Ends]:
-        """Train at all rates that may be the best, side by side; return the results by rate.
+        """Train at all rates that may be the best, at the same time; return the results by rate.
 
-        Every seed is trained at the common rate. At other rates only the first seeds are trained,
-        and no longer than until another rate is known to be faster.
+        At the common rate, all seeds are trained. At other rates, only the first seeds are trained,
+        and a training ends when another rate is known to be faster.
         """
         common, few = self.common.rate, min(FEW_SEEDS, len(self.trainees))
         rates = [common]
@@ -144,9 +144,9 @@ class Evaluator:
         }
 
     def _own_best(self, setting: Setting, ends: Mapping[float, _Ends]) -> tuple[BestRate, _Ends]:
-        """Return a defence's own best rate, and the result of all seeds at it.
+        """Return a defence's own best rate, and the result of all seeds at this rate.
 
-        ``ends`` are the results of `_raced`, from whose first seeds the rate is chosen.
+        ``ends`` are the results of `_raced`; the rate is chosen with their first seeds.
         """
         common = self.common.rate
 
@@ -169,7 +169,7 @@ class Evaluator:
         return replace(best, rate=common, is_edge=is_edge), ends[common]
 
     def _exactly(self, setting: Setting) -> tuple[TimedRun, _Ends]:
-        """Return the timing, and when the last model has taken each seed's number of steps."""
+        """Return the timing of an exact defence, and its results from each seed's steps."""
         models, steps = self.field.models, {*self.exact} - {math.inf}
         clocks = {each: int(each) * models for each in steps}
         timed = self.field.times(setting, clocks={self.field.clocks, *clocks.values()})

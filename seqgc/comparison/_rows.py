@@ -24,10 +24,10 @@ _MOST_SEEDS, _MOST_CLOCKS = 1000, 10**7
 class Trial:
     """The training to the ``target`` (mean loss), by default softmax regression on digits.
 
-    The target is reached at each learning rate of ``lrs``, in at most ``most`` clocks of a model,
-    with ``seeds`` seeds (at most 1,000), whose median counts. Without ``lrs`` the rate is searched:
-    4 is doubled and halved, at most to 64 times or 1/64 of it, until the best rate is not at an
-    end. Without ``seeds``, there are ten.
+    The training is repeated for each learning rate of ``lrs``, in at most ``most`` clocks of a
+    model, with ``seeds`` seeds (at most 1,000), whose median counts. If ``lrs`` is None, the rate
+    is searched: the rate 4 is doubled and halved, at most by a factor of 64, until the best rate is
+    not at an end. If ``seeds`` is None, there are ten seeds.
 
     If a ``plan`` is given, its models are trained as `seqgc.train` would train them. Then ``lrs``
     are factors of the models' own learning rates, by default only 1; there are three seeds by

@@ -113,7 +113,7 @@ def draw_points(seed: int, step: int, batch: int) -> IntArray:
     return np.random.default_rng([seed, step]).choice(len(_digits()[1]), batch, replace=False)
 
 
-@lru_cache(maxsize=1)  # a megabyte
+@lru_cache(maxsize=1)  # takes one megabyte
 def _digits() -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Return all images (1797, 65), with a last column of 1, and their digits, read-only."""
     images, labels = digit_images()
@@ -177,27 +177,27 @@ class SoftmaxTrainees:
 class _MiniTaskOnWeights:
     weights: FloatArray  # (trainings, 65, 10)
     step: int
-    places: IntArray  # in the batch, (m,)
+    places: IntArray  # (m,), positions in the batch
     shares: FloatArray  # (m,)
 
 
 @dataclass(slots=True, eq=False)
 class _Bundle:
-    """Models that are trained together. They are equal, so that one is computed for all."""
+    """A bundle of models, which are equal, so that only one of them is computed."""
 
     weights: FloatArray  # (trainings, 65, 10), never changed in place
-    applied: float = 0.0  # steps, as shares of a batch
-    losses: FloatArray | None = None  # (trainings,), of these weights
+    applied: float = 0.0  # number of applied steps; parts of a batch count as fractions
+    losses: FloatArray | None = None  # (trainings,), the losses at these weights
 
 
 class SoftmaxWorkload:
-    """Trainings of `SoftmaxTrainees` side by side, bundle by bundle in turn; a `TrialWorkload`.
+    """Several trainings of `SoftmaxTrainees` at the same time; a `TrialWorkload`.
 
     If jobs arrive in parts, the weights of a task contain all updates so far; otherwise the weights
-    of a job are fixed when it begins. A model that diverges ends its training before the target.
+    of a job are fixed when it begins. If a model diverges, its training ends before the target.
 
-    A gradient is computed when it is applied, in one pass for all trainings and all mini-tasks that
-    have read the same weights. The result of a mini-task is therefore only its number.
+    A gradient is computed when it is applied, in one pass for all trainings and all mini-tasks with
+    the same weights. Therefore the result of a mini-task is just the number of the mini-task.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class SoftmaxWorkload:
         return True
 
     def begin(self, job: int) -> None:
-        """Fix the weights of a job, unless it arrives in parts."""
+        """Fix the weights of a job, unless the job arrives in parts."""
         if not self._in_parts:
             self._fixed[job] = self._bundle(job).weights
 
@@ -261,18 +261,18 @@ class SoftmaxWorkload:
         )
 
     def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
-        """Return a mini-task's number as its result, (1,)."""
+        """Return the number of a mini-task, (1,), as the result of the mini-task."""
         return np.array([parts[0].weights.version], dtype=np.float64)
 
     def see(self, seen: Seen) -> None:
-        """Record which mini-tasks a worker has answered."""
+        """Record the numbers of the mini-tasks that a worker has answered."""
         if isinstance(seen, Arrival):
             for slot, number in seen.results.items():
                 self._answered[seen.round, seen.worker, slot] = int(number[0])
 
     @diverging
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:  # noqa: ARG002
-        """Take a step, or a part of one, with the models of a bundle."""
+        """Take a step, or a part of a step, with the models of a bundle."""
         bundle, active = self._bundle(decoding.job), self._active()
         terms: dict[int, list[tuple[_MiniTaskOnWeights, float]]] = {}
         for term in decoding.terms:
@@ -288,7 +288,7 @@ class SoftmaxWorkload:
     def _slopes(
         self, terms: Sequence[tuple[_MiniTaskOnWeights, float]], active: IntArray | slice
     ) -> FloatArray:
-        """Return the sum of mini-tasks on the same weights, (active, 65, 10)."""
+        """Return the sum of the gradients of mini-tasks with the same weights, (active, 65, 10)."""
         asked = terms[0][0]
         places = np.concatenate([each.places for each, _ in terms])
         shares = np.concatenate([each.shares * weight for each, weight in terms])
@@ -326,7 +326,7 @@ class SoftmaxWorkload:
         return worst
 
     def _active(self) -> IntArray | slice:
-        """Return the index of the trainings that have not ended; a slice makes views of all."""
+        """Return an index of the trainings that have not ended; a slice if all have not."""
         active = self.watch.active
         return slice(None) if active.all() else np.flatnonzero(active)
 

@@ -181,7 +181,7 @@ class TorchTrial:
         self.watch.apply(decoding.share * self._bundle)
 
     def see(self, seen: Seen) -> None:
-        """Do nothing, because results are computed at once."""
+        """Do nothing, because results are computed when tasks are."""
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
         """End the run, because one of its models has failed."""

@@ -46,7 +46,7 @@ __all__ = [
 
 
 class EnoughError(Exception):
-    """Ends the loop because all its trainings have ended."""
+    """The end of the loop, because all its trainings have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,10 +73,10 @@ class Curve:
 
 
 class Race:
-    """The time limit of trainings that need not continue once a faster learning rate is known.
+    """The time limit of trainings, which end when another learning rate is known to be faster.
 
-    ``rates`` holds, for each learning rate, the numbers of the trainings whose median time counts.
-    The trainings in ``lasting`` have no time limit.
+    ``rates`` contains, for each learning rate, the numbers of the trainings whose median time
+    counts. The trainings in ``lasting`` have no time limit.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Race:
         self._limit_s = math.inf  # the least median
 
     def reach(self, training: int, seconds: float) -> None:
-        """Record that a training has reached the target."""
+        """Record that a training has reached the target after ``seconds``."""
         self._seconds[training] = seconds
         for rate in self._rates:
             if training in rate:
@@ -100,12 +100,13 @@ class Race:
 
 
 class LossWatch:
-    """Recorder of the losses of several trainings after each clock of applied data.
+    """A recorder of the losses of several trainings after each clock of applied data.
 
-    ``losses`` returns the loss of the worst model of each training, (trainings,). A training ends
+    ``losses()`` returns the loss of the worst model of each training, (trainings,). A training ends
     when this loss is at most ``target``, at the time limit of the ``race``, or if a model fails.
-    `EnoughError` is raised when all have ended. ``numbers`` are the trainings' numbers in the race.
-    ``now`` and ``work`` must be set to functions that return the time, and the work so far.
+    When all trainings have ended, `EnoughError` is raised. ``numbers`` are the trainings' numbers
+    in the race. ``now`` and ``work`` must be set to functions that return the time, and the work
+    so far.
     """
 
     def __init__(
@@ -119,12 +120,12 @@ class LossWatch:
         self.now: Callable[[], float] = lambda: 0.0
         self.work: Callable[[], TrialWork] = TrialWork
         self.active: BoolArray = np.ones(len(numbers), dtype=np.bool_)
-        """The trainings that have not ended, (trainings,)."""
+        """A mask (trainings,) of the trainings that have not ended."""
         self._losses_now, self._target, self._race, self._numbers = losses, target, race, numbers
         self._applied = 0.0  # clocks of data, of all models
         self._clocks, self._at_s, self._losses = list[float](), list[float](), list[FloatArray]()
         self._failures: dict[int, str] = {}
-        self._ends: dict[int, tuple[int, TrialWork]] = {}  # points of the curve, and the work
+        self._ends: dict[int, tuple[int, TrialWork]] = {}  # number of points, and work, at the end
 
     def apply(self, clocks: float) -> None:
         """Record that ``clocks`` more clocks of data have been applied."""
@@ -159,7 +160,7 @@ class LossWatch:
             raise EnoughError
 
     def trained(self) -> list[Trained]:
-        """Return the trainings so far."""
+        """Return the results of all trainings so far."""
         results, now = [], (len(self._at_s), self.work())
         for training in range(len(self.active)):
             points, work = self._ends.get(training, now)
@@ -174,10 +175,10 @@ class LossWatch:
 
 
 class TrialWorkload(Workload, Protocol):
-    """A workload of trainings whose losses are watched.
+    """A workload of trainings whose losses are recorded.
 
-    ``staleness`` has, for each requested mini-task, the number of clocks whose updates its weights
-    lack.
+    ``staleness`` contains, for each requested mini-task, the number of clocks whose updates the
+    weights lack.
     """
 
     @property
@@ -211,10 +212,10 @@ class Trainees(Protocol):
         most: int,
         race: Race,
     ) -> Iterator[TrialWorkload]:
-        """Yield workloads for trainings of ``most`` steps, each of given trainees at a rate.
+        """Yield workloads for ``trainings`` of at most ``most`` steps.
 
-        The trainees are of this class. A workload contains one or several trainings, in order. It
-        is run to its end before the next one is made.
+        Each training has trainees of this class, and a learning rate. A workload contains one or
+        several trainings, in order. It is run to its end before the next workload is created.
         """
 
     def loss(self) -> float:
@@ -274,8 +275,8 @@ class TimedRun:
 class TrialWork:
     """The work of a training so far.
 
-    ``staleness`` is that of each mini-task (`TrialWorkload`). ``busy_s`` are the worker-seconds of
-    all tasks to their end, and ``tasks`` is their number.
+    ``staleness`` contains the staleness of each mini-task (`TrialWorkload`). ``busy_s`` are the
+    worker-seconds of all tasks to their end, and ``tasks`` is the number of tasks.
     """
 
     staleness: Sequence[float] = ()
@@ -297,7 +298,7 @@ class _Watch:
     closed_s: dict[int, float] = field(default_factory=dict)
     loads: float = 0.0
     tasks: int = 0
-    lost: int = 0  # chunks
+    lost: int = 0  # number of lost chunks
     at_close: Callable[[], None] = lambda: None
 
     @property
@@ -352,10 +353,10 @@ def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRu
 def time_first_clocks(
     setting: Setting, workers: PacedWorkers, *, clocks: Collection[int]
 ) -> dict[int, TimedRun]:
-    """Return `time_run` for several numbers of clocks, from one run.
+    """Return the results of `time_run` for several numbers of clocks, from a single run.
 
-    The scheme must be exact and without delay. Its jobs then end one after the other, and do not
-    depend on how many follow.
+    The scheme must be exact and without delay. Jobs then end one after the other, and do not depend
+    on the number of later jobs.
     """
     timed, watch = dict[int, TimedRun](), _Watch(workers.backend())
     ends = {jobs_of(setting, clocks=each) for each in clocks}
@@ -394,10 +395,10 @@ def trained(
     most: int,
     race: Race | None = None,
 ) -> list[Trained]:
-    """Train in virtual time, to the target, for ``most`` steps of each model, or to a time limit.
+    """Train in virtual time, until the target, ``most`` steps of each model, or a time limit.
 
-    ``trainings`` are trainees of one kind, each with its learning rate. Which worker computes at
-    what time does not depend on the weights, so that one run of the loop serves many trainings.
+    ``trainings`` are trainees of one kind, each with its learning rate. The times at which workers
+    compute do not depend on the weights. Therefore one run of the loop serves many trainings.
     """
     results, first = list[Trained](), trainings[0][0]
     jobs = jobs_of(setting, clocks=most * first.models)

@@ -384,10 +384,11 @@ class Share:
 
 
 class JobPlan:
-    """The bundles of a run, their turns and batches: one bundle of at most k models a job.
+    """The bundles of a run, with their turns and batches; each job is a turn of one bundle.
 
-    The bundles differ by at most one model in size, the larger ones first. Gradients are as late as
-    the scheme's delay, or ``lateness`` jobs late if it is given.
+    A bundle has at most k models. The sizes of bundles differ by at most one model, and the larger
+    bundles come first. Gradients are as late as the scheme's delay; if ``lateness`` is given, they
+    are ``lateness`` jobs late.
     """
 
     def __init__(
@@ -493,9 +494,9 @@ class JobPlan:
 def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
     """Return a good number of models per job, if there must be at least ``bundles`` bundles.
 
-    It is the largest number of models that leaves as many bundles, and with which a bundle has at
-    most a million parameters. If no number does, it is 1. So small models share the overhead of a
-    round, and large models do not share its memory and messages. A scheme needs one bundle more
+    The result is the largest number for which there are enough bundles, and a bundle has at most a
+    million parameters; if there is no such number, it is 1. Small models then share the overhead of
+    a round, but large models do not share its memory and messages. A scheme needs one bundle more
     than its delay.
 
     Examples

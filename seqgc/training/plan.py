@@ -67,14 +67,14 @@ _MOST_WARMUP: Final = 10_000
 class TrainingPlan:
     """The models to train, the scheme, and the number of steps.
 
-    Models take turns in bundles of at most ``jobs_per_round``, by default as many as the scheme's
-    delay allows (`bundle_size`). There must be more bundles than the delay, unless ``stale`` (see
-    `TorchWorkload`). The ``scheme`` is a spec such as ``"gc-rep:s=1"``, a scheme, or a setting,
-    which already has a closing rule and a bundle size. A closing ``rule`` without a time limit gets
-    `ROUND_LIMIT_S`.
+    Models take turns in bundles of at most ``jobs_per_round`` models, by default as many as the
+    scheme's delay allows (`bundle_size`). Unless ``stale`` is True, there must be more bundles than
+    the delay (see `TorchWorkload`). The ``scheme`` is a spec such as ``"gc-rep:s=1"``, a scheme, or
+    a setting, which already has a closing rule and a bundle size. A closing ``rule`` without a time
+    limit gets `ROUND_LIMIT_S`.
 
-    With a defence that is not a scheme (``"ssp:slack=1"``) batches come in parts, which are used as
-    ``updates`` says, and jobs need not wait for each other.
+    For a defence that is not a scheme (``"ssp:slack=1"``), batches come in parts, ``updates`` are
+    the rules to use the parts, and jobs need not wait for each other.
 
     Raises
     ------

@@ -143,10 +143,10 @@ def resume(
     computed again, on the checkpoint's weights, which are no staler than allowed. No part is
     applied twice, and a warning reports the repeated parts.
 
-    If the plan leaves ``jobs_per_round`` open, the run keeps the number that it began with. The
-    configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of
-    the run. With ``accept_changes`` each difference is shown as a warning instead, and the run
-    continues if its state can be loaded. The other arguments are those of `train`.
+    If ``jobs_per_round`` of the plan is None, the run uses the number from its beginning. The
+    configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of the
+    run. If ``accept_changes`` is True, each difference becomes a warning, and the run continues if
+    its state can be loaded. The other arguments are the same as for `train`.
 
     Raises
     ------
