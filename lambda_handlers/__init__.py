@@ -1,1 +1,1 @@
-"""AWS Lambda entry points: thin wrappers around `seqgc.worker`."""
+"""The entry points for AWS Lambda, which are thin wrappers around `seqgc.worker`."""

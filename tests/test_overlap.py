@@ -264,7 +264,7 @@ def test_a_restart_is_the_backends_and_a_policy_that_needs_it_is_refused_in_one_
         master.run(refused, Workers([1.0] * N))
     assert str(caught.value) == (
         "`backend` must be able to replace its workers: the policy needs it; got 'Workers' "
-        "(take local processes, or functions that stay (--resident); or another defence)"
+        "(use local processes, resident functions (--resident), or another defence)"
     )
     assert refused.events == [], "nothing has been sent"
     refused.needs = frozenset({"fly"})  # type: ignore[arg-type]

@@ -358,17 +358,17 @@ def test_restoring_what_is_not_finite_is_refused(
     payload: Payload, values: npt.NDArray[np.floating], exponent: int
 ) -> None:
     quantized = Quantized(payload=payload, values=values, exponent=exponent)
-    with pytest.raises(ParameterError, match="`values` must be finite, also times 2"):
+    with pytest.raises(ParameterError, match="`values` must be finite, also after"):
         restore(quantized)
 
 
 def test_a_dtype_that_cannot_hold_the_vector_is_refused() -> None:
     tiny, huge = (quantize(np.array([value]), "float16") for value in (1e-300, 1e300))
     assert restore(tiny, np.float32) == 0.0  # asked for: what float32 makes of it
-    with pytest.raises(ParameterError, match="`values` must be finite, also times 2"):
+    with pytest.raises(ParameterError, match="`values` must be finite, also after"):
         restore(huge, np.float32)
     with pytest.raises(ParameterError, match="`dtype` must be float32 or float64; got 'float16'"):
         restore(tiny, np.float16)
-    with pytest.raises(ParameterError, match="`dtype` must be float64 to hold float64"):
+    with pytest.raises(ParameterError, match="`dtype` must be float64 for the format float64"):
         restore(quantize(np.ones(1), "float64"), np.float32)
     assert restore(tiny).dtype == np.float64

@@ -1,1 +1,1 @@
-"""The function that computes gradients, and workloads that need only numpy."""
+"""The cloud function that computes gradients, and workloads that need only numpy."""

@@ -1,4 +1,4 @@
-"""Logs and metrics of invocations, printed in CloudWatch's formats."""
+"""Logs and metrics of invocations, in the formats of CloudWatch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Telemetry"]
 
-_SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "gradient-worker")  # the stack's name
+_SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME", "gradient-worker")  # the name of the stack
 _NAMESPACE = "seqgc"
 
 
 class Telemetry:
-    """One log line and one line of metrics (EMF) per invocation; with ``trace``, X-Ray segments.
+    """A printer of one log line and one line of metrics (EMF) for each invocation.
 
-    Log lines carry ``run``, ``round``, ``worker`` and ``attempt``. Run and worker are left out of
-    the metrics' dimensions, because AWS charges for every value as for a separate metric.
+    If ``trace``, it also records X-Ray segments. Log lines contain ``run``, ``round``, ``worker``
+    and ``attempt``. Run and worker are not dimensions of the metrics, because AWS charges for each
+    of their values as for a separate metric.
 
     Raises
     ------
@@ -44,7 +45,7 @@ class Telemetry:
 
     @contextmanager
     def invocation(self, context: object) -> Iterator[Callable[[Report], None]]:
-        """Yield a function that logs the report; log an exception, and raise it again."""
+        """Yield a function that logs a report. If the block raises, log the exception instead."""
         cold, self._cold = self._cold, False
         request = getattr(context, "aws_request_id", "")
         try:
@@ -98,20 +99,19 @@ class Telemetry:
         self._count(cold=cold, failed=bool(report.failure))
 
     def _count(self, *, cold: bool, failed: bool = False, refused: bool = False) -> None:
-        """Count an invocation, and print its metrics; printing sends them."""
+        """Count an invocation, and print its metrics. CloudWatch reads the printed line."""
         for name, happened in (("ColdStart", cold), ("Failed", failed), ("Refused", refused)):
             self._metrics.add_metric(name, MetricUnit.Count, int(happened))
         self._metrics.flush_metrics()
 
 
 def _segments() -> Callable[[], AbstractContextManager[object]]:
-    """Return a function that opens X-Ray's subsegment of an invocation."""
+    """Return a function that opens an X-Ray subsegment for an invocation."""
     from aws_lambda_powertools import Tracer
 
     try:
-        tracer = Tracer(
-            service=_SERVICE, auto_patch=False
-        )  # patching would import every library that it patches
+        # `auto_patch` would import every library that it patches.
+        tracer = Tracer(service=_SERVICE, auto_patch=False)
     except ImportError as error:
         remedy = "add aws-lambda-powertools[tracer] to the image's requirements"
         rule = f"must be off in an image without X-Ray's SDK ({error})"

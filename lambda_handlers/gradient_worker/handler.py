@@ -1,8 +1,8 @@
-"""The entry point for AWS Lambda: JSON for `seqgc.worker.FunctionWorker`, with logs and metrics.
+"""The entry point for AWS Lambda, which calls `seqgc.worker.FunctionWorker` and logs.
 
-An event is the envelope itself (Invoke API), or a function URL's request with the envelope as its
-body. The reply is the envelope's object in both cases: a function URL turns it into a response
-(status 200, JSON).
+The event of the Invoke API is an envelope (see `seqgc.wire`). The event of a function URL is a
+request whose body is an envelope. The reply is an envelope in both cases; a function URL converts
+it to a response (status 200, JSON).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seqgc.errors import WireError
 
 __all__ = ["handler"]
 
-# Once per environment: only cold starts pay for these imports and objects.
+# Made once for each environment, so that only a cold start takes this time.
 _telemetry = Telemetry(trace=wants_trace(os.environ))
 _worker = make_worker(os.environ)
 
@@ -28,7 +28,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, object]:
     Raises
     ------
     WireError
-        If the event holds no invocation. Lambda then reports a function error with this message.
+        If the event is not an invocation. Lambda then reports a function error with this message.
     """
     with _telemetry.invocation(context) as log:
         report = _worker.serve(_body(event))

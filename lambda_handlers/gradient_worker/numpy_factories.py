@@ -1,8 +1,9 @@
 """Workloads that need only numpy, for trials, measurements and small models.
 
-``least-squares``: the gradient of ``(x·w - y)**2 / 2`` on data drawn by a seed. ``constant``: a
-vector of ones times the sum of the coefficients, without any weights. ``weight-decay``: the
-gradient of ``|w|**2 / 2`` times that sum, for weights of any size.
+``least-squares`` computes the gradient of ``(x·w - y)**2 / 2`` on data drawn with a seed.
+``constant`` computes a vector of ones times the sum of the coefficients, without weights.
+``weight-decay`` computes the gradient of ``|w|**2 / 2`` times the sum of the coefficients, for
+weights of any size.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from seqgc.worker import Compute, FetchWeights, register
 __all__ = ["constant", "least_squares", "least_squares_data", "weight_decay"]
 
 _DTYPES = ("float32", "float64")
-_MOST_NUMBERS = 1 << 27  # 1 GB of float64; a payload's settings must not exhaust the memory
+_MOST_NUMBERS = 1 << 27  # 1 GB of float64; the settings in a message must not exhaust the memory
 
 
 def least_squares_data(*, points: int, features: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Return x (points, features) and y (points,): standard normal, float64, the same for a seed.
+    """Return x (points, features) and y (points,), which are standard normal and float64.
+
+    Equal seeds give equal data.
 
     Examples
     --------
@@ -37,15 +40,16 @@ def least_squares_data(*, points: int, features: int, seed: int) -> tuple[FloatA
 
 @register("least-squares")
 def least_squares(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compute:
-    """Make gradients of ``sum_p c_p (x_p·w - y_p)**2 / 2``, (features,) a part.
+    """Return a function that computes gradients of ``sum_p c_p (x_p·w - y_p)**2 / 2``.
 
-    Settings: ``points``, ``features`` and ``seed`` (see `least_squares_data`), and ``dtype`` of
-    weights and results: float32, or float64, the default.
+    The gradient of a part has the shape (features,). The settings are ``points``, ``features`` and
+    ``seed`` (see `least_squares_data`), and ``dtype``, the type of weights and results: float32 or
+    float64 (the default).
 
     Raises
     ------
     ParameterError
-        If a setting breaks its rule.
+        If a setting is not valid.
     """
     values = _known(settings, "points", "features", "seed", "dtype")
     points, features = (
@@ -70,14 +74,15 @@ def least_squares(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> 
 
 @register("constant")
 def constant(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compute:  # noqa: ARG001
-    """Make vectors of ``size`` times the part's sum of coefficients; no weights are fetched.
+    """Return a function that computes vectors without weights.
 
-    Settings: ``size``, and ``dtype``: float32, or float64, the default.
+    The vector of a part has the shape (size,), and all its numbers are the sum of the part's
+    coefficients. The settings are ``size`` and ``dtype``: float32 or float64 (the default).
 
     Raises
     ------
     ParameterError
-        If a setting breaks its rule.
+        If a setting is not valid.
     """
     values = _known(settings, "size", "dtype")
     size, dtype = require_int("size", values.get("size"), least=0), _dtype(values)
@@ -88,14 +93,15 @@ def constant(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compu
 
 @register("weight-decay")
 def weight_decay(settings: Mapping[str, Json], fetch_weights: FetchWeights) -> Compute:
-    """Make gradients of ``sum_p c_p |w|**2 / 2``: the weights times the sum of coefficients.
+    """Return a function that computes gradients of ``sum_p c_p |w|**2 / 2``.
 
-    Settings: ``dtype`` of the results: float32, or float64, the default.
+    The gradient is the weights times the sum of the coefficients. The only setting is ``dtype``,
+    the type of the results: float32 or float64 (the default).
 
     Raises
     ------
     ParameterError
-        If a setting breaks its rule.
+        If a setting is not valid.
     """
     dtype = _dtype(_known(settings, "dtype"))
 

@@ -1,12 +1,12 @@
-"""The function's settings, from environment variables of the image.
+"""The settings of the cloud function, from environment variables of the image.
 
 ===================  ==============================================================================
-SEQGC_FACTORIES      the user's modules in the image, comma-separated, imported when the
+SEQGC_FACTORIES      the user's modules in the image, comma-separated, which are imported when the
                      environment starts. They register workloads, networks and data, or define
-                     functions that a payload names as ``package.module:function``. seqgc's own
-                     modules are imported when a workload first needs one
+                     functions that a message names as ``package.module:function``. seqgc's own
+                     modules are imported when a workload first needs them
 SEQGC_MOUNT          folder where the shared file system is mounted; default: ``/mnt/seqgc``
-SEQGC_S3             ``s3://bucket/prefix`` that may contain stores, comma-separated; default: none
+SEQGC_S3             locations ``s3://bucket/prefix`` of stores, comma-separated; default: none
 SEQGC_TRACE          ``1``: trace with X-Ray
 ===================  ==============================================================================
 """
@@ -35,7 +35,7 @@ def make_worker(
     Raises
     ------
     ParameterError
-        If a named module cannot be imported.
+        If a module in ``SEQGC_FACTORIES`` cannot be imported.
     """
     registry.list_modules(_listed(environment, "SEQGC_FACTORIES"))
     registry.add_modules([_NUMPY])
@@ -52,7 +52,7 @@ def make_worker(
 
 
 def wants_trace(environment: Mapping[str, str]) -> bool:
-    """Return whether invocations are traced."""
+    """Return True if invocations are to be traced."""
     return environment.get("SEQGC_TRACE", "") == "1"
 
 

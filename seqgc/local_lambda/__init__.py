@@ -1,4 +1,4 @@
-"""AWS Lambda on this machine: its Invoke API, function URL and Runtime API, without AWS."""
+"""An emulator of AWS Lambda on this machine, with its Invoke API, function URL and Runtime API."""
 
 from seqgc.local_lambda._faults import FaultKind as FaultKind
 from seqgc.local_lambda._faults import FaultPlan as FaultPlan

@@ -1,4 +1,4 @@
-"""The environments of one version, which start when needed and stay warm.
+"""The execution environments of one version of the function. They start when needed and stay warm.
 
 Theory of operation
 -------------------
@@ -10,24 +10,25 @@ Four kinds of process make up the emulator:
                                     ^                                        |
                                     +-------- its own Runtime API -----------+
 
-The *service* is one asyncio loop: Invoke API, function URL, a Runtime API for each environment. It
-never forks, because forking a process with a running event loop is unsafe. The *parent* (`_parent`)
-runs AWS's own runtime client, with the handler imported, up to its first request for an invocation.
-At that point it forks an environment whenever the service orders one. The parent holds the process
-ids, reports each exit, and kills all environments when the channel closes. An *environment*
-continues from the fork, and asks its Runtime API for one request after the other.
+The *service* is one asyncio loop, which serves the Invoke API, the function URL and a Runtime API
+for each environment. It never forks, because forking a process with a running event loop is unsafe.
+The *parent* (`_parent`) runs AWS's own runtime client, which imports the handler, up to its first
+request for an invocation. At this point it forks an environment whenever the service orders one.
+The parent holds the process ids, reports each exit, and kills all environments when the channel
+closes. An *environment* continues from the fork, and requests one invocation after the other from
+its Runtime API.
 
-When a process dies, the processes below it end without any clean-up of its own: the service ends
-when the caller's control socket closes, the parent when the service's channel closes, and the
-environments when their parent kills them. If the parent is killed, the service kills the
-environments that it knows of (`_parent_lost`) and ends.
+If a process dies, the processes to its right in the picture also end. The service ends when the
+caller's control socket closes. The parent ends when the service's channel closes, and it kills its
+environments. If the parent is killed, the service kills the environments that it has a process id
+of (`_parent_lost`), and ends.
 
-An environment is either idle or `lent` to one request. The most recently used idle environment is
-used first, so that few are kept warm. An environment is started by its first request, whose
-duration includes the start. An environment that ends during a request is forgotten when the request
-ends; one that ends while it is idle, immediately. The function answers at most ``concurrency``
-requests at a time. A further request is throttled: like Lambda, the emulator has no queue.
-Environments share the memory that their parent had at the fork; pages are copied when an
+An environment is either idle or `lent` to one request. The idle environment that was used last is
+used first, so that few environments stay warm. An environment is started by its first request,
+whose duration includes the start. If an environment ends during a request, it is removed when the
+request ends; if it ends while it is idle, it is removed immediately. The function answers at most
+``concurrency`` requests at a time. Further requests are throttled: like Lambda, the emulator has no
+queue. Environments share the memory that their parent had at the fork; pages are copied when an
 environment writes to them. Therefore everything possible is imported before the fork, and large
 memory blocks are returned to the system as soon as they are free.
 """
@@ -54,8 +55,8 @@ from seqgc.local_lambda._parent import ORDER, REPORT
 from seqgc.local_lambda._settings import KEPT_LOG_BYTES, KEY_BYTES, MAX_RESPONSE_BYTES
 
 _API = "/2018-06-01/runtime/"
-_MAX_HEAD_BYTES = 1 << 21  # an error's trace travels in a header of up to 1 MiB
-_INIT_LIMIT_S = 60.0  # Lambda allows 10 s, but does not start a hundred environments on one core
+_MAX_HEAD_BYTES = 1 << 21  # the trace of an error is in a header of up to 1 MiB
+_INIT_LIMIT_S = 60.0  # more than Lambda's 10 s, because many environments may share one core here
 _PIPE_BYTES = 1 << 16
 _STRANGERS = 4
 _ACCEPTED = json_response(202, {"status": "OK"})
@@ -74,8 +75,8 @@ class Environments:
         self._on_loss = on_loss
         self._environments: dict[int, Environment] = {}
         self._idle: list[Environment] = []
-        # Orders are sent from a thread: the parent may block while it reports, and if this process
-        # blocked while it gave an order, the two would wait for each other.
+        # A thread sends the orders. If this process blocked while it sends an order, and the parent
+        # blocked while it sends a report, both would wait for each other.
         self._sender = ThreadPoolExecutor(1)
         asyncio.get_running_loop().add_reader(channel, self._receive)
 
@@ -88,7 +89,7 @@ class Environments:
 
     @contextmanager
     def lent(self) -> Iterator[Environment]:
-        """Lend an idle environment, or a new one that has not been started yet."""
+        """Yield an idle environment, or a new environment that has not been started."""
         if self._idle:
             environment = self._idle.pop()
         else:
@@ -143,7 +144,7 @@ class Environments:
             self._forget(environment)
 
     def _parent_lost(self) -> None:
-        """Kill all environments, since their parent no longer can."""
+        """Kill all environments, because their parent has ended."""
         asyncio.get_running_loop().remove_reader(self._channel)
         for environment in self._environments.values():
             if environment.pid:
@@ -155,7 +156,7 @@ class Environments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """A request to the function, and its deadline in seconds since the epoch."""
+    """A request to the function. ``deadline`` is in seconds since the epoch."""
 
     request_id: str
     body: bytes | bytearray
@@ -166,7 +167,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationAnswer:
-    """The function's answer; if ``failed``, its body describes an error."""
+    """The function's answer. If ``failed``, its body describes an error."""
 
     body: bytes | bytearray
     failed: bool = False
@@ -181,7 +182,10 @@ class InvocationAnswer:
 
     @classmethod
     def exited(cls, request_id: str, code: int) -> Self:
-        """Return the answer for a process that ended; a negative ``code`` is a signal's number."""
+        """Return the answer of a function whose process has ended.
+
+        A negative ``code`` is the number of a signal.
+        """
         if code < 0:
             name = signal.strsignal(-code) or str(-code)
             reason = f"Runtime exited with error: signal: {name.lower()}"
@@ -193,9 +197,10 @@ class InvocationAnswer:
 
 
 class LogPipe:
-    """The reading end of an environment's stdout and stderr, read continuously.
+    """A pipe from an environment's stdout and stderr, which is read continuously.
 
-    ``writing`` is the writing end for the environment; the code that sends it there closes it here.
+    ``writing`` is the descriptor for the environment. The code that sends it to the environment
+    also closes it in this process.
     """
 
     def __init__(self) -> None:
@@ -213,10 +218,10 @@ class LogPipe:
             self._loop.remove_reader(self._reading)  # the other end is closed
 
     def take(self) -> bytes:
-        """Return the text written since the last call, with ordinary line ends.
+        """Return the text that was written since the last call, with line feeds as line ends.
 
-        The runtime ends the lines of a traceback with carriage returns, which CloudWatch shows as
-        line breaks and a terminal does not.
+        The runtime ends the lines of a traceback with carriage returns. CloudWatch shows these as
+        line breaks, but a terminal does not.
         """
         self._read()
         text = bytes(self._text).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -229,11 +234,11 @@ class LogPipe:
 
 
 class Environment:
-    """One execution environment: a process, and a Runtime API of its own.
+    """An execution environment: a process with its own Runtime API.
 
-    It is started once, answers one request at a time, and is killed in the end. ``number`` counts
-    cold starts from 0. ``order(number, port, key, log)`` starts the process with the port and key
-    of its Runtime API and a descriptor for its log; ``order(number)`` kills it.
+    An environment is started once, answers one request at a time, and is killed at the end.
+    ``number`` counts cold starts from 0. ``order(number, port, key, log)`` starts the process with
+    the port and key of its Runtime API and a descriptor for its log. ``order(number)`` kills it.
     """
 
     def __init__(self, number: int, *, order: Callable[..., None]) -> None:
@@ -244,7 +249,7 @@ class Environment:
         self.log = LogPipe()
         self._order = order
         self._used_mb = 0
-        self._key = secrets.token_bytes(KEY_BYTES)  # only this environment's process is told it
+        self._key = secrets.token_bytes(KEY_BYTES)  # only this environment's process knows it
         self._server = HttpServer(
             self._respond,
             refusal=self._refusal,
@@ -260,7 +265,7 @@ class Environment:
         self._exit_code = 0
 
     async def start(self) -> bool:
-        """Start the process. Return False if it ended before it asked for a request."""
+        """Start the process. Return False if it ended before it was ready for a request."""
         self.started = True
         self._order(self.number, await self._server.start(), self._key, self.log.writing)
         try:
@@ -275,12 +280,12 @@ class Environment:
         self._invocation = invocation
         if self.alive:
             self._settled.clear()
-        event, self._next = self._next, None  # do not keep a body of megabytes
+        event, self._next = self._next, None  # so that a large body is freed
         if event is not None and not event.done():
             event.set_result(_event(invocation))
 
     async def answer(self, request_id: str) -> InvocationAnswer:
-        """Wait until the process asks for its next request, or ends; return its answer."""
+        """Wait until the process has answered or ended, and return its answer."""
         await self._settled.wait()
         answer, self._answer, self._invocation = self._answer, None, None
         return answer or InvocationAnswer.exited(request_id, self._exit_code)
@@ -300,7 +305,7 @@ class Environment:
         self._over.set()
 
     def memory_mb(self) -> int:
-        """Return the peak memory of the process in MB; 0 where the system does not report it."""
+        """Return the peak memory of the process in MB, or 0 if the system does not report it."""
         with suppress(OSError, ValueError, IndexError):
             status = Path(f"/proc/{self.pid}/status").read_bytes()
             self._used_mb = int(status.partition(b"VmHWM:")[2].split(None, 1)[0]) >> 10
@@ -312,7 +317,7 @@ class Environment:
         self.log.close()
 
     def _refusal(self, request: Request) -> Response | None:
-        """Refuse a request whose path does not begin with this environment's key."""
+        """Return an error response if the path does not begin with this environment's key."""
         _, key, *_ = (*request.path.split("/", 2), "")
         is_own = hmac.compare_digest(key.encode(), self._key.hex().encode())
         return None if is_own else _complaint(403, "Forbidden", "another process's Runtime API")
@@ -346,7 +351,7 @@ class Environment:
 
 
 def _event(invocation: Invocation) -> Response:
-    """Return the response to ``/next`` that carries a request."""
+    """Return the response to ``/next``, which contains an invocation."""
     root = invocation.request_id.replace("-", "")[:24]
     trace = f"Root=1-{int(invocation.deadline):08x}-{root};Sampled=0"
     headers = [

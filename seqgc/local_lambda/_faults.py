@@ -1,4 +1,4 @@
-"""Scripted faults: which request fails in which way, as a pure function of a seed."""
+"""Faults to inject into requests. A seed and a script determine all faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Reader: TypeAlias = Callable[[bytes | bytearray], tuple[int, ...] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFault:
-    """A fault of one request; ``seed`` determines its details, such as which bits are flipped."""
+    """A fault of one request. ``seed`` determines its details, such as which bits are flipped."""
 
     kind: FaultKind
     delay_s: float = 0.0
@@ -28,26 +28,26 @@ class RequestFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """A reproducible choice of requests that fail, and of the way in which each fails.
+    """A reproducible choice of the requests that fail, and of their faults.
 
     Parameters
     ----------
     by
-        The key that faults are drawn for. ``"request"``: the number of the request, counted from 0
+        The kind of key for which faults are drawn. ``"request"``: the number of the request, from 0
         in order of arrival. ``"environment"``: the number of the environment, from 0; a faulty
-        environment stays faulty. ``"module.function"``: the tuple of integers that this function,
-        imported by the service, returns for the body of a request, so that faults do not depend on
-        the order of arrival; a request for which it returns None has no fault.
-        `seqgc.worker.task_address` is such a function.
+        environment stays faulty. ``"module.function"``: a function that the service imports. It
+        returns a tuple of integers for the body of a request, or None for no fault. With such a
+        key, faults do not depend on the order of arrival. `seqgc.worker.task_address` is such a
+        function.
     seed
         Seed of the draws.
     rates
         Probability of each kind of fault; at most 1 in total.
     script
-        Faults by key, which take precedence over draws: ``(3,)`` is request 3, or the tuple that
-        the function of ``by`` returns. ``"none"`` means that the request has no fault.
+        Faults by key, which replace the drawn faults. For example, ``(3,)`` is request 3, or the
+        tuple that the function of ``by`` returns. ``"none"`` means that the request has no fault.
     delay_s
-        Time for which ``"delay"`` holds a request before its environment sees it, in seconds.
+        Time, in seconds, for which ``"delay"`` holds a request back from its environment.
 
     Notes
     -----
@@ -104,9 +104,10 @@ class FaultPlan:
     def fault(
         self, *, request: int, environment: int, body: tuple[int, ...] | None = None
     ) -> RequestFault:
-        """Return the fault of a request, by its number, its environment or the key in its body.
+        """Return the fault of a request.
 
-        A request without a key has no fault.
+        ``request`` and ``environment`` are its numbers, and ``body`` is the key that `reader`
+        returns for its body. A request without a key has no fault.
         """
         keys = {"request": (request,), "environment": (environment,)}
         if (key := keys.get(self.by, body)) is None:
@@ -117,7 +118,7 @@ class FaultPlan:
         return RequestFault(kind=kind, delay_s=self.delay_s, seed=int.from_bytes(digest[8:16]))
 
     def reader(self) -> _Reader:
-        """Return the function that reads the key from the body of a request.
+        """Return the function that returns the key of a request's body, or None.
 
         Raises
         ------

@@ -1,9 +1,10 @@
 """The function and its published versions.
 
-Each version has environments of its own, and each request names a version or an alias. The first
-version's environments are forked from the child that the service starts with. A later version gets
-a new parent process, because its imports and variables are its own. ``$LATEST``, the unpublished
-version, always equals the newest version.
+Each version has its own environments, and each request names a version or an alias. The
+environments of a version are forked from its parent process. The parent of the first version is a
+child process that the service forks at its start. A later version gets a new parent process,
+because it may have other imports and variables. ``$LATEST``, the unpublished version, is always the
+same as the newest version.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from seqgc.local_lambda._faults import RequestFault
 from seqgc.local_lambda._settings import KEPT_LOG_BYTES, ServiceSettings
 from seqgc.local_lambda.service import ServiceStatistics
 
-_FLIPS = 8  # bits flipped in a response that a fault corrupts
+_FLIPS = 8  # number of flipped bits in a corrupted response
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The answer to a request and its log, as CloudWatch would show it."""
+    """The answer to a request, and the log of the request as CloudWatch would show it."""
 
     request_id: str
     answer: InvocationAnswer
@@ -45,9 +46,9 @@ class Outcome:
 
 
 class Function:
-    """One version, which answers requests within the function's limits and follows its fault plan.
+    """One version of the function. It answers requests within the limits, and injects faults.
 
-    ``free`` is the semaphore of concurrent requests, which all versions share.
+    ``free`` is the semaphore that limits concurrent requests. All versions share it.
     """
 
     def __init__(
@@ -85,7 +86,10 @@ class Function:
     async def invoke(
         self, body: bytes | bytearray, *, client_context: str = "", patient: bool = False
     ) -> Outcome | None:
-        """Answer a request. If the function is throttled, return None, or wait if ``patient``."""
+        """Answer a request.
+
+        If too many requests are being answered, wait if ``patient``, else return None.
+        """
         index = self._counts["requests"]
         self._counts["requests"] += 1
         if patient or not self.free.locked():
@@ -149,7 +153,7 @@ class Function:
     async def _compute_in_time(
         self, environment: Environment, invocation: Invocation, fault: RequestFault
     ) -> InvocationAnswer:
-        """Return the answer, or kill the environment at the function's time-out."""
+        """Return the answer; at the function's time-out, kill the environment instead."""
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 return await self._compute(environment, invocation, fault)
@@ -161,7 +165,7 @@ class Function:
     async def _compute(
         self, environment: Environment, invocation: Invocation, fault: RequestFault
     ) -> InvocationAnswer:
-        """Return the environment's answer, subject to the fault."""
+        """Inject the fault, and return the answer."""
         request_id = invocation.request_id
         match fault.kind:
             case "error":
@@ -231,7 +235,7 @@ class Versions:
         return str(len(self._functions))
 
     def named(self, qualifier: str) -> tuple[str, Function] | None:
-        """Return the number and the version that a qualifier names; None if it names no version."""
+        """Return the number and the version that a qualifier names, or None."""
         if qualifier == "$LATEST":
             return qualifier, self.newest
         if qualifier in self.newest.settings.deployed.aliases:

@@ -1,11 +1,12 @@
 """An HTTP/1.1 server for Lambda's three APIs, which parses requests with httptools (llhttp).
 
-The requests of one connection are answered in turn: while one is being answered, no more is read.
+The requests of one connection are answered one after the other. While the server answers a request,
+it does not read the connection.
 
 Any process of this machine may connect. A connection is *admitted* when the head of a request
-proves that its sender is allowed to ask. Until then it is a *stranger*: only the head of its
-request is kept, and the request must be complete within a few seconds. If there are too many
-strangers, the oldest one is disconnected.
+proves that its sender may use the server. Before that, the connection is a *stranger*: the server
+keeps only the head of its request, and the request must be complete within a few seconds. If there
+are too many strangers, the oldest one is disconnected.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import httptools
 
 JSON = (("Content-Type", "application/json"),)
 
-_SCRATCH = memoryview(bytearray(1 << 16))  # shared: filled and emptied within one callback
+_SCRATCH = memoryview(bytearray(1 << 16))  # shared by all connections, used within one callback
 _ONE_LINE = {ord("\r"): " ", ord("\n"): " "}  # a line break would let a function add headers
 _JOINED_BYTES = 1 << 16  # up to this size, copying a body is cheaper than another system call
 _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
@@ -32,7 +33,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request with lower-case header names; ``body`` is None if it was too long."""
+    """A request with lower-case header names. ``body`` is None if the body was too long."""
 
     method: str
     path: str
@@ -58,14 +59,14 @@ def json_response(status: int, fields: dict[str, str], *headers: tuple[str, str]
 class HttpServer:
     """A server on a free port of the loopback interface, open until `close` is called.
 
-    ``respond`` returns the response to a request; if it raises an exception, the client gets status
-    500. ``refusal`` is called with a request whose body has not been received. If it returns a
-    response, the body is discarded, and the connection ends after the response; None admits the
-    request. A body longer than ``max_body_bytes`` is read and discarded; a head longer than
-    ``max_head_bytes`` ends the connection. There are at most ``strangers`` connections that have
-    not been admitted, each for at most ``stranger_s`` seconds. A connection ends if a request takes
-    longer than ``request_s`` seconds to arrive, or if none begins within ``idle_s`` seconds after
-    the last response.
+    ``respond`` returns the response to a request. If it raises an exception, the client gets status
+    500. ``refusal`` is called with a request before its body is received. If it returns None, the
+    request is admitted. If it returns a response, the body is discarded, and the connection ends
+    after this response. A body longer than ``max_body_bytes`` is read and discarded, and a head
+    longer than ``max_head_bytes`` ends the connection. At most ``strangers`` connections may be
+    open without having been admitted, each for at most ``stranger_s`` seconds. A connection ends if
+    a request takes longer than ``request_s`` seconds to arrive, or if no request begins within
+    ``idle_s`` seconds after the last response.
     """
 
     respond: Callable[[Request], Awaitable[Response]]
@@ -82,7 +83,7 @@ class HttpServer:
     _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> int:
-        """Listen, and return the port."""
+        """Start to listen, and return the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Connection(self), host="127.0.0.1", port=0, backlog=1024
@@ -107,7 +108,7 @@ class HttpServer:
         self._strangers[connection] = None
 
     def admit(self, connection: _Connection) -> bool:
-        """Admit a connection; return whether it was a stranger until now."""
+        """Admit a connection. Return True if it was a stranger before."""
         return self._strangers.pop(connection, self) is None
 
     def leave(self, connection: _Connection) -> None:
@@ -117,13 +118,13 @@ class HttpServer:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """The connection of one client; the parser calls the methods ``on_...``."""
+    """The connection of one client. The parser calls the methods whose names begin with ``on_``."""
 
     _transport: asyncio.Transport
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        # A request to answer; a response, which is the last; or None at the end of the connection.
+        # A request to answer, a final response to send, or None at the end of the connection.
         self._requests: asyncio.Queue[Request | Response | None] = asyncio.Queue()
         self._parser = httptools.HttpRequestParser(self)
         self._alarm: asyncio.TimerHandle | None = None
@@ -150,7 +151,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._parser.feed_data(_SCRATCH[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(HTTPStatus.BAD_REQUEST)
-        # Chunk lengths and trailers count as head, but a body may have as many bytes of them.
+        # Chunk lengths and trailers also count as head; allow some for each byte of the body.
         if self._head_bytes > self._server.max_head_bytes + 2 * self._body_bytes:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
@@ -159,14 +160,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._task.cancel()
 
     def _allow(self, seconds: float) -> None:
-        """End the connection after this time, unless this method is called again before."""
+        """End the connection after this time, unless this method is called again earlier."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         if seconds < math.inf:
             self._alarm = asyncio.get_running_loop().call_later(seconds, self.abort)
 
-    # ---- a request, piece by piece --------------------------------------------------------------
+    # ---- the parts of a request -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes, self._body_bytes = True, 0, 0
@@ -234,7 +235,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._server.leave(self)
 
     async def _answer(self, request: Request | Response | None) -> bool:
-        """Answer one request; return False if the connection ends with it."""
+        """Answer one request. Return False if the connection ends after the response."""
         if not isinstance(request, Request):
             if request is not None:
                 self._write(request)
@@ -257,7 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
         return True
 
     def _write(self, response: Response) -> None:
-        # For these statuses, clients would take a body for the start of the next response.
+        # With these statuses, clients would read a body as the beginning of the next response.
         body = b"" if response.status in _WITHOUT_BODY else response.body
         lines = [f"HTTP/1.1 {response.status} {responses.get(response.status, 'Unknown')}"]
         lines += [f"{name}: {value}".translate(_ONE_LINE) for name, value in response.headers]

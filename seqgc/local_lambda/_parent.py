@@ -1,13 +1,15 @@
-"""The process that environments are forked from; it imports the handler once and computes nothing.
+"""The parent process, from which environments are forked.
 
-The parent forks an environment on order, kills one on order, reports each that has ended, and kills
-all of them when the service has gone.
+The parent imports the handler once and computes nothing. When the service orders it, the parent
+forks or kills an environment. It reports each environment that has ended. If the service ends, the
+parent kills all environments.
 
-AWS's runtime client does the same in every environment until it asks for its first invocation: it
-sets up logging and imports the handler. The parent runs it to this point and forks there, as
-SnapStart begins environments from a snapshot. Output printed until then begins the log of each
-environment. If the handler cannot be imported, the parent undoes what the client did. Each
-environment then runs the client from its beginning, and reports the failure itself.
+In every environment, AWS's runtime client first sets up logging and imports the handler, and then
+requests its first invocation. The parent runs the client up to this request and forks there, like
+SnapStart, which starts environments from a snapshot. Output that was printed before the fork is at
+the beginning of each environment's log. If the handler cannot be imported, the parent undoes the
+changes of the client. Each environment then runs the client from the beginning, and reports the
+failure itself.
 """
 
 from __future__ import annotations
@@ -35,20 +37,20 @@ from typing import NoReturn
 
 from seqgc.local_lambda._settings import KEPT_LOG_BYTES, KEY_BYTES, ServiceSettings
 
-# Messages are short and of fixed size, so that handling them touches few pages of memory: an
-# environment keeps a copy of every page that changes.
-# The number of an environment, port and key of its Runtime API; port 0: kill the environment.
+# Messages are short and have a fixed size, so that few pages of memory change: each environment
+# keeps a copy of every page that changes.
+# An order: the number of an environment, the port (0 to kill the environment) and key of its API.
 ORDER = struct.Struct(f"<ii{KEY_BYTES}s")
-# The number of an environment, its process id, and 0; or if it has ended, 0 and its exit code.
+# A report: the number of an environment, then (process id, 0), or after its end (0, exit code).
 REPORT = struct.Struct("<iii")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE_BYTES = 1 << 16
-# The compiled half of awslambdaric's client reads the address of its Runtime API when it is loaded.
-# Therefore each environment loads it itself, and the parent loads everything else.
+# The compiled part of awslambdaric's client reads the address of its Runtime API when it is loaded.
+# Therefore each environment loads this part itself, and the parent loads everything else.
 _COMPILED = "runtime_client"
 _ADDRESS = "AWS_LAMBDA_RUNTIME_API"
-_NOWHERE = "127.0.0.1:0"  # the address while there is no Runtime API
+_NOWHERE = "127.0.0.1:0"  # the address before there is a Runtime API
 
 
 def main() -> NoReturn:
@@ -64,11 +66,11 @@ def main() -> NoReturn:
 
 
 class _OverError(BaseException):
-    """The channel has closed: no more orders will come."""
+    """The exception that ends the parent after its channel has closed."""
 
 
 class Parent:
-    """The state of the parent process, which ends after the service and all environments."""
+    """The parent process. It ends after the service and all environments have ended."""
 
     def __init__(self, channel: socket.socket, settings: ServiceSettings) -> None:
         self._channel = channel
@@ -77,7 +79,7 @@ class Parent:
         self._wake, self._waker = os.pipe()
 
     def run(self) -> NoReturn:
-        """Obey orders until the channel closes; in an environment, run until its runtime ends."""
+        """Carry out orders until the channel closes. In an environment, run the runtime client."""
         for end in (self._wake, self._waker):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the signal only wakes `_serve` up
@@ -104,7 +106,7 @@ class Parent:
             os._exit(code)
 
     def _serve(self) -> tuple[str, str]:
-        """Obey orders; return only in an environment, with the address and key of its API."""
+        """Carry out orders. In a new environment, return the address and key of its Runtime API."""
         poll = select.poll()
         for descriptor in (self._channel.fileno(), self._wake):
             poll.register(descriptor, select.POLLIN)
@@ -125,7 +127,7 @@ class Parent:
             self._report(self._numbers.pop(pid), 0, code)
 
     def _obey(self) -> tuple[str, str] | None:
-        """Obey one order; in a new environment, return its Runtime API."""
+        """Carry out one order. In a new environment, return its Runtime API, else None."""
         try:
             order, descriptors, _, _ = socket.recv_fds(self._channel, ORDER.size, 1)
         except OSError:
@@ -146,7 +148,7 @@ class Parent:
             if pid == 0:
                 self._become(log, number)
                 return f"127.0.0.1:{port}", key.hex()
-            with contextlib.suppress(OSError):  # the child does so too, and may have ended
+            with contextlib.suppress(OSError):  # the child also does this, and may have ended
                 os.setpgid(pid, pid)
             self._numbers[pid] = number
             self._report(number, pid, 0)
@@ -191,11 +193,11 @@ def _kill(pid: int) -> None:
 
 
 def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
-    """Run AWS's runtime: in the parent until ``fork`` raises, in an environment until it ends.
+    """Run AWS's runtime client, and call ``fork`` once before its first request for an invocation.
 
-    ``fork`` is called once. It returns only in environments, with the address and the key of a
-    Runtime API. All requests to this API begin with the key, which neither the handler's variables
-    nor its child processes have.
+    In the parent, ``fork`` does not return, but raises an error at the end. In an environment, it
+    returns the address and the key of a Runtime API. The paths of all requests to this API begin
+    with the key, which neither the handler's variables nor its child processes have.
     """
     os.environ[_ADDRESS] = _NOWHERE
     sys.modules[_COMPILED] = None  # type: ignore[assignment]
@@ -203,7 +205,7 @@ def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
     from awslambdaric.lambda_runtime_client import BaseLambdaRuntimeClient as Client
 
     del sys.modules[_COMPILED]
-    compiled = importlib.util.find_spec(_COMPILED)  # here, so that no environment searches for it
+    compiled = importlib.util.find_spec(_COMPILED)  # search once, not in each environment
     arguments = ["bootstrap", handler]
     wait, handlers = Client.wait_next_invocation, logging.root.handlers[:]
     out, err = sys.stdout, sys.stderr
@@ -212,12 +214,10 @@ def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
     def become_environment() -> None:
         nonlocal reached
         reached, Client.wait_next_invocation = True, wait
-        if (
-            "numpy" in sys.modules
-        ):  # NumPy imports it lazily, which would cost each environment 12 ms
+        if "numpy" in sys.modules:  # NumPy imports this lazily, in 12 ms for each environment
             importlib.import_module("numpy.random")
         gc.collect()
-        gc.freeze()  # garbage collection then leaves these pages alone, and they stay shared
+        gc.freeze()  # later garbage collections do not change these pages, so they stay shared
         _connect(compiled, *fork())
 
     with tempfile.TemporaryFile() as printed:
@@ -270,13 +270,13 @@ def _connect(compiled: ModuleSpec | None, address: str, key: str) -> None:
     from awslambdaric import lambda_runtime_client as client
 
     if (random := sys.modules.get("numpy.random")) is not None:
-        random.seed()  # Python's generator is seeded again at a fork, NumPy's is not
+        random.seed()  # a fork seeds Python's generator again, but not NumPy's
     os.environ[_ADDRESS] = f"{address}/{key}"
     if compiled is None:
         raise ImportError(f"awslambdaric lacks its compiled module {_COMPILED}; install it again")
     client.runtime_client = module = importlib.util.module_from_spec(compiled)
     module.initialize_client(client._user_agent())
-    os.environ[_ADDRESS] = address  # for the half that is not compiled
+    os.environ[_ADDRESS] = address  # for the part of the client that is not compiled
     call = client.BaseLambdaRuntimeClient.call_rapid
     client.BaseLambdaRuntimeClient.call_rapid = lambda self, method, endpoint, *rest: call(
         self, method, f"/{key}{endpoint}", *rest

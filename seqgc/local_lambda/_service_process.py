@@ -1,8 +1,8 @@
 """The process of the service: Lambda's Invoke API and the function URL.
 
-The Invoke API is POST /2015-03-31/functions/{function}/invocations, and for GetAlias, GET
-/2015-03-31/functions/{function}/aliases/{alias}. The function URL turns an HTTP request into an
-event (payload format 2.0), and the function's answer into an HTTP response.
+The Invoke API is POST /2015-03-31/functions/{function}/invocations. The operation GetAlias is GET
+/2015-03-31/functions/{function}/aliases/{alias}. The function URL converts an HTTP request to an
+event (payload format 2.0), and the function's answer to an HTTP response.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from seqgc.local_lambda._settings import (
     ServiceSettings,
 )
 
-_STRANGERS = 256  # connections that have not been admitted, beyond two for each environment
-_IDLE_S = 900.0  # clients keep connections for their next round
-_TAIL_BYTES = 4096  # the part of a log that a header carries
+_STRANGERS = 256  # limit of connections without admission, in addition to two per environment
+_IDLE_S = 900.0  # clients use a connection again in later rounds
+_TAIL_BYTES = 4096  # the part of a log that a header contains
 _PATH = re.compile(r"/2015-03-31/functions/([^/]+)/(?:invocations|aliases/([^/]+))/?\Z")
 _FUNCTION = re.compile(  # a name, or a full or partial ARN, with or without a qualifier
     r"(?:(?:arn:aws[a-z-]*:lambda:[a-z0-9-]+:)?(?P<account>\d{12}):function:)?"
     r"(?P<name>[A-Za-z0-9_-]+)(?::(?P<qualifier>[A-Za-z0-9_$-]+))?\Z"
 )
 _TEXTUAL = ("text/", "application/json", "application/javascript", "application/xml")
-# With these headers a function could end its own response early, and forge the next one.
+# With these headers, a function could end its response early and forge the next response.
 _OF_CONNECTIONS = frozenset(
     ("connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 )
@@ -52,7 +52,7 @@ _FORBIDDEN = json_response(403, {"Message": "Forbidden"})
 
 
 def main() -> None:
-    """Serve until the control connection closes; its descriptor is the only argument."""
+    """Serve until the control connection closes. Its descriptor is the only argument."""
     control: Connection = Connection(int(sys.argv[1]))
     try:
         settings: ServiceSettings = control.recv()
@@ -125,7 +125,7 @@ class InvokeApi:
         self._background: set[asyncio.Task[Outcome | None]] = set()
 
     def refusal(self, request: Request) -> Response | None:
-        """Refuse a request whose head does not name the service's key; None admits it."""
+        """Return an error response if the head does not name the service's key, else None."""
         if "authorization" not in request.headers:
             return _refuse(403, "MissingAuthenticationToken", "Missing Authentication Token")
         if self._versions.newest.settings.keys.is_named(request):
@@ -138,7 +138,7 @@ class InvokeApi:
         if match is None or request.method != ("GET" if match[2] else "POST"):
             return _refuse(404, "UnknownOperation", f"no operation {request.path}")
         kind = request.headers.get("x-amz-invocation-type", "RequestResponse")
-        if request.body is None:  # the signature cannot be checked either
+        if request.body is None:  # without the body, the signature cannot be checked
             return _too_large(kind)
         if not settings.keys.has_signed(request):
             message = "The request signature does not match, or is older than five minutes"
@@ -154,7 +154,7 @@ class InvokeApi:
         if kind == "DryRun":
             return Response(status=204, headers=(_identity(),))
         body, context = request.body or b"{}", _client_context(request)
-        if kind == "Event":  # the caller does not wait for it, and it is not retried
+        if kind == "Event":  # the caller does not wait for the answer; failures are not retried
             answering = function.invoke(body, client_context=context, patient=True)
             task = asyncio.get_running_loop().create_task(answering)
             self._background.add(task)
@@ -178,13 +178,16 @@ class InvokeApi:
         return json_response(200, fields, _identity())
 
     def _version(self, name: str, query: str) -> tuple[str, Function] | None:
-        """Return the version that a request names; None if it names no function."""
+        """Return the version that a request names, or None if it does not exist."""
         if (qualifier := self._qualifier(name)) is None:
             return None
         return self._versions.named(qualifier or parse_qs(query).get("Qualifier", ["$LATEST"])[0])
 
     def _qualifier(self, name: str) -> str | None:
-        """Return the qualifier in a function's name, or ""; None if it names another function."""
+        """Return the qualifier in a function's name, which may be empty.
+
+        Return None if the name is that of another function.
+        """
         match = _FUNCTION.match(name)
         if match is None or match["account"] not in (None, ACCOUNT):
             return None
@@ -217,7 +220,7 @@ class FunctionUrl:
         self._versions = versions
 
     def refusal(self, request: Request) -> Response | None:
-        """Refuse a request whose head does not name the service's key; None admits it."""
+        """Return an error response if the head does not name the service's key, else None."""
         return None if self._versions.newest.settings.keys.is_named(request) else _FORBIDDEN
 
     async def respond(self, request: Request) -> Response:
@@ -239,7 +242,7 @@ class FunctionUrl:
 
 
 def _retry_after(seconds: int) -> tuple[tuple[str, str], ...]:
-    """Return the headers that ask a throttled caller to wait; none for 0 seconds."""
+    """Return the headers that tell a throttled caller to wait; for 0 seconds, no headers."""
     return (("Retry-After", str(seconds)),) if seconds else ()
 
 
@@ -266,7 +269,7 @@ def _too_large(kind: str) -> Response:
 
 
 def _client_context(request: Request) -> str:
-    """Return the client context as JSON; the API takes it in base64."""
+    """Return the client context, which is JSON in base64, or an empty text if it is invalid."""
     try:
         text = base64.b64decode(request.headers.get("x-amz-client-context", ""), validate=True)
         return text.decode("ascii")
@@ -289,7 +292,7 @@ def _refuse(
 
 
 def _event(request: Request, *, region: str) -> dict[str, Any]:
-    """Return the event for a request."""
+    """Return the event for a request to the function URL."""
     headers = {name: value for name, value in request.headers.items() if name != "cookie"}
     now = time.time()
     event: dict[str, Any] = {
@@ -340,11 +343,11 @@ def _encoded(body: bytearray, content_type: str) -> dict[str, Any]:
 def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
     """Return the HTTP response for a function's answer.
 
-    If the answer is an object with a status code, it describes the response; any other JSON is the
-    body.
+    If the answer is a JSON object with a status code, it describes the response. Any other answer
+    is the body of the response.
     """
     try:
-        # Do not parse a large answer without need.
+        # Large answers usually have no status code, and are not parsed.
         description = json.loads(body) if b'"statusCode"' in body else None
         if not (isinstance(description, dict) and "statusCode" in description):
             return Response(headers=(identity, *JSON), body=body)
@@ -361,7 +364,7 @@ def _response(body: bytes | bytearray, identity: tuple[str, str]) -> Response:
 
 
 def _is_allowed(name: str) -> bool:
-    """Return whether a function may set a header of this name."""
+    """Return True if a function may set a header of this name."""
     return _TOKEN.fullmatch(name) is not None and name not in _OF_CONNECTIONS
 
 

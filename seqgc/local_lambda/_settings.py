@@ -1,8 +1,8 @@
 """The settings of the local service, Lambda's limits, and the keys that sign requests.
 
-Any process of this machine can connect to the service. It answers only requests that are signed
-with its key pair by AWS Signature Version 4 (see "Create a signed AWS API request" in AWS's IAM
-user guide), and keeps nothing of any other request.
+Any process of this machine can connect to the service. The service answers only requests that are
+signed with its key pair by AWS Signature Version 4 (see "Create a signed AWS API request" in AWS's
+IAM user guide). It stores no data of other requests.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.local_lambda._faults import FaultPlan
 from seqgc.local_lambda._http_server import Request
 
-ACCOUNT = "123456789012"  # the account number that AWS's own documentation uses
+ACCOUNT = "123456789012"  # the example account number of AWS's documentation
 MAX_REQUEST_BYTES = 6 * 1024 * 1024  # for a request whose caller waits for the response
 MAX_EVENT_BYTES = 1024 * 1024  # for invocation type Event, whose caller does not wait
 MAX_RESPONSE_BYTES = MAX_REQUEST_BYTES + 100
-KEPT_LOG_BYTES = 1 << 20  # for one request, and for all requests of a version
-KEY_BYTES = 16  # length of the key that an environment proves its identity with
+KEPT_LOG_BYTES = 1 << 20  # limit for one request, and for all requests of a version
+KEY_BYTES = 16  # length of the key with which an environment proves its identity
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _METHOD = "AWS4-HMAC-SHA256"
 _AUTHORIZATION = re.compile(
@@ -42,18 +42,18 @@ _VALID_S = 300.0  # largest difference between the time of a signature and now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedAs:
-    """The name, memory and code of a function as deployed.
+    """The name, memory and code of a deployed function.
 
     Parameters
     ----------
     function_name, aliases, region
         Names that requests use.
     memory_mb
-        Memory size in MB, as shown to the function and in logs; not enforced.
+        Memory size in MB. The function and its logs show it, but it is not enforced.
     code
-        Working directory, which is searched first for modules.
+        Working directory of the function, in which modules are searched first.
     path
-        Directories that are searched for modules next; None means this process's import path.
+        Directories in which modules are searched next; None means this process's import path.
     """
 
     function_name: str = "seqgc-worker"
@@ -70,16 +70,16 @@ class DeployedAs:
 
     @property
     def search(self) -> tuple[str, ...]:
-        """The directories that are searched for modules."""
+        """The directories in which modules are searched, in this order."""
         path = sys.path if self.path is None else self.path
         return (str(self.code), *map(os.path.abspath, path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """The handler, deployment, limits, variables (``environment``) and faults of one function.
+    """All settings of one function.
 
-    Requests must be signed with ``keys``.
+    ``environment`` are its environment variables. Requests must be signed with ``keys``.
     """
 
     keys: KeyPair
@@ -116,13 +116,13 @@ class ServiceSettings:
 
     @property
     def descriptors(self) -> int:
-        """The most files that the service has open at once."""
+        """The largest number of files that the service has open at the same time."""
         # For each environment: its listener, runtime, log, and connections of clients.
         return 6 * self.concurrency + 64
 
 
 class KeyPair(NamedTuple):
-    """The key pair that requests are signed with, as by ``boto3.Session(*keys)``."""
+    """The key pair that signs requests, for example in ``boto3.Session(*keys)``."""
 
     access_key_id: str
     secret_access_key: str
@@ -133,12 +133,12 @@ class KeyPair(NamedTuple):
         return cls(f"LOCAL{secrets.token_hex(8).upper()}", secrets.token_urlsafe(30))
 
     def is_named(self, request: Request) -> bool:
-        """Return whether the head of a request names this key; its body may still be unread."""
+        """Return True if the head of a request names this key. The body need not be complete."""
         match = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
         return match is not None and _equal(match["key"], self.access_key_id)
 
     def has_signed(self, request: Request) -> bool:
-        """Return whether this pair signed the request, unchanged, in the last five minutes."""
+        """Return True if this key pair has signed exactly this request in the last five minutes."""
         headers = request.headers
         match = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
         if match is None or request.body is None or not _equal(match["key"], self.access_key_id):

@@ -1,4 +1,4 @@
-"""The local Lambda service, as used by the process that starts it."""
+"""`LocalLambda`, which starts a local Lambda service and communicates with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ONE_THREAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
-    """Counts since the service started; ``environments`` is the number that exist now."""
+    """Counts since the service started. ``environments`` is the current number of environments."""
 
     requests: int
     cold_starts: int
@@ -43,38 +43,39 @@ class ServiceStatistics:
 
 
 class LocalLambda:
-    """One Lambda function on this machine, in processes that run AWS's own runtime client.
+    """A Lambda function on this machine, in processes that run AWS's own runtime client.
 
-    A context manager: the service starts when the object is created, and `close` leaves no process,
-    port or file. If this process dies, the service ends too. It answers only requests that are
-    signed with its ``keys``, which are new for each service.
+    The object is a context manager. The service starts when the object is created, and `close`
+    leaves no process, port or file. If this process dies, the service also ends. The service
+    answers only requests that are signed with its ``keys``, which are new for each service.
 
     Parameters
     ----------
     handler
-        ``"module.function"``.
+        The function to call, as ``"module.function"``.
     concurrency
-        Largest number of requests that are answered at a time; a further request is throttled
-        (status 429). Environments start when needed.
+        Largest number of requests that are answered at the same time. Further requests are
+        throttled (status 429). Environments start when needed.
     timeout_s
-        Time limit of a request, in seconds, at most 900; then its environment is killed.
+        Time limit of a request, in seconds, at most 900. At the limit its environment is killed.
     mount
-        Directory that stands for the shared file system; the handler finds its path in the
-        variable ``SEQGC_MOUNT``.
+        Directory that replaces the shared file system. The variable ``SEQGC_MOUNT`` tells the
+        handler its path.
     faults
         Faults to inject.
     retry_after_s
-        Time that a throttled caller is asked to wait (header Retry-After), in whole seconds; 0
-        sends no such header.
+        Time, in whole seconds, that a throttled caller should wait (header Retry-After). For 0,
+        this header is not sent.
     environment
-        The function's environment variables. It inherits only PATH and a few similar ones.
+        The function's environment variables. The function inherits only PATH and a few similar
+        variables.
     deployed
         The name of the function and the directory of its code; None means the defaults.
 
     Raises
     ------
     ParameterError
-        If Lambda would not accept a value, or a directory is missing.
+        If a value is outside Lambda's limits, or a directory is missing.
     WorkerError
         If awslambdaric is not installed, or the service does not start.
 
@@ -135,14 +136,14 @@ class LocalLambda:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for this process, which closes the service
+                start_new_session=True,  # Ctrl-C must reach only this process
             )
         self.pid = self._process.pid
         try:
             api, url = self._exchange(settings)
         except (OSError, EOFError) as error:
             self.close()
-            reason = str(error) or "it ended during its start; see its stderr"
+            reason = str(error) or "it ended during its start; see stderr"
             raise WorkerError(f"the local Lambda service did not start: {reason}") from error
         self.endpoint_url = f"http://127.0.0.1:{api}"
         self.function_url = f"http://127.0.0.1:{url}/"
@@ -150,10 +151,10 @@ class LocalLambda:
     def publish(
         self, handler: str | None = None, *, environment: Mapping[str, str] | None = None
     ) -> str:
-        """Publish another version, which the aliases refer to from now on; return its number.
+        """Publish a new version, and return its number. All aliases refer to the new version.
 
-        A handler or environment that is not given is that of the last version. A request may still
-        name an earlier version, which keeps the handler and environment it was published with.
+        The default of ``handler`` and ``environment`` is that of the previous version. Requests may
+        still name earlier versions, which do not change.
         """
         settings = self._settings
         if handler is not None:
@@ -165,7 +166,7 @@ class LocalLambda:
         return number
 
     def log(self, request_id: str | None = None) -> str:
-        """Return the log of a request, or of each version's latest requests (at most 1 MiB)."""
+        """Return the log of one request, or of the latest requests (at most 1 MiB per version)."""
         text: str = self._ask("log", request_id)
         return text
 
@@ -180,7 +181,7 @@ class LocalLambda:
         try:
             self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # then the parent ends, and its environments with it
+            self._process.kill()  # the parent and its environments then end, too
             self._process.wait()
 
     def __enter__(self) -> Self:
@@ -194,7 +195,7 @@ class LocalLambda:
             with self._lock:
                 return self._exchange((question, arguments))
         except (OSError, EOFError):
-            self._control.close()  # a late answer must not be taken for that to the next question
+            self._control.close()  # a late answer would be read as the answer to the next question
             raise WorkerError("the local Lambda service has ended; start a new one") from None
 
     def _exchange(self, message: object) -> Any:
@@ -205,7 +206,7 @@ class LocalLambda:
 
 
 def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
-    """Return the environment's variables: Lambda's own and the function's."""
+    """Return the environment variables of a function: Lambda's and the configured variables."""
     deployed = settings.deployed
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     own |= dict.fromkeys(_ONE_THREAD, "1")  # the default memory pays for one core

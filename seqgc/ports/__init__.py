@@ -1,4 +1,4 @@
-"""Protocols at the edges between rooms, and the records, arrays and formats that cross them."""
+"""Protocols between the packages of seqgc, and the records and formats that they exchange."""
 
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS

@@ -1,8 +1,9 @@
-"""Payload formats: in what precision a result travels, and how it is packed and restored.
+"""Payload formats: the number formats in which results are sent, and their packing.
 
-A quantized vector is ``values * 2**exponent`` with one exponent for all of it, so that a 16 bit
-format's few exponent bits are spent below the largest magnitude, wherever that lies. A power of two
-changes no significand: only rounding to the format's precision loses anything.
+A quantized vector is ``values * 2**exponent`` with one exponent for the whole vector. The exponent
+scales the largest magnitude to the top of float16's range, so that the few exponents of a 16-bit
+format cover the magnitudes below. Scaling by a power of two is exact; only rounding to the format's
+precision loses information.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from seqgc.ports._records import Flaw, FloatArray, WorkItem
 Payload: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 PAYLOADS: Final[tuple[Payload, ...]] = get_args(Payload)
 
-# The largest magnitude is scaled into [2**14, 2**15]: as high as float16 takes it with room for
-# rounding up. The other formats' range is wide enough anywhere; this keeps their exponents alike.
+# The largest magnitude is scaled into [2**14, 2**15]: the highest range of float16 that leaves room
+# for rounding up. Other formats could use any range; they use the same one.
 _TOP = 15
 
 EXPONENTS: Final = range(-1073 - _TOP, 1023 - _TOP + 1)
-"""The exponents that `quantize` chooses from: float64's, but for room to round up at the top."""
+"""The exponents that `quantize` may choose: those of float64, with room to round up at the top."""
 
-# float32 takes a restored vector if its largest magnitude does not overflow, and is so far above
-# the least normal number (2**-126) that what underflows is less than 2**-48 of it.
+# A restored vector fits into float32 if its largest magnitude does not overflow, and if numbers
+# that underflow (below 2**-126) are less than 2**-48 of the largest magnitude.
 _FLOAT32_EXPONENTS = range(-126 + 25 - _TOP, 127 - _TOP + 1)
 
 _FLOAT16_PLACES = np.int32(~0x7000_1FFF)  # sign, the lower 5 bits of the exponent, 10 of 23 bits
 _LARGEST_HALF = 65504.0
 
-# Root mean square error of rounding normal deviates to nearest, in unit round-offs and relative to
-# the deviates' own root mean square. In the binade from 2**e the error is uniform within half a
-# spacing, so its variance is (u 2**e)**2 / 3; summed over the normal distribution's binades, that
-# makes 0.4237 to 0.4256 u, depending on where sigma lies between two powers of two.
+# The root mean square error of rounding normal deviates to nearest, relative to the root mean
+# square of the deviates, in units of the unit round-off u. Between 2**e and 2**(e+1) the error is
+# uniform within half a spacing, so its variance is (u 2**e)**2 / 3. The average over the normal
+# distribution is 0.4237 to 0.4256 u, which depends on where sigma lies between two powers of two.
 _NORMAL_ROUNDING = 0.426
 
 
@@ -48,32 +49,32 @@ class PayloadFormat:
     """The precision, range and size of a payload format."""
 
     name: Payload
-    precision: int  # of the significand in bits, the implicit one included
+    precision: int  # bits of the significand, including the implicit bit
     storage: np.dtype[Any]  # of `Quantized.values`; uint16 is the upper half of a float32's bits
     least_normal: int  # magnitudes below 2**least_normal are rounded to a fixed spacing
-    tolerance: float  # of a decoded gradient's predicted relative error, unless the user says more
+    tolerance: float  # default limit of a decoded gradient's predicted relative error
 
     @property
     def bits(self) -> int:
-        """The bits of one coordinate in a message."""
+        """The number of bits of one coordinate in a message."""
         return 8 * self.storage.itemsize
 
     @property
     def unit_roundoff(self) -> float:
-        """The largest relative error of rounding to nearest, half that of stochastic rounding."""
+        """The largest relative error of rounding to nearest; twice this in stochastic rounding."""
         return 2.0**-self.precision
 
     @property
     def rounding(self) -> float:
-        """The relative error, in the 2-norm, of a rounded vector of normal deviates.
+        """The relative error, in the 2-norm, of a vector of normal deviates rounded to nearest.
 
-        Stochastic rounding has sqrt(2) times as much: a spacing's variance is a sixth of its
-        square, not a twelfth.
+        With stochastic rounding the error is sqrt(2) times as large: its variance is 1/6 of the
+        squared spacing instead of 1/12.
         """
         return _NORMAL_ROUNDING * self.unit_roundoff
 
     def holds(self, dtype: npt.DTypeLike) -> bool:
-        """Return True if the format contains every float of this dtype, so that none is rounded."""
+        """Return True if the format can represent every float of this dtype without rounding."""
         return self.storage.kind == "f" and np.can_cast(dtype, self.storage, "safe")
 
 
@@ -143,20 +144,21 @@ def quantize(
 ) -> Quantized:
     """Round a vector to a payload format.
 
-    A vector whose own dtype the format contains travels as it is, a view with exponent 0. Any other
-    is scaled by a power of two, its largest magnitude to between ``2**14`` and ``2**15``, and then
-    rounded once, to nearest, ties to even; or, given ``rng``, to one of the two neighbours with
-    probabilities that make the expected value the coordinate's own (stochastic rounding, Gupta et
-    al. 2015, section 3). What the format holds exactly is not moved by either.
+    If the format can represent all numbers of the vector's dtype, the vector is not changed: the
+    values are a view of it, and the exponent is 0. Otherwise the vector is scaled by a power of two
+    so that its largest magnitude is between ``2**14`` and ``2**15``, and is then rounded once. By
+    default each number is rounded to nearest, ties to even. With ``rng``, a number is rounded up or
+    down at random so that its expected value does not change (stochastic rounding, Gupta et al.
+    2015, section 3). A number that the format can represent is not changed by rounding.
 
-    Coordinates less than ``2**(least_normal - 14)`` of the largest (for float16, ``2**-28``) keep
-    that absolute accuracy, not the format's relative one.
+    Numbers smaller than ``2**(least_normal - 14)`` times the largest magnitude (for float16,
+    ``2**-28`` times) have a constant absolute error instead of the format's relative error.
 
     Raises
     ------
     ParameterError
-        If ``vector`` (P,) does not hold finite floats of at most 64 bits, the format is unknown,
-        or rounding could overflow float64.
+        If ``vector`` (P,) has numbers that are not finite floats of at most 64 bits, the format is
+        unknown, or rounding could overflow float64.
 
     Examples
     --------
@@ -192,50 +194,50 @@ def quantize(
 
 
 def restore(quantized: Quantized, dtype: npt.DTypeLike | None = None) -> FloatArray:
-    """Return the vector (P,) of a quantized one, possibly as a read-only view of its values.
+    """Return the vector (P,) that a quantized vector represents.
 
-    By default it is float32, or float64 if the format is float64 or the magnitude is beyond
-    float32. ``dtype`` chooses one of the two: a vector that was float32 before it was quantized
-    fits into float32, except for rounding up at the top of the range. In float64 the result is
-    exact. In float32, coordinates below the least normal number (``2**-126``) are rounded to the
-    spacing there (``2**-149``), like all results of float32 arithmetic.
+    The result may be a read-only view of the quantized values. ``dtype`` is float32 or float64. By
+    default it is float32, unless the format is float64 or the magnitudes do not fit into float32. A
+    vector that was float32 before it was quantized fits, unless rounding up overflows. In float64
+    the result is exact. In float32, numbers below ``2**-126`` are rounded to multiples of
+    ``2**-149``, like all results of float32 arithmetic.
 
     Raises
     ------
     ParameterError
-        If a value is not finite, ``dtype`` is neither of the two, or it is float32 and the vector
-        overflows it or has the format float64.
+        If a value is not finite, if ``dtype`` is another type, or if it is float32 and the vector
+        overflows or has the format float64.
     """
     is_double = quantized.payload == "float64"
     if dtype is None:
         fits = quantized.exponent in _FLOAT32_EXPONENTS and not is_double
         dtype = np.float32 if fits else np.float64
-    due: np.dtype[Any] = np.dtype(dtype)
-    if due not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ParameterError("dtype", "must be float32 or float64", str(due))
-    if due == np.float32 and is_double:
-        raise ParameterError("dtype", "must be float64 to hold float64", str(due))
+    target: np.dtype[Any] = np.dtype(dtype)
+    if target not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise ParameterError("dtype", "must be float32 or float64", str(target))
+    if target == np.float32 and is_double:
+        raise ParameterError("dtype", "must be float64 for the format float64", str(target))
     values, exponent = _widened(quantized)
-    with np.errstate(over="ignore", invalid="ignore"):  # refused below
-        vector: FloatArray = _times_power(values.astype(due, copy=False), exponent)
-    is_half = quantized.payload == "float16"  # what was infinite is a number now, above any half
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
+        vector: FloatArray = _times_power(values.astype(target, copy=False), exponent)
+    is_half = quantized.payload == "float16"  # `_widened` makes infinity a number above all halves
     largest = math.ldexp(_LARGEST_HALF, quantized.exponent) if is_half else sys.float_info.max
     if not _peak(vector) <= largest:
-        rule = f"must be finite, also times 2**exponent in {due}"
+        rule = f"must be finite, also after multiplication by 2**exponent in {target}"
         raise ParameterError("values", rule, f"exponent {quantized.exponent}")
     return vector
 
 
 def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
-    """Return values (P,) in float32 or float64, and their exponent."""
+    """Return the values (P,) as float32 or float64, and their exponent."""
     bits, exponent = quantized.values, quantized.exponent
     if quantized.payload == "bfloat16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32), exponent
     if quantized.payload != "float16":
         return bits, exponent
-    # NumPy's conversion takes five times as long. Moved to float32's places for sign, exponent and
-    # significand, the bits are the same number but for the exponents' biases, 15 and 127. Infinity
-    # and NaN become numbers, larger than any half.
+    # NumPy's conversion takes five times as long. If the bits of a half are moved to the places of
+    # sign, exponent and significand in a float32, the result is the same number except for the
+    # biases of the exponents, 15 and 127. Infinity and NaN become numbers larger than any half.
     wide = bits.view(np.int16).astype(np.int32)
     wide <<= 13
     wide &= _FLOAT16_PLACES
@@ -243,58 +245,63 @@ def _widened(quantized: Quantized) -> tuple[FloatArray, int]:
 
 
 def _peak(vector: FloatArray) -> float:
-    """Return the largest magnitude in a vector (P,): 0 if it is empty, NaN if it has a NaN."""
+    """Return the largest magnitude in a vector (P,).
+
+    The result is 0 for an empty vector, and NaN for a vector with a NaN.
+    """
     return max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
 
 
-# ---- rounding of floats to fewer bits, by their bits as integers ---------------------------------
+# ---- rounding of floats to fewer bits, with integer arithmetic -----------------------------------
 
 
 def _times_power(vector: FloatArray, exponent: int) -> FloatArray:
-    """Return ``vector * 2**exponent`` in its dtype; the vector itself if that is 1."""
+    """Return ``vector * 2**exponent`` in the vector's dtype; for exponent 0 the vector itself."""
     if exponent == 0:
         return vector
     info = np.finfo(vector.dtype)
     if info.minexp <= exponent < info.maxexp:
         return vector * vector.dtype.type(2.0**exponent)
-    scaled: FloatArray = np.ldexp(vector, exponent)  # the power itself has no normal float
+    scaled: FloatArray = np.ldexp(vector, exponent)  # 2**exponent is not a normal float
     return scaled
 
 
 def _bfloat16_bits(scaled: FloatArray) -> npt.NDArray[np.uint16]:
-    """Round to bfloat16, to nearest even, and return the bits (shape as given)."""
-    if scaled.dtype == np.float64:  # first within float64: rounding twice is not rounding once
+    """Round to bfloat16, to nearest even, and return the bits in the same shape."""
+    # float64 -> float32 -> bfloat16 would round twice, so round in float64 first.
+    if scaled.dtype == np.float64:
         scaled = _rounded_bits(scaled, drop=52 - 7)
     bits = _rounded_bits(scaled.astype(np.float32, copy=False), drop=16).view(np.uint32)
     return (bits >> np.uint32(16)).astype(np.uint16)
 
 
 def _rounded_bits(vector: FloatArray, *, drop: int) -> FloatArray:
-    """Round off the lowest ``drop`` bits of each significand, to nearest even.
+    """Round the lowest ``drop`` bits of each significand away, to nearest even.
 
-    As an integer, a float's bits grow with its magnitude by one per spacing; a carry out of the
-    significand raises the exponent, as it should.
+    The bits of a float are treated as an integer, which increases by one from each float to the
+    next larger magnitude. A carry out of the significand correctly increases the exponent.
     """
     bits, unsigned = _bits(vector)
     one, shift = unsigned(1), unsigned(drop)
     half = unsigned((1 << (drop - 1)) - 1)
-    kept = bits + half
-    kept += (bits >> shift) & one
-    kept >>= shift
-    kept <<= shift
-    rounded: FloatArray = kept.view(vector.dtype)
+    upper = bits + half
+    upper += (bits >> shift) & one
+    upper >>= shift
+    upper <<= shift
+    rounded: FloatArray = upper.view(vector.dtype)
     return rounded
 
 
 def _rounded_stochastically(
     vector: FloatArray, rng: np.random.Generator, *, precision: int, least_normal: int
 ) -> FloatArray:
-    """Round to one of the two neighbours in a format, unbiased; the dtype stays.
+    """Round each number up or down at random to a number of a format, without bias.
 
-    The format has ``precision`` bits of significand, least normal number ``2**least_normal``.
-    Adding uniform random bits below the last one kept, and cutting them off, carries with the
-    probability that the cut-off part is of a spacing. Below the least normal number the spacing no
-    longer shrinks with the magnitude, so there it is done in units of it.
+    The format has ``precision`` bits of significand, and its smallest normal number is
+    ``2**least_normal``. The function adds uniform random bits below the last bit of the result, and
+    then clears these bits. The probability of a carry is the cleared part as a fraction of the
+    spacing. Below the smallest normal number the spacing is constant, so numbers are rounded in
+    units of this spacing. The dtype does not change.
     """
     bits, unsigned = _bits(vector)
     drop = np.finfo(vector.dtype).nmant - (precision - 1)
@@ -319,9 +326,9 @@ def _bits(vector: FloatArray) -> tuple[npt.NDArray[Any], type[np.unsignedinteger
 
 
 def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
-    """Return the lengths of the pieces of each part of a result that has this length.
+    """Return, for each part of a result of ``length`` numbers, the lengths of its pieces.
 
-    If the lengths of the parts do not add up to it, the result is one part of one piece.
+    If the lengths of the parts do not add up to ``length``, the result is one part of one piece.
     """
     parts = [part.pieces or (part.weights.size,) for part in item.parts]
     return parts if parts and sum(map(sum, parts)) == length else [(length,)]
@@ -330,11 +337,11 @@ def part_lengths(item: WorkItem, length: int) -> list[tuple[int, ...]]:
 def without_diverged(
     item: WorkItem, result: FloatArray, *, max_norm: float = math.inf
 ) -> tuple[FloatArray, dict[str, Flaw]]:
-    """Return a result (p,) with zeros for what has diverged, and the flaws by model.
+    """Return a copy of a result (p,) in which diverged parts are zeros, and their flaws by model.
 
     A part has diverged if it is not finite, or if the 2-norm of its gradient and loss is above
-    ``max_norm``: either its model has diverged, or the model's loss is undefined. The parts of the
-    other models remain valid.
+    ``max_norm``. In this case its model has diverged, or its loss is undefined. The parts of other
+    models remain valid. If no part has diverged, the result itself may be returned.
     """
     if result.ndim != 1 or result.dtype.kind != "f" or norm(result) <= max_norm or not item.parts:
         return result, {}
@@ -356,7 +363,7 @@ def without_diverged(
 
 
 def norm(vector: FloatArray) -> float:
-    """Return the 2-norm of a vector; NaN if a number of it is not finite."""
+    """Return the 2-norm of a vector, or NaN if one of its numbers is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         square = float(np.dot(vector, vector))
         if math.isfinite(square):

@@ -1,13 +1,14 @@
-"""The protocols at the edges, and the events and actions that cross them.
+"""The protocols of policies, backends, workloads and stores, and their events and actions.
 
-A *policy* decides and does no I/O; a *backend* executes and decides nothing; a *workload* knows
-what the jobs compute. `seqgc.master.run` carries events to the policy and its actions to the rest.
-All times are seconds on the backend's clock, whose origin is arbitrary.
+A *policy* makes decisions and does no I/O. A *backend* executes tasks and decides nothing. A
+*workload* defines the jobs and uses their gradients. The loop, `seqgc.master.run`, gives the
+backend's events to the policy, and carries out the policy's actions with the backend and the
+workload. All times are in seconds on the backend's clock, whose origin is arbitrary.
 
 A task has an address: (round, worker, attempt). Every task that is dispatched ends in an `Arrival`
-or a `Failure` of that address, or in a `Cancel` of its round and worker; after a `Cancel` an answer
-may still come, late. Rounds may overlap: a worker can owe answers to several rounds, and an answer
-to a closed round can be used until the jobs that it is for are finished.
+or a `Failure` with this address, or in a `Cancel` of its round and worker. After a `Cancel` a late
+answer may still arrive. Rounds may overlap: a worker can have unanswered tasks of several rounds,
+and an answer to a closed round can be used until its jobs are finished.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from seqgc.ports._records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """The tasks of these workers left the master.
+    """The event that the tasks of these workers have left the master.
 
-    The time of a worker starts when its own task leaves, the time of a round with its first task:
-    sending takes the master a while, and the first answers may arrive before the last task leaves.
+    The time of a worker begins when its task leaves. The time of a round begins when its first task
+    leaves. Sending takes some time, so the first answers may arrive before the last task leaves.
     """
 
     round: int
@@ -57,9 +58,10 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrival:
-    """A worker's results, by slot, reached the master at ``at``.
+    """The event that a worker's results, by slot, have reached the master at ``at``.
 
-    ``flaws`` says, by model, which parts of the results cannot be used. Such parts are zeros.
+    ``flaws`` describes, by model, the parts of the results that cannot be used. These parts are
+    zeros.
     """
 
     round: int
@@ -72,11 +74,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A worker's task will not be answered; ``reason`` is one line.
+    """The event that a task will not be answered. ``reason`` is one line.
 
-    ``final`` says that this worker will answer no other task either, for the rest of the run.
-    ``model`` is None unless the process that computed the task has died. Then it is the name of the
-    model whose part the process was computing, or empty if the backend does not know that.
+    If ``final``, this worker will not answer any other task for the rest of the run. If the process
+    that computed the task has died, ``model`` is the name of the model whose gradient it was
+    computing, or empty if the backend does not know the model. Otherwise ``model`` is None.
     """
 
     round: int
@@ -90,10 +92,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computing:
-    """The task (``round``, ``attempt``) that a worker is computing, and the model it is at.
+    """The task (``round``, ``attempt``) that a worker is computing.
 
-    ``model`` is the name of the model whose part the worker is computing, empty if the backend does
-    not know it. ``is_stuck`` says that this part has taken at least half of the task's time so far.
+    ``model`` is the name of the model whose gradient the worker is computing, or empty if the
+    backend does not know the model. ``is_stuck`` is True if this gradient has taken at least half
+    of the task's time so far.
     """
 
     round: int
@@ -104,16 +107,17 @@ class Computing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Nothing more arrived by ``at``, the ``wake_at`` of the policy."""
+    """The event that the time ``at`` has come, which the policy requested with ``wake_at``."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timetable:
-    """The seconds (n,) that each worker takes from the departure of its task; known in a replay.
+    """The event of a replay that gives the response times of all workers in a round in advance.
 
-    It replaces the `Arrival` of every worker that answers before the round closes.
+    ``times`` (n,) are the seconds from the departure of a worker's task to its answer. The event
+    replaces the `Arrival` of every worker that answers before the round closes.
     """
 
     round: int
@@ -128,12 +132,13 @@ Event: TypeAlias = Dispatched | Arrival | Failure | Tick | Timetable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Send these workers their mini-tasks of the round.
+    """The action to send these workers their mini-tasks of the round.
 
-    If ``begins_segment``, the segment before has ended: the workload must have all its gradients
-    before these tasks are made or shown to an observer. ``loads`` (n,) are the shares of a job's
-    batch that all workers have in the round, for which a replay charges time. If work is dealt,
-    they are the shares of this dispatch, 0 for a worker without a task.
+    A segment is a sequence of rounds with the same scheme. If ``begins_segment``, the previous
+    segment has ended, and the workload must receive all its gradients before these tasks are made
+    or an observer sees them. ``loads`` (n,) are the shares of a job's batch that the workers
+    compute in the round; a replay derives times from them. With `deal`, they are the shares of this
+    dispatch, and 0 for a worker without a task.
     """
 
     round: int
@@ -143,7 +148,7 @@ class Dispatch:
     loads: FloatArray | None = field(default=None, compare=False)
 
     def load_of(self, worker: int) -> float:
-        """Return a worker's load, 0 if the loads are not known.
+        """Return a worker's load, or 0 if the loads are unknown.
 
         Raises
         ------
@@ -169,7 +174,7 @@ are only 2 workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """The remaining work of these workers for the round is not needed any more."""
+    """The action to tell these workers that their tasks of the round are not needed any more."""
 
     round: int
     workers: tuple[int, ...]
@@ -177,11 +182,12 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Replace this worker by a fresh one; each task that it still owes becomes a `Failure`.
+    """The action to replace this worker by a new one.
 
-    ``reason`` is a few words. It is empty if the worker was silent beyond the time limit. A backend
-    that cannot replace workers does nothing; if there is a reason, a `Notice` says so once in a
-    run. A policy that cannot work without restarts is a `DemandingPolicy`, which says so before.
+    Each unanswered task of the old worker becomes a `Failure`. ``reason`` is a few words; it is
+    empty if the worker was silent beyond the time limit. If the backend cannot replace workers,
+    nothing is done, and if there is a reason, one `Notice` in the run reports this. A policy that
+    needs restarts is a `DemandingPolicy`; its run does not begin on such a backend.
     """
 
     worker: int
@@ -190,7 +196,10 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """An arrival or failure that is late, a duplicate or unexpected; it is counted, not used."""
+    """The action to count an arrival or failure without using it.
+
+    The event is late, a duplicate or unexpected; ``reason`` says which.
+    """
 
     event: Arrival | Failure
     reason: str
@@ -198,9 +207,9 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """An arrival with ``flaws`` of a model that has not failed before.
+    """The action to set an arrival aside because of new ``flaws`` of a model.
 
-    The worker may be the cause. The arrival is used only if a `Park` names it.
+    The cause may be the worker instead of the model. The arrival is used only if a `Park` lists it.
     """
 
     event: Arrival
@@ -208,10 +217,11 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Park:
-    """These models have failed: two workers agree on it, or every worker that is left.
+    """The action to stop the training of models that have failed.
 
-    ``flaws`` gives the reasons. ``answers`` were in doubt only because of failed models: they are
-    used from now on.
+    Two workers, or all remaining workers, have reported the flaws of these models. ``flaws`` gives
+    the reasons. ``answers`` were set aside (`Doubt`) only because of failed models, and are used
+    now.
     """
 
     flaws: Mapping[str, Flaw]
@@ -225,21 +235,23 @@ CloseReason: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundRecord:
-    """The end of a round, and its reason.
+    """A record of a round that has closed.
+
+    The ``reason`` for the close is one of these words:
 
     =============  ================================================================================
     ``everyone``   every worker has answered
     ``tolerance``  the time (1+mu)*kappa has passed, and the answers suffice
-    ``wait-out``   they did not suffice at that time, and do now
-    ``exhausted``  workers have failed, and no further answer can come
+    ``wait-out``   the answers did not suffice at that time, but they suffice now
+    ``exhausted``  workers have failed, and no more answers can arrive
     ``timeout``    the time limit of the round has passed
-    ``idle``       no worker had anything to do
-    ``again``      a resumed run has closed the round on the same answers as before
-    ``dealt``      work is dealt, and all pieces of this job and of the jobs before have arrived
+    ``idle``       no worker had a task
+    ``again``      a resumed run has closed the round with the same answers as before
+    ``dealt``      with `deal`: all pieces of this job and of earlier jobs have arrived
     =============  ================================================================================
 
-    If work is dealt, a round is a job: ``responded`` marks the workers that gave a piece, and the
-    seconds count from the end of the round before.
+    ``kappa_s`` is the time of the first answer. With `deal`, a round is a job, ``responded`` marks
+    the workers that computed a piece, and times begin at the end of the previous round.
     """
 
     round: int
@@ -252,13 +264,13 @@ class RoundRecord:
 
     @property
     def missed(self) -> int:
-        """The number of missing answers, less the late answers used; 0 if work is dealt."""
+        """The number of missing answers, minus the late answers that were used; 0 with `deal`."""
         return 0 if self.reason == "dealt" else int((~self.responded).sum()) - len(self.late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """A round closed; it finished the gradients of these ``jobs``."""
+    """The action to close a round. The gradients of these ``jobs`` were finished in the round."""
 
     record: RoundRecord
     jobs: tuple[int, ...] = ()
@@ -266,10 +278,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """A job's gradient can be decoded from results that have arrived.
+    """The action to decode a job's gradient from results that have arrived.
 
-    ``decoding`` must be called before the next event, if at all. Observers may call it, too: it is
-    computed once.
+    ``decoding`` may be called only before the next event. Observers may also call it; the decoding
+    is computed once.
     """
 
     job: int
@@ -278,7 +290,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A part of a job's gradient, usable on its own, can be decoded (see `Finish`)."""
+    """The action to decode one part of a job's gradient, which can be used alone (see `Finish`)."""
 
     job: int
     decoding: Callable[[], Decoding]
@@ -290,10 +302,13 @@ Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Park | Close | 
 
 
 class Policy(Protocol):
-    """The decisions of a run, without I/O. After ``start``, only ``on`` changes its state."""
+    """The object that makes the decisions of a run, without I/O.
+
+    After ``start``, only ``on`` changes the policy's state.
+    """
 
     @property
-    def wake_at(self) -> float: ...  # the time of the next Tick if nothing arrives before
+    def wake_at(self) -> float: ...  # the time at which to send a Tick if nothing arrives earlier
     @property
     def done(self) -> bool: ...
     def start(self) -> Sequence[Action]: ...
@@ -302,34 +317,34 @@ class Policy(Protocol):
 
 @runtime_checkable
 class DemandingPolicy(Policy, Protocol):
-    """A policy that needs a capability; without it, the run is refused at its start."""
+    """A policy that needs some capabilities. A run on workers without them does not begin."""
 
     @property
     def needs(self) -> frozenset[Capability]: ...
 
 
 class AnyBackend(Protocol):
-    """The part of a backend that a replay has too: execute tasks, and report in order of time."""
+    """A backend with real or simulated workers. It executes tasks and returns events in order."""
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks; return the time at which each was handed to the transport."""
+        """Send the tasks; return for each task the time at which it left."""
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers that their task of the round is not needed any more (best effort)."""
+        """Try to tell these workers that their tasks of the round are not needed any more."""
 
     def receive(self, until: float) -> Arrival | Failure | Timetable | None:
-        """Return the next event that came by the time ``until``, or None when it has passed.
+        """Return the next event, or None if there is no event before the time ``until``.
 
-        An event that came while the master was busy is returned too; its ``at`` is the time at
-        which it was read.
+        An event may have arrived while the master was busy. Its ``at`` is the time at which the
+        event was read.
         """
 
     def close(self) -> None:
-        """Release everything: no process, thread, port or file is left behind."""
+        """Release all resources. No process, thread, port or file is left behind."""
 
 
 class Backend(AnyBackend, Protocol):
-    """A backend with real workers, whose answers come at times not known beforehand."""
+    """A backend with real workers. Their response times are not known in advance."""
 
     def receive(self, until: float) -> Arrival | Failure | None: ...
 
@@ -339,63 +354,66 @@ class RestartingBackend(Backend, Protocol):
     """A backend that can replace its workers."""
 
     def restart(self, worker: int) -> Computing | None:
-        """Replace a worker; each task that the old worker still owes becomes a `Failure`.
+        """Replace a worker; each unanswered task of the old worker becomes a `Failure`.
 
-        Returns what the old worker was computing, or None if it was idle or this is not known.
+        Return the task that the old worker was computing, or None if it was idle or the task is
+        unknown.
         """
 
 
 @runtime_checkable
 class OutlastingBackend(Backend, Protocol):
-    """A backend whose tasks cannot be stopped: they may outlast the backend, and cost money."""
+    """A backend whose tasks cannot be stopped. They may run after its end, and cost money."""
 
     @property
     def under_way(self) -> int:
-        """The number of tasks under way, as far as the master knows."""
+        """The number of tasks that may still be running."""
 
 
 class Workload(Protocol):
-    """The computation of the jobs, and the use of their gradients."""
+    """The object that defines the computation of jobs and uses their gradients."""
 
     def needs(self, job: int, finished: int) -> bool:
         """Return True if the tasks of ``job`` need the gradient of the job ``finished``.
 
-        The loop asks before each dispatch, for each decoded gradient not yet handed over.
+        The loop calls this before each dispatch, for each decoded gradient that has not been given
+        to `finish`.
         """
 
     def begin(self, job: int) -> None:
-        """Start ``job``: fix the weights and the batch that it uses."""
+        """Begin a job: determine its weights and its batch."""
 
     def result_form(self, job: int) -> ResultForm | None:
         """Return the form of the results of a job that has begun.
 
-        None means that all results have the form of the job's first one.
+        None means that all results have the same form as the job's first result.
         """
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Turn a mini-task's chunks into data points."""
+        """Return the data points and coefficients of a mini-task, one part for each model."""
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take over a decoded gradient, or a part of it, with its array.
+        """Use a decoded gradient, or a part of it. The array belongs to the workload from now on.
 
-        Gradients come in the order in which jobs finish, and before the jobs that need them.
+        Gradients are given in the order in which jobs finish, and before a job that needs them
+        begins.
         """
 
 
 @runtime_checkable
 class ParkingWorkload(Workload, Protocol):
-    """A workload of several models, which continues with the other models when one fails.
+    """A workload of several models that continues with the other models when a model fails.
 
-    Its gradients may hold numbers that are not finite if finite results overflow.
+    If a sum of finite results overflows, its gradients may have numbers that are not finite.
     """
 
     def park(self, names: Sequence[str], *, why: str, kind: FlawKind) -> None:
-        """Stop training these models: from now on their parts of gradients are meaningless."""
+        """Stop training these models. Their parts of later gradients are meaningless."""
 
 
 @runtime_checkable
 class NamedWorkload(ParkingWorkload, Protocol):
-    """A workload whose models are known by name before any task is made."""
+    """A workload that can list the names of its models before any task is made."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -404,14 +422,14 @@ class NamedWorkload(ParkingWorkload, Protocol):
 
 @runtime_checkable
 class AuditedWorkload(Workload, Protocol):
-    """A workload whose equal results may differ only in parts that are not used."""
+    """A workload whose results can be compared between workers, except for unused parts."""
 
     def unused(self, job: int) -> Sequence[slice]:
-        """Return the parts of a job's results that belong to models no longer trained."""
+        """Return the parts of a job's results that belong to models that are no longer trained."""
 
 
 class WeightStore(Protocol):
-    """Immutable versions of weights."""
+    """A store of weights, in versions that never change."""
 
     def publish(self, model: str, version: int, params: FloatArray) -> WeightRef: ...
     def fetch(self, ref: WeightRef) -> FloatArray: ...
@@ -419,29 +437,29 @@ class WeightStore(Protocol):
 
 
 class BlobStore(WeightStore, Protocol):
-    """A store that also holds bytes under a key, for answers too large for a reply.
+    """A store that also keeps bytes under a key, for answers that are too large for a reply.
 
-    A key is 1 to 200 letters, digits, '_', '-' or '.', and begins with none of '-.'.
+    A key is 1 to 200 letters, digits, '_', '-' or '.', and does not begin with '-' or '.'.
     """
 
     def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` as a whole or not at all, replacing what the key held before."""
+        """Store ``data`` completely or not at all; earlier data under this key are replaced."""
 
     def get(self, key: str, *, digest: str, size_bytes: int) -> bytes:
-        """Return the bytes of this length and SHA-256, or raise `StoreError`."""
+        """Return the bytes under a key; raise `StoreError` if length or SHA-256 differ."""
 
     def remove(self, key: str) -> None:
-        """Remove the bytes under the key, if there are any."""
+        """Remove the bytes under a key if there are any."""
 
 
 class Clock(Protocol):
-    """A clock: seconds since an arbitrary origin, never decreasing."""
+    """A clock that returns seconds since an arbitrary origin and never goes back."""
 
     def now(self) -> float: ...
 
 
 Capability: TypeAlias = Literal["restart"]
-"""An ability that only some backends have; "restart": to replace workers (`RestartingBackend`)."""
+"""A capability of some backends. "restart" is the replacement of workers (`RestartingBackend`)."""
 
 _MEANING: Final[dict[Capability, str]] = {"restart": "replace its workers"}
 
@@ -449,12 +467,14 @@ _MEANING: Final[dict[Capability, str]] = {"restart": "replace its workers"}
 def require_capabilities(
     needs: AbstractSet[Capability], *, can: AbstractSet[Capability], of: str
 ) -> None:
-    """Refuse a policy whose needs exceed what the workers named ``of`` can do.
+    """Check that workers have the capabilities that a policy needs.
+
+    ``can`` are the workers' capabilities, and ``of`` is their name in the error.
 
     Raises
     ------
     ParameterError
-        If a capability is missing or unknown.
+        If a needed capability is missing or unknown.
 
     Examples
     --------
@@ -463,27 +483,26 @@ def require_capabilities(
     Traceback (most recent call last):
     ...
     seqgc.errors.ParameterError: `backend` must be able to replace its workers: the policy needs \
-it; got 'lambda' (take local processes, or functions that stay (--resident); or another \
-defence)
+it; got 'lambda' (use local processes, resident functions (--resident), or another defence)
     """
     if not isinstance(needs, AbstractSet) or not needs <= _MEANING.keys():
         known = ", ".join(map(repr, _MEANING))
-        raise ParameterError("needs", f"must be a set of known capabilities ({known})", needs)
+        raise ParameterError("needs", f"must be a set of capabilities ({known})", needs)
     for lacking in sorted(needs - can):
         rule = f"must be able to {_MEANING[lacking]}: the policy needs it"
-        remedy = "take local processes, or functions that stay (--resident); or another defence"
+        remedy = "use local processes, resident functions (--resident), or another defence"
         raise ParameterError("backend", rule, of, remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Notice:
-    """Something that a run did, other than the events and actions of its rounds.
+    """A report about a run, in addition to the events and actions of its rounds.
 
     ==============  ===============================================================================
     ``kind``        meaning, and ``fields``
     ==============  ===============================================================================
     ``start``       workers are about to be started: ``workers``, ``provider``
-    ``ready``       they have started: ``seconds``, and a ``note`` about them
+    ``ready``       the workers have started: ``seconds``, and a ``note`` about the workers
     ``run``         training begins: the fields of the first line of ``events.jsonl``
     ``resume``      training continues after an interruption: the same fields
     ``round``       a round of a recording has ended: ``done``, ``total``
@@ -493,9 +512,9 @@ class Notice:
     ``parked``      a ``model`` is not trained any further after its ``step``: ``why``, ``cause``
     ``expelled``    a ``worker`` gave a wrong result of a ``job`` and is excluded
     ``uncompared``  an audit could not compare a number of ``results`` of a ``job``
-    ``slowdown``    all workers take ``times`` as long as before, ``since`` a round; noticed in
+    ``slowdown``    all workers take ``times`` as long as before, ``since`` a round; detected in
                     ``round``
-    ``recovered``   this is over; noticed in ``round``
+    ``recovered``   the slowdown is over; detected in ``round``
     ``warning``     a ``text``
     ``end``         the run is over: ``outcome``
     ==============  ===============================================================================
@@ -509,11 +528,12 @@ Seen: TypeAlias = Event | Action | Notice
 
 
 class Observer(Protocol):
-    """A function that sees each event before the policy does, and each action before it is done.
+    """A function that is called with each event before the policy, and with each action.
 
-    Observers are called in the order in which they are given, on the master's thread, before the
-    run's own records. If an observer raises, the run ends: the event or action that it saw has not
-    happened, and is not on record. `seqgc.costs.Budget` stops a run in this way.
+    For an action, observers are called before the action is carried out. They are called in the
+    order in which they are given, on the master's thread, and before the run writes its own
+    records. If an observer raises an error, the run ends, and the event or action is neither
+    carried out nor recorded. `seqgc.costs.Budget` stops a run in this way.
 
     Examples
     --------
@@ -528,15 +548,15 @@ class Observer(Protocol):
 
 @runtime_checkable
 class LastingObserver(Observer, Protocol):
-    """An observer whose memory outlasts an interruption of the run.
+    """An observer whose state survives an interruption of the run.
 
-    It continues where the observer before it stopped, not at the newest checkpoint: tasks after
-    the checkpoint have been done, and paid for.
+    A resumed run restores the observer's latest state, which may be newer than the checkpoint. For
+    example, tasks after the checkpoint have also been paid for.
     """
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """The values to remember, written to the disk before the tasks that it saw leave."""
+        """The state to save. It is on the disk before the tasks of an observed dispatch leave."""
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Continue from these values."""
+        """Restore a saved `memory` after the run was resumed."""

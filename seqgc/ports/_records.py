@@ -1,4 +1,4 @@
-"""Array aliases, and the records that every room shares: mini-tasks, decodings, tasks."""
+"""Type aliases of arrays, and the records that all packages share: mini-tasks, decodings, tasks."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ FloatArray: TypeAlias = npt.NDArray[np.floating]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Columns by name, all of one length: what ``pandas.DataFrame`` takes. Texts are objects."""
+"""Columns of equal length, by name, as ``pandas.DataFrame`` accepts them. Texts are objects."""
 
 LateAnswer: TypeAlias = tuple[int, int]
-"""An answer that came after its round had closed: the round, and the worker."""
+"""An answer that arrived after its round had closed: the numbers of the round and the worker."""
 
 
 FlawKind: TypeAlias = Literal["diverged", "raised", "crashed", "hung"]
-"""The fault of a model's part of a result.
+"""The fault of one model's part of a result.
 
-Its values cannot be used (``diverged``); or computing it ``raised`` an error, ended the processes
-of workers (``crashed``), or kept workers busy beyond the time limit (``hung``).
+``diverged``: the values cannot be used. ``raised``: the computation raised an error. ``crashed``:
+it ended worker processes. ``hung``: it kept workers busy beyond the time limit.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """The reason why a model's part of a result cannot be used; ``why`` is one line."""
+    """The reason why one model's part of a result cannot be used. ``why`` is one line."""
 
     kind: FlawKind
     why: str
 
 
 class FlawedResult(Exception):
-    """Raised by a compute function if parts of its result cannot be used; they are zeros."""
+    """The exception of a compute function whose result has parts that cannot be used.
+
+    ``result`` has zeros for these parts, and ``flaws`` describes them by model.
+    """
 
     def __init__(self, result: FloatArray, flaws: Mapping[str, Flaw]) -> None:
         self.result, self.flaws = result, flaws
@@ -45,17 +48,17 @@ class FlawedResult(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MiniTask:
-    """One result that a worker owes: ``sum_k coefficients[k] * g_{chunks[k]}(job)``.
+    """One result that a worker has to compute: ``sum_k coefficients[k] * g_{chunks[k]}(job)``.
 
-    ``slot`` is the mini-task's position in the worker's task of the round (``j`` in
-    docs/mathematics.md, section 3.3); ``chunks`` and ``coefficients`` are read-only arrays of one
-    length.
+    ``g_c(job)`` is the gradient of chunk ``c`` of the job's batch. ``slot`` is the position of the
+    mini-task in the worker's task of the round (``j`` in docs/mathematics.md, section 3.3).
+    ``chunks`` and ``coefficients`` are read-only arrays of the same length.
 
-    If results enter gradients only as terms of a plain sum, ``cover`` is the number of this sum
-    within the job, and ``place`` the number of the term. A decoding that uses a result of a cover
-    uses one result for each of its places, all with weight 1, and the results for one place are
-    equal: the first result for each place can be added as it arrives. If ``cover`` is None, the
-    weights are known only when the job is decoded.
+    In some codes, a gradient is a plain sum of results. Such a sum is a cover, and each of its
+    terms is a place. ``cover`` is then the number of the sum within the job, and ``place`` is the
+    number of the term. The decoding adds one result for each place, with weight 1. All results for
+    the same place are equal, so the first one can be added when it arrives. If ``cover`` is None,
+    the weights are determined when the job is decoded.
     """
 
     job: int
@@ -68,7 +71,7 @@ class MiniTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A received mini-task result, and its weight in a job's gradient."""
+    """A reference to the result of a mini-task, and the result's weight in a job's gradient."""
 
     worker: int
     round: int
@@ -78,9 +81,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One worker's share of a job: ``index`` of the ``of`` parts that add up to its gradient.
+    """One of the ``of`` parts whose sum is the gradient of a job; ``index`` is its number.
 
-    If ``again``, the part has been decoded before and moves the weights once more.
+    If ``again``, the part has been decoded before, and is applied to the weights a second time.
     """
 
     index: int
@@ -90,16 +93,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """A job's gradient as a weighted sum of received mini-task results.
+    """The gradient of a job as a weighted sum of results of mini-tasks.
 
-    ``error`` bounds what an approximate decoding leaves out (see `GradientCode.approximation`).
-    ``lost`` are the chunks of the job that no term contains; training draws these data again for a
-    later job.
+    ``error`` is an upper bound on the error of an approximate decoding (see
+    `GradientCode.approximation`). ``lost`` lists the chunks of the job that no term contains;
+    training draws these data again for a later job.
 
-    If ``part`` is given, this is one part of the gradient: its terms, all of one weight, are the
-    cover whose number is the part's index. Each part is decoded once, and the job ends with its
-    last part. The exception is a policy that may repeat parts: with each part it gives the jobs
-    that ``ends`` with it, perhaps none, and any part may come again until then.
+    If ``part`` is given, the sum is only one part of the gradient. Its terms have equal weights and
+    form the cover whose number is the part's index (see `MiniTask`). Usually each part is decoded
+    once, and the job ends with its last part. If a policy may repeat parts, ``ends`` lists the jobs
+    that end with this part, and any part of another job may come again.
     """
 
     job: int
@@ -111,18 +114,18 @@ class Decoding:
 
     @property
     def share(self) -> float:
-        """The share of the job's data that this decoding adds: all, a part, or nothing."""
+        """The fraction of the job's data that this decoding adds: 1, a part's share, or 0."""
         if self.part is None:
             return 1.0
         return 0.0 if self.part.again else 1 / self.part.of
 
 
 class ResultForm(NamedTuple):
-    """The form of a job's results and of its gradient: vectors (``size``,) of ``dtype``.
+    """The shape (``size``,) and ``dtype`` of a job's results and of its gradient.
 
-    The numbers in the slices ``marks`` are not negative, and of their sum only the sign is used:
-    0 or above. They are combined with the absolute values of the decoding weights, so that they
-    never cancel.
+    The slices ``marks`` select numbers that are never negative. Only whether their weighted sum is
+    positive matters, so they are summed with the absolute values of the decoding weights. In this
+    way they cannot cancel.
     """
 
     dtype: np.dtype[np.floating]
@@ -130,7 +133,7 @@ class ResultForm(NamedTuple):
     marks: tuple[slice, ...] = ()
 
 
-# ---- what a worker is asked to do ---------------------------------------------------------------
+# ---- the tasks of workers -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +149,16 @@ class WeightRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WeightedPoints:
-    """``sum_p coefficients[p] * grad loss(points[p])`` of one model at one version of its weights.
+    """A weighted sum of gradients of one model: ``sum_p coefficients[p] * grad loss(points[p])``.
 
-    ``points`` (m,) are indices into the model's dataset; ``coefficients`` (m,) already contain the
-    division by the batch size. ``pieces`` are the lengths of the pieces of the part's result: the
-    gradient, the loss, then the other numbers that training needs. If results travel in 16 bits,
-    each piece is rounded at its own scale. If ``pieces`` is empty, the result is a gradient alone.
-    ``span`` is where the model's parameters are in ``weights``: the first position, and the
-    position after the last. If it is None, they are all of the vector.
+    ``points`` (m,) are indices into the model's dataset. ``coefficients`` (m,) already contain the
+    division by the batch size. The result consists of pieces: the gradient, the loss, and other
+    numbers for the training. ``pieces`` lists their lengths. If results are sent in 16 bits, each
+    piece is rounded at its own scale. If ``pieces`` is empty, the result is only a gradient.
+
+    ``weights`` refers to a vector that contains the model's parameters. ``span`` is the position of
+    the first parameter and the position after the last one. If it is None, the whole vector belongs
+    to the model.
     """
 
     model: str
@@ -171,18 +176,18 @@ class WeightedPoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkItem:
-    """A mini-task resolved to data points; its result joins the vectors of the parts in order."""
+    """A mini-task as data points. Its result is the concatenation of the results of its parts."""
 
     slot: int
-    parts: tuple[WeightedPoints, ...]  # one per model of the job's bundle
+    parts: tuple[WeightedPoints, ...]  # one for each model of the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """The work of one worker in one round; without ``items`` it is to answer at once.
+    """The work of one worker in one round. If ``items`` is empty, the worker answers at once.
 
-    ``load`` is the worker's share of a job's batch in the round (`Dispatch.loads`), 0 if it is not
-    known. It stays with the master.
+    ``load`` is the worker's share of a job's batch in the round (`Dispatch.loads`), or 0 if it is
+    unknown. The load is not sent to the worker.
     """
 
     round: int

@@ -1,4 +1,4 @@
-"""Recorded runs, read from their folders: nothing that they name is imported or believed."""
+"""The folder of a run, and recorded runs, which are read without trusting or importing anything."""
 
 from seqgc.runs._log import END as END
 from seqgc.runs._log import LOG as LOG

@@ -1,8 +1,8 @@
-"""The log of a run, ``events.jsonl``, read line by line without trusting its content.
+"""Reading of the log of a run, ``events.jsonl``, line by line without trusting its content.
 
-A damaged log is treated in two ways. The cost of a run is refused unless the log is complete; the
-tables of a run show whatever is readable. So an unreadable line raises `ParameterError`, or, if the
-reader passes `Gaps`, becomes an entry there.
+There are two ways to read a damaged log. The cost of a run requires a complete log, so an
+unreadable line raises `ParameterError`. The tables of a run show all readable lines; if the reader
+passes a `Gaps`, an unreadable line is counted there instead of raising an error.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from seqgc.errors import ParameterError, no_run, one_line
 
 LOG: Final = "events.jsonl"
 SCHEMA: Final = 1
-END: Final = "resume"  # of what a master has sent: the one after it sends anew, its clock at 0
+END: Final = "resume"  # the end of a master's tasks; a resumed run's clock begins at 0 again
 _BEGINS: Final = ("run", END)
-_MOST_LOG_BYTES: Final = 2**40  # read line by line
+_MOST_LOG_BYTES: Final = 2**40  # the log is never in memory as a whole
 _MOST_LINE_BYTES: Final = 2**20
 _USED: Final = ("dispatch", "cancel", "arrival", "failure", "drop", "close", "decode")
 
-_Count = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]  # floats are made of them
+_Count = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]  # a float represents each of them exactly
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """The first line of a run's log: how much was to be done, and the ``sizes`` of its tasks.
+    """The first readable line of a run's log: the amount of work, and the ``sizes`` of tasks.
 
-    It may be a later master's: nothing waits until a log is on the disk.
+    If the run was resumed, it may be the line of a later master, because nothing waits until the
+    log is on the disk.
     """
 
     event: Literal["run", "resume"]
@@ -42,24 +43,24 @@ class RunHeader:
     workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     jobs: _Count = 1
     rounds: _Count = 1
-    pieces: _Index = 0  # of a job, where work is dealt
+    pieces: _Index = 0  # number of pieces of a job, with `deal`
     sizes: dict[str, _Count] = field(default_factory=dict)
     scheme: str = ""
     started_at: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A later line, as far as it says what was sent, what came of it, and which rounds closed."""
+    """A later line of the log, with the fields about tasks, answers, rounds and jobs."""
 
     event: str
     at_s: _Seconds
-    round: _Index = -1  # the log does not say it
+    round: _Index = -1  # -1: not in the log
     worker: _Index = -1
     attempt: _Index = 0
     job: _Index = -1
     jobs: list[_Index] = []
     workers: list[_Index] | None = None
-    # of each of these workers, or of all; None: in a log that does not say it, as many as may be
+    # For all workers, or for each of ``workers``. None: not in the log.
     mini_tasks: _Index | list[_Index] | None = None
     load: _Seconds | None = None
     took_s: _Seconds | None = None
@@ -72,7 +73,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: float | None = None
 
     def counts(self, workers: int) -> Sequence[int | None]:
-        """Return the number of mini-tasks sent to each of ``workers`` workers; None if unknown."""
+        """Return the number of mini-tasks for each of ``workers`` workers, or None if unknown."""
         counts = self.mini_tasks
         if isinstance(counts, list) and len(counts) == workers:
             return counts
@@ -89,19 +90,22 @@ class _LogSchema(msgspec.Struct, frozen=True, gc=False):
 
 
 class Gaps(list[str]):
-    """Sentences on what cannot be shown of a run. Unreadable lines are counted in one sentence."""
+    """A list of sentences about parts of a run that cannot be shown.
+
+    One sentence counts all unreadable lines.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._lines, self._first = 0, 0
 
     def leave_out(self, number: int) -> None:
-        """Count a line that cannot be read, by its number from 1."""
+        """Count an unreadable line. ``number`` is its line number, from 1."""
         self._first = self._first or number
         self._lines += 1
 
     def end_log(self) -> None:
-        """Say how many lines could not be read."""
+        """Add the sentence about unreadable lines, if there are any."""
         if self._lines:
             lines = "1 line" if self._lines == 1 else f"{self._lines:,} lines"
             where = f"line {self._first:,}" if self._lines == 1 else f"from line {self._first:,} on"
@@ -120,16 +124,16 @@ def read_run_header(run: str | Path) -> RunHeader:
 def read_run_log(
     run: Path, *, gaps: Gaps | None = None
 ) -> tuple[RunHeader, Iterator[tuple[Event, bytes]]]:
-    """Return the header of a run's log, and its later events, each with its line; then the end.
+    """Return the header of a run's log, and an iterator over pairs of an event and its line.
 
-    Of events of other kinds than `Event` tells of, it has ``event`` and ``at_s`` alone. The end of
-    what a master has sent, a later one's header or the log's end, is an event of the kind `END`.
+    An event of a kind that `Event` does not describe has only ``event`` and ``at_s``. When a run
+    was resumed, and at the end of the log, the iterator yields an event of the kind `END`.
 
     Raises
     ------
     ParameterError
-        If it is no run's log, or one of another version; and, unless ``gaps`` are to be noted
-        instead, if a line cannot be read, at once or where it comes.
+        If this is not the log of a run, or the log of another version. Without ``gaps``, also if a
+        line cannot be read; the iterator raises the error at this line.
     """
     lines = _lines(run, gaps)
     for number, line in lines:
@@ -142,7 +146,7 @@ def read_run_log(
             gaps.leave_out(number)
         else:
             return header, _events(run, lines, gaps)
-    raise no_run(run, f"{LOG} has no whole line that begins a run")
+    raise no_run(run, f"{LOG} has no complete line that begins a run")
 
 
 def _header(line: bytes, run: Path) -> RunHeader:
@@ -151,7 +155,7 @@ def _header(line: bytes, run: Path) -> RunHeader:
 
 
 def jobs_of(line: bytes) -> int:
-    """Return how many jobs the run has according to a header; 1 if that cannot be read."""
+    """Return the number of jobs in a header line, or 1 if the line cannot be read."""
     try:
         return msgspec.json.decode(line, type=RunHeader).jobs
     except _FAULTS:
@@ -159,14 +163,14 @@ def jobs_of(line: bytes) -> int:
 
 
 def _require_schema(line: bytes, run: Path) -> None:
-    """Refuse a header of another version, which may look like damage."""
+    """Raise `ParameterError` if a header line is of another version, which could look damaged."""
     try:
         schema = msgspec.json.decode(line, type=_LogSchema).schema
     except _FAULTS:
         return
     if schema != SCHEMA:
-        found = one_line(schema, limit=20)
-        raise no_run(run, f"{LOG} has schema {found}, and this version of seqgc reads {SCHEMA}")
+        text = one_line(schema, limit=20)
+        raise no_run(run, f"{LOG} has schema {text}, and this version of seqgc reads {SCHEMA}")
 
 
 def _events(
@@ -178,7 +182,7 @@ def _events(
         try:
             event = decode(line)
         except _FAULTS:
-            try:  # other events may have fields of these names that mean something else
+            try:  # other kinds of events may use the same field names for something else
                 moment = _decoded(line, number, _Moment, run)
                 if moment.event in _USED:
                     _decoded(line, number, Event, run)
@@ -198,7 +202,10 @@ def _events(
 
 
 def _lines(run: Path, gaps: Gaps | None) -> Iterator[tuple[int, bytes]]:
-    """Yield a log's lines by number; a torn last one, of a master that was killed, is left out."""
+    """Yield the number and text of each complete line of a log.
+
+    If a master was killed, the last line may be incomplete. It is not yielded.
+    """
     number, line = 0, b""
     try:
         with open_bounded(run / LOG, most_bytes=_MOST_LOG_BYTES) as file:
@@ -208,11 +215,12 @@ def _lines(run: Path, gaps: Gaps | None) -> Iterator[tuple[int, bytes]]:
                     yield number, line
                 elif len(line) == _MOST_LINE_BYTES:
                     if gaps is None:
-                        raise no_run(run, f"{LOG} has a line of {len(line)} bytes, or more")
+                        raise no_run(run, f"{LOG} has a line of {len(line)} or more bytes")
                     gaps.append(f"{LOG} is shown up to line {number:,}, which is too long.")
                     return
                 elif gaps is not None:
-                    gaps.append(f"The last line of {LOG} is torn: the run was killed, or goes on.")
+                    why = "the run was killed, or continues"
+                    gaps.append(f"The last line of {LOG} is incomplete: {why}.")
     except OSError as error:
         raise no_run(run, f"{LOG}: {error.strerror}") from None
 

@@ -21,16 +21,18 @@ __all__ = ["load_checkpoint", "save_checkpoint", "save_state", "save_states"]
 
 _MOST_BYTES: Final = 2**38
 _DIGEST: Final = "seqgc_sha256"
-"""The file's only metadata: of several, the format keeps no order, and no two files were equal."""
+"""The only metadata of a file. The format does not keep the order of several entries, and equal
+states should give equal files.
+"""
 
 
 def save_checkpoint(path: str | Path, module: nn.Module) -> None:
-    """Write the state of ``module`` to ``path``: complete and on disk, or not at all.
+    """Write the state of ``module`` to ``path``, and wait until the complete file is on the disk.
 
     Raises
     ------
     OSError
-        If the folder is absent or cannot be written to; an older checkpoint is then unharmed.
+        If the folder is absent or cannot be written to. An existing file is then unchanged.
 
     Examples
     --------
@@ -50,8 +52,11 @@ def save_checkpoint(path: str | Path, module: nn.Module) -> None:
 def save_state(
     path: str | Path, tensors: Mapping[str, torch.Tensor], *, check: Callable[[], object] = bool
 ) -> None:
-    """Write the state of a module, as `save_checkpoint` does, unless ``check`` raises at last."""
-    # Clones, because the format knows no shared memory: tied weights are written under each name.
+    """Write the state of a module like `save_checkpoint`.
+
+    ``check`` is called before the new file gets its name. If it raises, ``path`` is unchanged.
+    """
+    # The format does not allow shared memory, so tied weights are copied under each name.
     state = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
     with replacing(Path(path), check=check) as file:
         file.write(save(state, metadata={_DIGEST: _digest(state)}))
@@ -60,7 +65,10 @@ def save_state(
 def save_states(
     folder: Path, states: Mapping[str, Mapping[str, torch.Tensor]], *, check: Callable[[], object]
 ) -> Iterator[str]:
-    """Write each state under its name, unless ``check`` raises; yield what could not be written."""
+    """Write each state to the file ``<name>.safetensors`` in the folder.
+
+    Yield a line for each file that could not be written. ``check`` is as in `save_state`.
+    """
     for name, tensors in states.items():
         file = folder / f"{name}.safetensors"
         try:
@@ -70,21 +78,21 @@ def save_states(
 
 
 def load_checkpoint(path: str | Path, module: nn.Module) -> None:
-    """Read ``path`` into ``module``, in the module's own precision.
+    """Load the state in the file ``path`` into ``module``. The module's precision is unchanged.
 
-    If the file states its digest, as a file of `save_checkpoint` does, the digest must match.
+    If the file contains its digest, like every file of `save_checkpoint`, the digest is checked.
 
     Raises
     ------
     StoreError
-        If the file is missing or damaged, or its parameters are not those of the module.
+        If the file is missing or damaged, or does not have the parameters of the module.
     """
     try:
         with open_bounded(path, most_bytes=_MOST_BYTES) as file:
             data = file.read()
         state = load(data)
-        if _said(data) not in (None, _digest(state)):
-            raise StoreError(f"checkpoint {path} is damaged: its digest is another than it says")
+        if _recorded_digest(data) not in (None, _digest(state)):
+            raise StoreError(f"checkpoint {path} is damaged: its digest does not match")
         module.load_state_dict(state)
     except (OSError, SafetensorError, RuntimeError) as error:
         cause = one_line(error)
@@ -100,7 +108,7 @@ def _digest(state: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _said(data: bytes) -> object:
-    """Return the digest that a safetensors file names; None if it names none."""
+def _recorded_digest(data: bytes) -> object:
+    """Return the digest that a safetensors file contains, or None."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return header.get("__metadata__", {}).get(_DIGEST)

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, its event log, and how a new one is made."""
+"""The folder of a run: its files, its creation, and its event log."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from seqgc.runs.metrics import _BLOCK_BYTES
 __all__ = ["EventLog", "RunDirectory", "make_run", "new_run_path", "remove_unbegun", "require_new"]
 
 _LOG: Final = "events.jsonl"
-_FILES = "journal.jsonl", _LOG, "metrics.csv", "lock"  # that a resumed run opens
-_ROUNDS = 64  # whose answers have their times in the log: later than that they have none
+_FILES = "journal.jsonl", _LOG, "metrics.csv", "lock"  # the files that a resumed run opens
+_ROUNDS = 64  # number of latest rounds whose answers get `elapsed_s` and `took_s` in the log
 _MOST_CONFIG_BYTES = 2**20
-_MOST_TORN_BYTES: Final = 1 << 26  # at a log's end: more than a power cut leaves
+_MOST_TORN_BYTES: Final = 1 << 26  # of an incomplete last line; a power failure leaves less
 
 
 def new_run_path(root: str | Path, label: str) -> Path:
-    """Return ``root/<UTC time>-<label>-<random>``, a name that no other run has, or will have."""
+    """Return a new path ``root/<UTC time>-<label>-<random>`` for a run."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     safe = "".join(c if c.isalnum() or c in "-." else "_" for c in label)
     return Path(root, f"{stamp}-{safe[:100]}-{secrets.token_hex(4)}")
 
 
 class RunDirectory:
-    """The folder of one run, which must be new unless it is ``reopened``.
+    """The folder of one run. It must be new unless it is ``reopened``.
 
-    It holds ``config.toml`` (the configuration), ``events.jsonl`` (the event log), ``metrics.csv``
-    (losses), ``journal.jsonl`` and ``checkpoints/`` (for `resume`, and the trained weights),
-    ``saved/`` (weights saved after a number of steps, if asked for), ``weights/`` (versions in
-    use), ``lock`` and ``masters/`` (the masters of the run).
+    The folder contains ``config.toml`` (the configuration), ``events.jsonl`` (the event log),
+    ``metrics.csv`` (losses), ``journal.jsonl`` (decisions, for `resume`), ``checkpoints/``
+    (checkpoints and trained weights), ``saved/`` (weights saved during training, if configured),
+    ``weights/`` (versions in use), and ``lock`` and ``masters/`` (the lease of the master).
 
     Raises
     ------
     ParameterError
-        If the folder exists already, or is reopened and is not the folder of a run. Nothing is
-        written then.
+        If a new folder exists already, or if a reopened folder is not the folder of a run. Nothing
+        is written.
     OSError
-        If there is no room for it; nothing is left then.
+        If the disk is full. Nothing is left.
 
     Examples
     --------
@@ -71,13 +71,13 @@ class RunDirectory:
         self._config = self.path / "config.toml"
         if reopened:
             if not self.path.resolve().name:
-                raise no_run(path, "this one has no name, by which rounding is seeded")
+                raise no_run(path, "it has no name, which is the seed of rounding")
             if not self._config.is_file():
                 raise no_run(path, "it has no config.toml")
-            for name in _FILES:  # a pipe would be waited for, a device has no end
-                there = self.path / name
-                if there.exists() and not there.is_file():
-                    raise no_run(path, f"{name} is no regular file")
+            for name in _FILES:  # reading a pipe could block, and a device may have no end
+                file = self.path / name
+                if file.exists() and not file.is_file():
+                    raise no_run(path, f"{name} is not a regular file")
             _require_lines(self.path, _LOG)
             return
         require_new(self.path)
@@ -90,17 +90,17 @@ class RunDirectory:
 
     @property
     def saved(self) -> Path:
-        """The folder of the weights that are saved after a number of steps."""
+        """The folder of weights that are saved during the training."""
         return self.path / "saved"
 
     @property
     def journal(self) -> Path:
-        """The file of what has been decided."""
+        """The file of the run's decisions."""
         return self.path / "journal.jsonl"
 
     @property
     def config(self) -> str:
-        """The text of the configuration; raises `StoreError` if it cannot be read."""
+        """The text of the configuration. Raises `StoreError` if it cannot be read."""
         try:
             return read_bounded(self._config, most_bytes=_MOST_CONFIG_BYTES).decode(
                 errors="replace"
@@ -110,7 +110,7 @@ class RunDirectory:
 
 
 def _require_lines(run: Path, name: str) -> None:
-    """Refuse a run with a file of which nobody would find the last line in a reasonable time."""
+    """Raise `ParameterError` if the end of a file, without a line break, is unreasonably long."""
     with suppress(FileNotFoundError), (run / name).open("rb") as file:
         try:
             _end_of_lines(file)
@@ -119,9 +119,10 @@ def _require_lines(run: Path, name: str) -> None:
 
 
 class Forgiving:
-    """An observer whose failure to write stops the observer, with one warning, but not the run.
+    """An observer that calls another observer until that observer raises an `OSError`.
 
-    The warning ends with the consequence, ``then``.
+    The run continues without the other observer, and ``warn`` is called once. ``then`` is the part
+    of the warning that says what happens.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Forgiving:
 
 @dataclass(slots=True)
 class _Sent:
-    """The departures of a round's tasks: the first, and by worker and attempt, in s."""
+    """The times, in seconds, at which the tasks (worker, attempt) of a round left the master."""
 
     began_at: float
     left_at: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -152,24 +153,25 @@ class _Sent:
 class EventLog:
     """An observer that appends all events, except ticks, to ``events.jsonl``.
 
-    One JSON object a line with ``event`` and ``at_s``, seconds since the log was opened. Answers
-    also have ``elapsed_s``, since their round's first task left, and ``took_s``, since their own
-    left (see the head of this module): the rounds of a run are a delay profile. Decoded jobs have
-    ``error``, which is 0 unless they were decoded approximately (`Decoding`). One that came in
-    parts is decoded when its clock has passed; a part that moves the weights again is a ``repeat``.
+    Each line is a JSON object with ``event`` and ``at_s``, the seconds since the log was opened. An
+    answer also has ``elapsed_s``, the seconds since the round's first task left, and ``took_s``,
+    the seconds since its own task left. With these times, the rounds of a run are a delay profile.
+    A decoded job has ``error``, which is 0 unless the job was decoded approximately (`Decoding`). A
+    job whose gradient comes in parts is logged as decoded when its round closes. A part that is
+    applied to the weights again is logged as a ``repeat``.
     """
 
     def __init__(self, path: Path) -> None:
         _cut_torn_line(path)
         self._file = path.open("a", encoding="utf-8")
         self._began = time.monotonic()
-        self._sent: dict[int, _Sent] = {}  # by round; the latest only
-        self._workers: object = None  # how many, as soon as the run has begun
-        self._is_dealt = False  # then a task's load is no round's
-        self._in_parts: set[int] = set()  # jobs of which parts have come by themselves
+        self._sent: dict[int, _Sent] = {}  # of the latest rounds
+        self._workers: object = None  # number of workers, once the run has begun
+        self._is_dealt = False  # with `deal`, a dispatch has no load of a round
+        self._in_parts: set[int] = set()  # jobs that have had updates by parts
 
     def close(self) -> None:
-        """Close the file; what cannot be written is lost."""
+        """Close the file. Errors are ignored."""
         with suppress(OSError):
             self._file.close()
 
@@ -230,7 +232,7 @@ class EventLog:
         fields: dict[str, object] = dict(zip(("round", "worker", "attempt"), address, strict=True))
         if (sent := self._sent.get(about.round)) is not None:
             fields["elapsed_s"] = about.at - sent.began_at
-            left_at = sent.left_at.pop(address[1:], None)  # once, not with a drop again
+            left_at = sent.left_at.pop(address[1:], None)  # so that a later drop has no `took_s`
             if left_at is not None:
                 fields["took_s"] = about.at - left_at
         if not isinstance(seen, ports.Arrival):
@@ -261,22 +263,25 @@ class EventLog:
         )
         self._file.flush()  # a crash loses at most the open round
         if not os.fstat(self._file.fileno()).st_nlink:
-            raise FileNotFoundError(errno.ENOENT, "somebody has removed it")
+            raise FileNotFoundError(errno.ENOENT, "the file was removed")
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Let a log that was left by a master which was killed end with a whole line."""
+    """Remove the incomplete last line of a log, which a killed master may have left."""
     with suppress(FileNotFoundError), path.open("r+b") as file:
         if (end := _end_of_lines(file)) < file.seek(0, io.SEEK_END):
             file.truncate(end)
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
-    """Return how many bytes whole lines have; `ValueError` if too many more follow them."""
+    """Return the length, in bytes, of all complete lines.
+
+    Raises `ValueError` if too many bytes without a line break follow.
+    """
     size = end = file.seek(0, io.SEEK_END)
     while end:
         if size - end >= _MOST_TORN_BYTES:
-            raise ValueError(f"its last {size - end} bytes are no whole line")
+            raise ValueError(f"its last {size - end} bytes are not a complete line")
         begin = max(0, end - _BLOCK_BYTES)
         file.seek(begin)
         newline = file.read(end - begin).rfind(b"\n")
@@ -288,20 +293,19 @@ def _end_of_lines(file: IO[bytes]) -> int:
 
 _CHECKPOINTS = "checkpoints"
 _RULE = "must be a folder that can be made"
-_MOST_NAME = (
-    180  # characters, of 200 that workers take; a resumed run's has its master's number, too
-)
+# Characters. Workers accept 200, but in a resumed run the master's number is appended to the name.
+_MOST_NAME = 180
 
 
 def require_new(path: Path) -> None:
-    """Refuse a run directory that exists, or that could not be made: before anything is started."""
+    """Raise `ParameterError` if a run's folder exists, or cannot be made. Nothing is written."""
     if path.name == "..":
         raise ParameterError("run", _RULE, str(path))
     try:
-        path.lstat()  # a link that leads nowhere is there, too
+        path.lstat()  # a broken link also counts as existing
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError) as error:  # a name that no folder can have
+    except (OSError, ValueError) as error:  # the name is not valid
         why = getattr(error, "strerror", None) or str(error)
         raise ParameterError("run", _RULE, str(path), why) from None
     else:
@@ -310,13 +314,16 @@ def require_new(path: Path) -> None:
     _require_name(path)
     nearest = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not nearest.is_dir():
-        raise ParameterError("run", _RULE, str(path), f"{nearest.name} is no folder")
+        raise ParameterError("run", _RULE, str(path), f"{nearest.name} is not a folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ParameterError("run", _RULE, str(path), f"{nearest} may not be written to")
+        raise ParameterError("run", _RULE, str(path), f"{nearest} is not writable")
 
 
 def _require_name(path: Path) -> None:
-    """Refuse a name that workers could not be told: each message to them has it, as text."""
+    """Raise `ParameterError` if the name of a run is too long or not text.
+
+    Each message to the workers contains the name.
+    """
     name = os.path.basename(os.path.realpath(path))  # noqa: PTH119 (`resolve` raises at some names)
     if len(name) > _MOST_NAME:
         raise ParameterError("run", f"must have a name of at most {_MOST_NAME} characters", name)
@@ -329,15 +336,15 @@ def _require_name(path: Path) -> None:
 def make_run(path: Path, *, config: str) -> None:
     """Make the folder of a run, with its ``config.toml`` and ``checkpoints/``.
 
-    The folder gets its name when it is complete, so that no verb accepts it earlier. The name is
-    on the disk before the run begins.
+    The folder gets its name when it is complete, so that an incomplete folder is never taken for a
+    run. The function waits until the name is on the disk.
 
     Raises
     ------
     ParameterError
         If the folder cannot be made, or exists already.
     OSError
-        If there is no room for it; nothing is left of it then.
+        If the disk is full. Nothing is left.
     """
     partial = path.with_name(f".{secrets.token_hex(8)}.part")
     with _making(path):
@@ -350,16 +357,16 @@ def make_run(path: Path, *, config: str) -> None:
             rename(partial, path)
     except BaseException as error:
         rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError):  # which should name what is known to who asked for it
+        if isinstance(error, OSError):  # name the final path, not the temporary one
             error.filename = str(path / "config.toml")
         raise
 
 
 def remove_unbegun(path: Path) -> None:
-    """Remove a folder that holds nothing of a run: it is empty, or has empty ``checkpoints/``.
+    """Remove a folder if it is empty, or if it contains only an empty folder ``checkpoints``.
 
-    Earlier versions left such a one where they were ended at once, or the disk was full. Any other
-    folder stays as it is.
+    Earlier versions left such a folder if they ended at once, or if the disk was full. All other
+    folders are unchanged.
     """
     with suppress(OSError):
         if {each.name for each in path.iterdir()} == {_CHECKPOINTS}:

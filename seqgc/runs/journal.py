@@ -1,17 +1,18 @@
-"""The journal of a run: what a resumed run must do again, on the disk before it is done.
+"""The journal of a run: its decisions, which a resumed run must repeat.
 
 Theory of operation
 -------------------
-A checkpoint says where a run was some seconds ago; the journal says what has happened since, and
-before: which workers each round was closed on, and which settings were switched to. From these a
-resumed run rebuilds its schedule, which is a function of the survivors alone, and closes the rounds
-after the checkpoint on the same survivors, so that its gradients have the same bits.
+A checkpoint is the state of a run some seconds ago. The journal is the list of all decisions of the
+run: for each round, the workers whose answers were used when it closed (the survivors), and each
+switch to another setting. From the journal, a resumed run rebuilds its schedule, which depends only
+on the survivors. It closes the rounds after the checkpoint with the same survivors, so that its
+gradients have the same bits.
 
-One line is one JSON object: schema version ``v``, serial number ``n`` (from 0, without gaps), the
-number of the master that wrote it, its kind, its own fields, and last ``crc``, the CRC-32 of all
-that stands before it. A line is appended and synced before what it says is acted on. So after a
-crash at most the last line is torn, and nothing that it says has happened: it is cut off. Damage
-before the last line is something else, and refused.
+Each line is a JSON object: schema version ``v``, serial number ``n`` (from 0, without gaps), the
+number of the master that wrote the line, the kind, the fields of this kind, and at the end ``crc``,
+the CRC-32 of all bytes before it. The run appends a line and waits until it is on the disk before
+it acts on the decision. After a crash, at most the last line is incomplete. Its decision has not
+been carried out, so the line is removed. If an earlier line is damaged, the run cannot be resumed.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from seqgc.errors import DamageError, StoreError
 __all__ = ["Entry", "Journal", "read_journal"]
 
 SCHEMA = 1
-_MOST_BYTES: Final = 2**32  # of a million rounds that a thousand workers straggle in
+_MOST_BYTES: Final = 2**32  # enough for a million rounds with a thousand stragglers each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of the journal: its kind, the number of the master that wrote it, and its fields."""
+    """A line of the journal: its kind, the number of the master that wrote the line, and fields."""
 
     kind: str
     master: int
@@ -45,16 +46,16 @@ class Entry:
 
 
 class Journal:
-    """Appends to a run's journal.
+    """The journal of a run, open for appending.
 
     Parameters
     ----------
     path
-        The file; made if it is absent.
+        The file, which is created if it is absent.
     master
         Number of the master that writes.
     lines
-        How many lines the file has (see `read_journal`).
+        Number of lines that the file already has (see `read_journal`).
 
     Examples
     --------
@@ -80,7 +81,7 @@ class Journal:
         Raises
         ------
         StoreError
-            If it cannot be written; names the file.
+            If the line cannot be written. The message names the file.
         """
         body = {"v": SCHEMA, "n": self._lines, "master": self.master, "kind": kind, **fields}
         text = json.dumps(body, separators=(",", ":"), allow_nan=False)[:-1].encode()
@@ -97,16 +98,16 @@ class Journal:
 
 
 def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
-    """Return a journal's entries, and how many bytes of a torn last line were left out.
+    """Return the entries of a journal, and the number of bytes of an incomplete last line.
 
-    ``mend`` cuts these off the file, which can then be appended to.
+    If ``mend``, remove the incomplete line from the file, so that lines can be appended.
 
     Raises
     ------
     StoreError
         If the file is missing or too large.
     DamageError
-        If it is damaged before its last line.
+        If the file is damaged before its last line.
     """
     try:
         with open_bounded(path, most_bytes=_MOST_BYTES) as file:
@@ -122,25 +123,25 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
         entries.append(entry)
         good += len(line)
     torn = len(data) - good
-    if b"\n" in data[good:-1]:  # good or not, lines were written after this one
-        message = f"journal {path} is damaged in line {len(entries) + 1}, and goes on after it"
-        whole = f"the {len(entries)} lines before it are whole, checkpoints may be as well"
-        raise DamageError(f"{message} ({whole}): restore the file from a backup")
+    if b"\n" in data[good:-1]:  # more lines follow, so this is not an incomplete last line
+        message = f"journal {path} is damaged in line {len(entries) + 1}, and more lines follow"
+        intact = f"the {len(entries)} lines before it are intact, and checkpoints may be, too"
+        raise DamageError(f"{message} ({intact}): restore the file from a backup")
     if torn and mend:
         os.truncate(path, good)
     return entries, torn
 
 
 def _decoded(text: bytes) -> dict[str, Any]:
-    """Return what a line's JSON says, fast, and slowly if it has what no UTF-8 has."""
+    """Parse the JSON of a line, with the slower `json` if `msgspec` cannot parse it."""
     try:
         return cast("dict[str, Any]", msgspec.json.decode(text))
-    except msgspec.DecodeError:
-        return cast("dict[str, Any]", json.loads(text))  # `json.dumps` writes lone surrogates
+    except msgspec.DecodeError:  # for example lone surrogates, which `json.dumps` writes
+        return cast("dict[str, Any]", json.loads(text))
 
 
 def _entry(line: bytes) -> tuple[int, Entry] | None:
-    """Return a line's serial number and what it says; None if it is not whole."""
+    """Return the serial number and the entry of a line, or None if the line is damaged."""
     text, mark, crc = line.rpartition(b',"crc":')
     if not mark or crc != b"%d}\n" % zlib.crc32(text):
         return None

@@ -1,10 +1,11 @@
-"""The right to be the one master of a run: a lock, and a number that each master has.
+"""The lease of a run: the right to be its only master, by means of a lock and a number.
 
-The lock is the system's, and ends with the process. A file system without locks is refused. Each
-master also creates a file that has its number as its name, one more than the number before. Should
-another master take over all the same (a network file system may lose a lock), the master finds a
-file with a number above its own, and stops. It looks before each dispatch, checkpoint and file of
-trained weights, and before and after each line of the journal.
+The lock is a lock of the operating system, which ends with the process. A run cannot be on a file
+system without locks. Each master also has a number, one more than the previous master's, and
+creates a file with this name. A network file system may lose a lock, so that another master takes
+over. The first master then detects a file with a higher number, and stops. It checks this before
+each dispatch, checkpoint and file of trained weights, and before and after each line of the
+journal.
 
 A master also stops if the folder of its run is moved or removed.
 """
@@ -22,7 +23,7 @@ from seqgc.errors import ParameterError, StoreError
 
 __all__ = ["Lease"]
 
-_PAUSES_S: Final = (0.02, 0.1, 0.5, 0.0)  # after each look that fails
+_PAUSES_S: Final = (0.02, 0.1, 0.5, 0.0)  # after each failed attempt to read the folder
 
 
 class Lease:
@@ -31,7 +32,7 @@ class Lease:
     Raises
     ------
     ParameterError
-        If another master is at work there, or if the file system has no locks.
+        If another master is running this run, or if the file system has no locks.
 
     Examples
     --------
@@ -59,7 +60,7 @@ class Lease:
             raise
 
     def lost(self) -> str:
-        """Return why this master must stop; an empty string as long as the run is its own."""
+        """Return the reason why this master must stop, or an empty string if it may continue."""
         for pause_s in _PAUSES_S:  # a network file system may fail for a moment
             try:
                 return self._lost()
@@ -67,7 +68,7 @@ class Lease:
                 why = f"{self._folder} cannot be read: {error.strerror or error}"
             time.sleep(pause_s)
         return (
-            f"{why}: another master may be at work on the run; "
+            f"{why}: another master may be running this run; "
             f"try `seqgc resume {self._run}` again later"
         )
 
@@ -111,5 +112,6 @@ class Lease:
         return number
 
     def _taken(self) -> ParameterError:
-        rule = "must be of a run that no other master is at work on"
-        return ParameterError("run", rule, str(self._run), "wait for its end, or end it")
+        rule = "must be a run that no other master is running"
+        remedy = "wait until the other process ends, or end it"
+        return ParameterError("run", rule, str(self._run), remedy)

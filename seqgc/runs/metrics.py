@@ -1,4 +1,4 @@
-"""Losses of a run's jobs: `metrics.csv`."""
+"""The losses of a run's jobs, in the file ``metrics.csv``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = ["JobMetrics", "MetricsLog"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMetrics:
-    """A finished job's share of one model: its ``step`` (from 0), and the batch's mean loss.
+    """The loss of one model in a finished job.
 
-    The loss is that of the weights which the job used, before its own gradient was applied.
+    ``loss`` is the mean loss of the batch at the weights that the job used, before the job's
+    gradient was applied. ``step`` is the number of the model's optimizer step, from 0.
     """
 
     job: int
@@ -32,28 +33,29 @@ class JobMetrics:
 
 
 _BLOCK_BYTES = 1 << 16
-_MOST_UNSYNCED: Final = 1000  # losses; all of them are held until they are on the disk
+_MOST_UNSYNCED: Final = 1000  # losses that are kept in memory until they are on the disk
 _HEAD: Final = b"seconds,job,model,step,loss\r\n"  # of metrics.csv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The content of a file at some time: its length and its CRC-32."""
+    """A description of the content of a file: its length and its CRC-32."""
 
     size_bytes: int = 0
     crc: int = 0
 
     def more(self, data: bytes) -> Written:
-        """Return what it holds with these bytes at its end."""
+        """Return the description after these bytes are appended."""
         return Written(size_bytes=self.size_bytes + len(data), crc=zlib.crc32(data, self.crc))
 
 
 class MetricsLog:
     """An observer that appends the losses of finished jobs to ``metrics.csv``.
 
-    ``metrics`` returns the new losses, in the order in which jobs finished. An existing file is cut
-    to its content ``before``, because later jobs are trained again; ``warn`` is called if this
-    content has changed. ``unwritten`` are losses that the master before may not have written.
+    ``metrics`` returns the new losses, in the order in which jobs finished. After a resume, jobs
+    after the checkpoint are trained again. The file is therefore cut to ``before``, its content at
+    the checkpoint. If this content has changed, ``warn`` is called. ``unwritten`` are losses that
+    the previous master may not have written.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class MetricsLog:
     ) -> None:
         self.path: Final = path
         self._metrics, self._unwritten = metrics, list(unwritten)
-        self._unsynced: list[JobMetrics] = []  # written, but a power cut may lose them
-        self._written = self.lasting = _kept(path, before or Written(), warn=warn)
+        self._unsynced: list[JobMetrics] = []  # written, but a power failure may lose them
+        self._written = self.lasting = _intact(path, before or Written(), warn=warn)
         self._file = AppendOnly(path, keep_bytes=self.lasting.size_bytes)
         if not self.lasting.size_bytes:
             self._append(_HEAD, sync=False)
@@ -76,11 +78,11 @@ class MetricsLog:
 
     @property
     def unwritten(self) -> list[JobMetrics]:
-        """The losses that are not yet in ``lasting``: a power cut may remove them from the file."""
+        """The losses that may not be on the disk yet, so that a power failure could remove them."""
         return [*self._unsynced, *self._unwritten]
 
     def close(self) -> None:
-        """Close the file; what cannot be written is lost."""
+        """Close the file. Errors are ignored."""
         with suppress(OSError):
             self._file.close()
 
@@ -89,7 +91,10 @@ class MetricsLog:
             self.update()
 
     def update(self, *, sync: bool = False) -> None:
-        """Write what has been added; wait until it is on the disk if ``sync``, or much is not."""
+        """Write the new losses.
+
+        If ``sync``, or if too many losses are not on the disk yet, wait until all are on the disk.
+        """
         self._unwritten += self._metrics()
         sync = sync or len(self._unsynced) + len(self._unwritten) > _MOST_UNSYNCED
         text, seconds = io.StringIO(newline=""), f"{time.monotonic() - self._began:.3f}"
@@ -110,20 +115,19 @@ class MetricsLog:
             self.lasting = self._written
 
 
-def _kept(path: Path, before: Written, *, warn: Callable[[str], None]) -> Written:
-    """Return the content that is left of a file whose beginning was ``before``.
+def _intact(path: Path, before: Written, *, warn: Callable[[str], None]) -> Written:
+    """Return the beginning of a file that can be kept; ``before`` describes the original beginning.
 
-    If the file is damaged, this is its beginning up to the last complete line, and ``warn`` is
-    called.
+    If the file has changed, call ``warn`` and return the beginning up to the last complete line.
     """
-    found = whole = Written()  # of lines
+    present = lines = Written()
     with suppress(FileNotFoundError), path.open("rb") as file:
-        while data := file.read(min(_BLOCK_BYTES, before.size_bytes - found.size_bytes)):
-            whole = found.more(data[: data.rfind(b"\n") + 1]) if b"\n" in data else whole
-            found = found.more(data)
-    if found != before:
-        lost = before.size_bytes - found.size_bytes
+        while data := file.read(min(_BLOCK_BYTES, before.size_bytes - present.size_bytes)):
+            lines = present.more(data[: data.rfind(b"\n") + 1]) if b"\n" in data else lines
+            present = present.more(data)
+    if present != before:
+        lost = before.size_bytes - present.size_bytes
         what = f"{lost} of its {before.size_bytes} bytes are lost" if lost else "bytes have changed"
-        warn(f"{path} is damaged since the last checkpoint ({what}): losses in it may be wrong")
-        return whole
-    return found
+        warn(f"{path} was damaged after the last checkpoint ({what}): losses in it may be wrong")
+        return lines
+    return present

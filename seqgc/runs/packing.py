@@ -1,4 +1,7 @@
-"""Nested state as JSON beside named tensors, and back: of optimizers, and of what the loop held."""
+"""Conversion of nested state to JSON and named tensors, and back, for checkpoints.
+
+The state is that of an optimizer, or of a job for which the master has received results.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ __all__ = ["PackedJob", "pack", "pack_held", "unpack", "unpack_held"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedJob:
-    """A `HeldJob` without its vectors."""
+    """A `HeldJob` in JSON types, without its vectors, which are stored as tensors."""
 
     job: int
     kind: tuple[str, int] | None
@@ -30,14 +33,16 @@ class PackedJob:
 
 
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
-    """Return a value with each tensor replaced by the name of its copy in ``tensors``.
+    """Convert a value to JSON types. Each tensor is copied to ``tensors`` and replaced by its name.
 
-    A `Counter` is restored as a `Counter`, other subclasses of list, tuple and dict as their base.
+    `unpack` restores a `Counter` as a `Counter`, and another subclass of list, tuple or dict as its
+    base class. ``name`` is the name of the value, from which names of tensors are made.
 
     Raises
     ------
     ParameterError
-        If it holds anything but dense tensors, numbers, text, None, and lists, tuples and dicts.
+        If the value contains anything but dense tensors, numbers, text, None, lists, tuples and
+        dictionaries.
     """
     match value:
         case torch.Tensor() if value.layout == torch.strided and not value.is_quantized:
@@ -52,12 +57,12 @@ def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> objec
             return {"list" if isinstance(value, list) else "tuple": packed}
         case None | bool() | int() | float() | str():
             return value
-    rule = "must hold dense tensors, numbers and text, which a checkpoint can, by such keys"
+    rule = "must contain only dense tensors, numbers and text, with such keys, for a checkpoint"
     raise ParameterError(name, rule, type(value).__name__)
 
 
 def unpack(packed: object, tensors: Mapping[str, torch.Tensor]) -> object:
-    """Return what `pack` was given."""
+    """Restore a value that `pack` has converted."""
     match packed:
         case {"tensor": str(name)}:
             return tensors[name]
@@ -73,14 +78,14 @@ def unpack(packed: object, tensors: Mapping[str, torch.Tensor]) -> object:
 
 
 def _unused(name: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a name for one more tensor, which a file can hold: keys may say anything."""
+    """Return an unused name for a tensor that is also valid in a file; keys may be any text."""
     stem = one_line(name)
     names = chain([stem], (f"{stem} ({number})" for number in count(2)))
     return next(each for each in names if each not in tensors)
 
 
 def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:
-    """Return what a gatherer held of a job, its vectors in ``tensors``."""
+    """Convert a job with received results to JSON types, and add its vectors to ``tensors``."""
     for key, vector in job.stored.items():
         tensors[_name("stored", job.job, *key)] = torch.from_numpy(vector)
     for node, vector in job.sums.items():
@@ -98,7 +103,7 @@ def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:
 
 
 def unpack_held(packed: PackedJob, tensors: Mapping[str, torch.Tensor]) -> HeldJob:
-    """Return what `pack_held` was given."""
+    """Restore a job that `pack_held` has converted."""
     job = packed.job
     return HeldJob(
         job=job,

@@ -31,7 +31,10 @@ __all__ = [
 
 
 class Columns:
-    """The columns of one table, ``most`` rows at most; a text is its place among known ones."""
+    """The columns of a table that grows row by row, to at most ``most`` rows.
+
+    A text is stored as its index in a list of texts.
+    """
 
     def __init__(self, kinds: Mapping[str, type[int] | type[float]], *, most: int) -> None:
         self._columns: dict[str, array[Any]] = {
@@ -45,7 +48,7 @@ class Columns:
         return len(self._arrays[0])
 
     def append(self, *row: float) -> int | None:
-        """Add a row, and return its place; None if there are too many, and it is left out."""
+        """Add a row and return its index. If the table is full, count the row and return None."""
         place = len(self._arrays[0])
         if place >= self._most:
             self.left_out += 1
@@ -59,7 +62,7 @@ class Columns:
         self._columns[name][place] = value
 
     def take(self, order: IntArray | None = None) -> Table:
-        """Return the columns as arrays of int64 and float64; rows in this ``order``, if given."""
+        """Return the columns as arrays of int64 and float64. ``order`` selects and orders rows."""
         arrays = {
             name: np.array(column, dtype=np.int64 if column.typecode == "q" else np.float64)
             for name, column in self._columns.items()
@@ -67,14 +70,14 @@ class Columns:
         return arrays if order is None else {name: each[order] for name, each in arrays.items()}
 
 
-def texts(known: Sequence[str], places: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    """Return texts by their places among the known ones; equal ones are one object."""
-    words: npt.NDArray[np.object_] = np.array([*known, ""], dtype=np.object_)[places]
-    return words
+def texts(words: Sequence[str], places: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
+    """Return an array of the texts in ``words`` with these indices."""
+    column: npt.NDArray[np.object_] = np.array([*words, ""], dtype=np.object_)[places]
+    return column
 
 
 def frozen_table(table: Table) -> Table:
-    """Return the table, with its arrays made read-only."""
+    """Make the arrays of a table read-only, and return the table."""
     for column in table.values():
         column.flags.writeable = False
     return table
@@ -89,9 +92,10 @@ _LONGEST_NAME: Final = 100
 
 
 def read_losses(run: Path, jobs: Table, *, gaps: Gaps) -> Table:
-    """Return the losses of a run, by model and step: a later row of a step replaces an earlier one.
+    """Return the losses of a run, with one row for each step of each model, in this order.
 
-    When a step was taken is when its job was decoded, NaN if the log does not say.
+    If the file has several rows for a step, the last one counts. The time of a step is the time at
+    which its job was decoded, or NaN if the log does not have it.
     """
     names: dict[str, int] = {}
     rows = Columns({"model": int, "job": int, "step": int, "loss": float}, most=_MOST_ROWS)
@@ -109,17 +113,17 @@ def read_losses(run: Path, jobs: Table, *, gaps: Gaps) -> Table:
         gaps.append(f"Of {_FILE} {wrong:,} lines cannot be read and are left out.")
     if rows.left_out:
         gaps.append(f"Of the losses the first {_MOST_ROWS:,} are shown.")
-    found = rows.take()
-    keys = np.stack([found["model"], found["step"]])[:, ::-1]
+    table = rows.take()
+    keys = np.stack([table["model"], table["step"]])[:, ::-1]
     _, from_end = np.unique(keys, axis=1, return_index=True)
-    found = {name: column[keys.shape[1] - 1 - from_end] for name, column in found.items()}
+    table = {name: column[keys.shape[1] - 1 - from_end] for name, column in table.items()}
     return frozen_table(
         {
-            "model": texts(list(names), found["model"]),
-            "step": found["step"],
-            "job": found["job"],
-            "loss": found["loss"],
-            "at_s": _when(found["job"], jobs),
+            "model": texts(list(names), table["model"]),
+            "step": table["step"],
+            "job": table["job"],
+            "loss": table["loss"],
+            "at_s": _when(table["job"], jobs),
         }
     )
 
@@ -129,7 +133,7 @@ def _rows(run: Path, gaps: Gaps) -> Iterator[list[str]]:
         file.readline(_MOST_LINE_BYTES)  # the heading
         while line := file.readline(_MOST_LINE_BYTES):
             if not line.endswith(b"\n"):
-                gaps.append(f"The last line of {_FILE} is torn, or too long.")
+                gaps.append(f"The last line of {_FILE} is incomplete, or too long.")
                 return
             try:
                 yield next(csv.reader([line.decode(errors="replace")], strict=True), [])
@@ -138,7 +142,10 @@ def _rows(run: Path, gaps: Gaps) -> Iterator[list[str]]:
 
 
 def _row(cells: list[str], names: dict[str, int]) -> tuple[int, int, int, float] | None:
-    """Return a row's model, by its place among the ``names``, job, step and loss."""
+    """Return the index of a row's model in ``names``, and the job, step and loss.
+
+    A new model is added to ``names``. If the row is not valid, return None.
+    """
     try:
         _, job_text, name, step_text, loss_text = cells
         job, step, loss = int(job_text), int(step_text), float(loss_text)
@@ -153,18 +160,21 @@ def _row(cells: list[str], names: dict[str, int]) -> tuple[int, int, int, float]
 
 
 def _when(of: IntArray, jobs: Table) -> FloatArray:
-    """Return when jobs were decoded, seconds of the run; those ``jobs`` are in ascending order."""
+    """Return the time, in seconds of the run, at which each job in ``of`` was decoded, or NaN.
+
+    The table ``jobs`` must be in ascending order.
+    """
     if not len(jobs["job"]):
         return np.full(len(of), np.nan)
-    known = jobs["job"]
-    place = np.searchsorted(known, of).clip(max=len(known) - 1)
-    return np.where(known[place] == of, jobs["finished_s"][place], np.nan)
+    numbers = jobs["job"]
+    place = np.searchsorted(numbers, of).clip(max=len(numbers) - 1)
+    return np.where(numbers[place] == of, jobs["finished_s"][place], np.nan)
 
 
 _MOST_ROUNDS: Final = 1_000_000
 _MOST_ANSWERS: Final = 2_000_000
 _MOST_NOTICES: Final = 1_000
-_MOST_OPEN: Final = 100_000  # tasks whose answers are waited for
+_MOST_OPEN: Final = 100_000  # entries of each table of unanswered tasks, open or closed rounds
 _MOST_REASONS: Final = 100
 _LONGEST_NOTICE: Final = 300
 
@@ -177,7 +187,10 @@ _Address = tuple[int, int, int]  # round, worker, attempt
 
 
 class LogTables:
-    """Reads the events of a log into tables. ``outcome`` is how the run ended; None: it has not."""
+    """A reader that collects the events of a log in tables.
+
+    ``outcome`` describes the end of the run. It is None if the run has not ended.
+    """
 
     def __init__(self, workers: int, *, gaps: Gaps) -> None:
         self.outcome: str | None = None
@@ -198,19 +211,19 @@ class LogTables:
             },
             most=_MOST_ANSWERS,
         )  # fmt: skip
-        self._last_job = -1  # of which work was sent
+        self._last_job = -1  # the last job with a task
         self._jobs = Columns({"job": whole, "finished_s": real, "error": real}, most=_MOST_ROUNDS)
         self._notices: list[tuple[float, str, str]] = []
         self._reasons: dict[str, int] = {}
         self._master, self._offset_s = 1, 0.0
-        self._begun: dict[int, tuple[float, float]] = {}  # rounds: when, at which load
-        self._closed: dict[int, None] = {}  # the latest rounds
-        self._sent: dict[tuple[int, int], dict[int, float]] = {}  # by round and worker; attempts
-        self._given_up: dict[_Address, int] = {}  # its row
-        self._latest: tuple[_Address, int | None] | None = None  # answer, and its row
+        self._begun: dict[int, tuple[float, float]] = {}  # time and load of each open round
+        self._closed: dict[int, None] = {}  # the latest closed rounds
+        self._sent: dict[tuple[int, int], dict[int, float]] = {}  # times of attempts in flight
+        self._given_up: dict[_Address, int] = {}  # rows of unanswered tasks
+        self._latest: tuple[_Address, int | None] | None = None  # the latest answer and its row
 
     def read(self, events: Iterable[tuple[Event, bytes]]) -> None:
-        """Read a log to its end, or as far as there is room for its rounds."""
+        """Read a log to its end, or until the table of rounds is full."""
         for event, line in events:
             match event.event:
                 case "arrival" | "failure":
@@ -238,9 +251,9 @@ class LogTables:
             self._decode(event)
         elif event.event == END:
             self._end(event)
-            if line:  # a later master goes on
+            if line:  # a later master continues the run
                 self.outcome = None
-                self._last_job = min(self._last_job, jobs_of(line) - 1)  # they may be fewer now
+                self._last_job = min(self._last_job, jobs_of(line) - 1)  # it may have fewer jobs
         else:
             self._notice(event, line)
 
@@ -283,7 +296,7 @@ class LogTables:
         self._latest = address, place
 
     def _drop(self, event: Event) -> None:
-        """Mark the answer that a drop is about, which is the one before it."""
+        """Mark the latest answer as dropped, if the drop is about this answer."""
         address = event.round, event.worker, event.attempt
         if self._latest is not None and self._latest[0] == address:
             place = self._latest[1]
@@ -295,7 +308,7 @@ class LogTables:
             self._give_up(event.round, worker, self._at(event))
 
     def _give_up(self, round: int, worker: int, at_s: float) -> None:
-        """Nobody waits any more for what a worker was sent in a round, unless it answers late."""
+        """Add the tasks of a worker in a round as unanswered, until a late answer replaces them."""
         for attempt, sent_s in self._sent.pop((round, worker), {}).items():
             address = round, worker, attempt
             place = self._answers.append(
@@ -310,7 +323,7 @@ class LogTables:
             return
         at_s = self._at(event)
         began_s, load = self._begun.pop(event.round, (at_s - event.duration_s, math.nan))
-        if event.reason == "dealt":  # its tasks may have left while others went on
+        if event.reason == "dealt":  # its tasks may have left before the previous round ended
             began_s = max(at_s - event.duration_s, 0.0)
         if event.reason not in self._reasons and len(self._reasons) < _MOST_REASONS:
             self._reasons[event.reason] = len(self._reasons)
@@ -368,7 +381,7 @@ class LogTables:
             last = int(numbers[-1]) if len(numbers) else -1
             if what == "job" and self.outcome == "finished":
                 last = max(last, self._last_job)
-            if missing := last + 1 - len(numbers):  # not yet on the disk when a master was killed
+            if missing := last + 1 - len(numbers):  # a master was killed before it wrote them
                 self._gaps.append(f"{missing:,} of the {what}s up to {last:,} are not in {LOG}.")
         at_s, kinds, words = zip(*self._notices, strict=True) if self._notices else ((), (), ())
         notices: Table = {
@@ -384,44 +397,48 @@ class LogTables:
             "outcome": texts(_OUTCOMES, answers["outcome"]),
             "late": answers["late"].astype(np.bool_),
         }
-        found = {"rounds": rounds, "answers": answers, "jobs": jobs, "notices": notices}
-        return {name: frozen_table(table) for name, table in found.items()}
+        tables = {"rounds": rounds, "answers": answers, "jobs": jobs, "notices": notices}
+        return {name: frozen_table(table) for name, table in tables.items()}
 
 
 def _forget(table: dict[_Key, _Value]) -> None:
-    """Let go of the older half of what is remembered, if it is too much."""
+    """If a table has too many entries, remove the older half."""
     if len(table) > _MOST_OPEN:
         for key in list(table)[: _MOST_OPEN // 2]:
             del table[key]
 
 
 def _last_of_each(keys: npt.NDArray[Any]) -> IntArray:
-    """Return where each of the keys stands last, in their order."""
+    """Return the index of the last occurrence of each distinct key, in ascending order of keys."""
     _, from_end = np.unique(keys[::-1], return_index=True)
     places: IntArray = len(keys) - 1 - from_end
     return places
 
 
 def _newest_masters(rounds: Table, answers: Table) -> npt.NDArray[np.bool_]:
-    """Return which answers are to the master that a round is told by, (answers,)."""
-    known = np.concatenate([rounds["round"], answers["round"]])
+    """Return a mask (answers,) of the answers to the master that closed their round.
+
+    If the round has not closed, it marks the answers to the newest master.
+    """
+    numbers = np.concatenate([rounds["round"], answers["round"]])
     masters = np.concatenate([rounds["master"], answers["master"]])
-    _, place = np.unique(known, return_inverse=True)
-    newest = np.zeros(len(known), dtype=np.int64)
+    _, place = np.unique(numbers, return_inverse=True)
+    newest = np.zeros(len(numbers), dtype=np.int64)
     np.maximum.at(newest, place, masters)
     newest[place[: len(rounds["round"])]] = rounds["master"]
-    kept: npt.NDArray[np.bool_] = answers["master"] == newest[place[len(rounds["round"]) :]]
-    return kept
+    mask: npt.NDArray[np.bool_] = answers["master"] == newest[place[len(rounds["round"]) :]]
+    return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedRun:
-    """A recorded run, as far as its folder is readable; made by `read_run`.
+    """A recorded run, which `read_run` reads from its folder.
 
-    ``scheme`` is the spec with which the run began, ``workers`` the number of workers,
-    ``started_at`` the time in ISO 8601, and ``outcome`` the end of the run, None if it continues or
-    was killed. ``gaps`` are sentences on what cannot be shown. Times named ``…_s`` are seconds of
-    the run's clock, which starts at 0 and stops between a master and the master that resumed it.
+    ``scheme`` is the scheme with which the run began, ``workers`` is the number of workers, and
+    ``started_at`` is the time in ISO 8601. ``outcome`` describes the end of the run; it is None if
+    the run continues or was killed. ``gaps`` are sentences about parts that cannot be shown. Times
+    named ``…_s`` are seconds of the run's clock. This clock starts at 0, and stands still from the
+    end of a master until the run is resumed.
     """
 
     path: Path
@@ -433,57 +450,62 @@ class RecordedRun:
     _tables: dict[str, Table]
 
     def rounds(self) -> Table:
-        """Return a row for each closed round, in ascending order.
+        """Return a table with a row for each closed round, in ascending order.
 
-        ``round``; ``master``, the number of the master that closed it, from 1; ``began_s`` and
-        ``closed_s``; ``kappa_s``, the seconds from its beginning to its first answer;
-        ``duration_s``, by the clock of the closing rule; ``reason``, the reason for its end (see
-        `seqgc.ports.RoundRecord`); ``waited_out``, True if it stayed open beyond (1+mu) kappa;
-        ``stragglers``, the number of workers without an answer; ``load``, the mean share of a job's
-        batch that a worker had, NaN if work is dealt.
+        Its columns are ``round``; ``master``, the number, from 1, of the master that closed the
+        round; ``began_s`` and ``closed_s``; ``kappa_s``, the seconds from the beginning of the
+        round to its first answer; ``duration_s``, the seconds of the round for the closing rule;
+        ``reason``, the reason for the close (see `seqgc.ports.RoundRecord`); ``waited_out``, True
+        if the round stayed open beyond (1+mu) kappa; ``stragglers``, the number of workers without
+        an answer; and ``load``, the mean share of a job's batch that a worker had, or NaN with
+        `deal`.
         """
         return dict(self._tables["rounds"])
 
     def answers(self) -> Table:
-        """Return a row for each task that was answered or given up, by round and time.
+        """Return a table with a row for each task that was answered or cancelled.
 
-        ``round``, ``worker``, ``attempt``; ``master``; ``at_s``, when; ``elapsed_s``, since the
-        round's first task left; ``took_s``, since its own left; ``outcome``: ``used``, ``dropped``,
-        because others had come before, ``failed``, or ``unanswered``, and then ``took_s`` is until
-        it was given up; ``late``, whether its round had closed before.
+        The rows are ordered by round and time. The columns are ``round``, ``worker``, ``attempt``
+        and ``master``; ``at_s``, the time of the answer; ``elapsed_s``, the seconds since the
+        round's first task left; ``took_s``, the seconds since this task left; ``outcome``; and
+        ``late``, True if the round had closed before the answer. The outcome is ``used``,
+        ``dropped`` (not used), ``failed`` or ``unanswered``. For an unanswered task, the times are
+        those of its cancellation, or of the end of its master.
         """
         return dict(self._tables["answers"])
 
     def jobs(self) -> Table:
-        """Return a row for each finished job: ``job``, ``finished_s``, ``error``.
+        """Return a table with a row for each finished job: ``job``, ``finished_s``, ``error``.
 
-        The error bounds what an approximate decoding leaves out (`seqgc.ports.Decoding`).
+        ``error`` is an upper bound on the error of an approximate decoding
+        (`seqgc.ports.Decoding`).
         """
         return dict(self._tables["jobs"])
 
     def models(self) -> Table:
-        """Return a row for each step that a model took: its loss before that step.
+        """Return a table with a row for each optimizer step of each model.
 
-        ``model``, ``step`` (from 0), ``job``, ``loss``, NaN where it is not finite, and ``at_s``,
-        when the job was decoded, NaN where the log does not say.
+        The columns are ``model``; ``step``, from 0; ``job``; ``loss``, the loss before the step, or
+        NaN if it is not finite; and ``at_s``, the time at which the job was decoded, or NaN if the
+        log does not have it.
         """
         return dict(self._tables["models"])
 
     def notices(self) -> Table:
-        """Return what the run did beside its rounds: ``at_s``, ``kind``, ``text``."""
+        """Return a table of the notices of the run, with ``at_s``, ``kind`` and ``text``."""
         return dict(self._tables["notices"])
 
 
 def read_run(folder: str | Path) -> RecordedRun:
-    """Read a recorded run from its folder, whether it has ended, was killed or continues.
+    """Read a run from its folder. The run may have ended, may have been killed, or may continue.
 
-    Nothing that the folder names is imported, and each text becomes one printable line. Unreadable
-    parts are left out, and reported in `RecordedRun.gaps`.
+    No module that the folder names is imported, and each text is converted to one printable line.
+    Unreadable parts are left out, and reported in `RecordedRun.gaps`.
 
     Raises
     ------
     ParameterError
-        If it is not the folder of a run, or of another version.
+        If this is not the folder of a run, or a run of another version.
 
     Examples
     --------

@@ -1,31 +1,33 @@
-"""Checkpoints of a whole run: folders ``RUN/checkpoints/<rounds>/``, each complete or not there.
+"""Checkpoints of a whole run, as folders ``RUN/checkpoints/<rounds>/``.
 
 Theory of operation
 -------------------
-A snapshot is copied between two events of the loop, when every decoded gradient has been handed
-over, and written by a thread while workers compute. It holds everything that a resumed run cannot
-compute again: weights and buffers, the states of optimizers, gradients not applied yet, and the
-results (see `HeldJob`) and weights of the jobs in flight. Schedules are not stored: they are
-rebuilt from the survivor sets in the journal (`seqgc.runs.journal`).
+A snapshot is a copy of the state of a run, made between two events of the loop, when the workload
+has received every decoded gradient. A thread writes it to a checkpoint while workers compute. A
+checkpoint contains everything that a resumed run cannot compute again: weights and buffers, the
+states of optimizers, gradients that have not been applied, and the results (see `HeldJob`) and
+weights of the jobs in flight. Schedules are not stored, because they are rebuilt from the journal
+(`seqgc.runs.journal`).
 
-The files of a checkpoint are written into a folder with a temporary name and synced, ``state.json``
-last with the length and SHA-256 of every other file. Then the folder is renamed. So a folder with
-its final name is complete. If the disk damages it later, the digests do not match, and the
-checkpoint before it is used. The last two checkpoints are kept. If a checkpoint cannot be written,
-no part of it is left.
+The files of a checkpoint are written into a folder with a temporary name and synced. The last file
+is ``state.json``, with the length and SHA-256 of every other file. Then the folder is renamed, so
+that a folder with its final name is always complete. If the disk damages the folder later, the
+digests do not match, and the previous checkpoint is used. The last two checkpoints are kept. If a
+checkpoint cannot be written, no part of it is left.
 
-If a run continues from an older checkpoint, the newer ones could not be used: they are damaged, or
-of another version of seqgc. They do not count as one of the two, and are kept until the run has
-reached the same round, in case another version can read them.
+A run may continue from an older checkpoint because the newer checkpoints are damaged, or are of
+another version of seqgc. The newer checkpoints are then kept in addition to the last two, until the
+run has reached the same round, in case another version can read them.
 
-If no round has closed since the last checkpoint, the new checkpoint replaces it under the same
-name. The old one is set aside first, and restored if the new one is never completed
+If no round has closed since the last checkpoint, the new checkpoint has the same name and replaces
+it. The old checkpoint is renamed first, and restored if the new one is never completed
 (`SnapshotFolder.mend`).
 
-A master that has been replaced may still be writing a checkpoint (see `seqgc.runs.lease`). So the
-temporary name contains the number of the master, a master checks that the run is still its own
-before it renames the folder, and no master removes the files of a later one. ``state.json`` names
-the master. A checkpoint is not used if a later master has closed its rounds differently.
+A master that another master has replaced may still be writing a checkpoint (see
+`seqgc.runs.lease`). Therefore the temporary name contains the number of the master, and a master
+checks that it still owns the run before it renames the folder. No master removes the files of a
+later master. ``state.json`` names the master. A checkpoint is not used if a later master has closed
+its rounds differently.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ __all__ = ["Snapshot", "SnapshotFolder", "Tensors", "encoded"]
 
 SCHEMA = 5
 _STATE = "state.json"
-_BLANK = b'"sha256":""}'  # its end before it is sealed
+_BLANK = b'"sha256":""}'  # the end of state.json before its digest is inserted
 _MOST_STATE_BYTES = 2**30
 _MOST_BYTES = 2**38
 _KEPT = 2
@@ -65,43 +67,51 @@ Knows: TypeAlias = Callable[[int, int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Snapshot(Generic[_State]):
-    """A run after some closed rounds: what JSON can say, and tensors by file and name."""
+    """The state of a run after ``rounds`` closed rounds.
+
+    ``state`` is the part that JSON can represent, and ``files`` are tensors by file and name.
+    """
 
     rounds: int
     state: _State
     files: Mapping[str, Tensors]
-    master: int = 0  # that wrote it; 0: it is not written
+    master: int = 0  # the number of the master that wrote it, or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Body(Generic[_State]):
-    """``state.json``: files by name, their bytes and SHA-256; ``sha256`` of all else in it."""
+    """The content of ``state.json``.
+
+    ``files`` gives the size in bytes and the SHA-256 of each file, by name. ``sha256`` is the
+    digest of the remaining content.
+    """
 
     schema: int
     rounds: int
     master: int
     files: dict[str, tuple[int, str]]
     state: _State
-    sha256: str = ""  # comes last, so that of any version it can be told whether it is whole
+    sha256: str = ""  # the last field in all versions, so that damage can be detected in all
 
 
 class _OtherVersionError(Exception):
-    """A checkpoint is whole, and of another schema."""
+    """A checkpoint is intact but has another schema version."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotSchema:
-    """All that is read of another version's ``state.json``."""
+    """The only field that is read from the ``state.json`` of another version."""
 
     schema: int
 
 
 class SnapshotFolder(Generic[_State]):
-    """The checkpoints of a run, whose state is a dataclass or a JSON value.
+    """The folder of a run's checkpoints, whose state has the type ``state``.
 
-    ``master`` is the number of the master that writes. ``lost`` returns the reason why it must not
-    write any more, or an empty text. If the run continues from a checkpoint after ``since`` rounds,
-    checkpoints of later rounds could not be used.
+    ``state`` is a dataclass or a type of JSON. ``master`` is the number of the master that writes.
+    ``lost`` returns the reason why this master must not write any more, or an empty string. If
+    ``since`` is given, the run continues from the checkpoint after ``since`` rounds, because later
+    checkpoints could not be used.
 
     Examples
     --------
@@ -133,39 +143,40 @@ class SnapshotFolder(Generic[_State]):
         self._useless = {n for n in self.numbers if since is not None and n > since}
 
     def write(self, snapshot: Snapshot[_State]) -> None:
-        """Write a checkpoint, and remove all but the last two usable ones.
+        """Write a checkpoint, and remove all but the last two usable checkpoints.
 
         Raises
         ------
         OSError
-            If it cannot be written, or the run belongs to another master. The existing checkpoints
-            are kept, and no part of the new one is left.
+            If the checkpoint cannot be written, or the run belongs to another master. The existing
+            checkpoints are kept, and no part of the new one is left.
         """
-        whole = self.root / str(snapshot.rounds)
-        stem = f".{whole.name}.{self._master}"
+        final = self.root / str(snapshot.rounds)
+        stem = f".{final.name}.{self._master}"
         partial, old = self.root / f"{stem}.part", self.root / f"{stem}.old"
         try:
             self._write(partial, snapshot)
             if lost := self.lost():
                 raise OSError(lost)
-            if whole.exists():  # of a master before this one, or of the same instant
-                rename(whole, old)
-            rename(partial, whole)
+            if final.exists():  # an earlier checkpoint after the same number of rounds
+                rename(final, old)
+            rename(partial, final)
             sync_folder(self.root)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        left = [each.name for each in self.root.iterdir() if self._is_left_behind(each.name)]
+        remains = [each.name for each in self.root.iterdir() if self._is_left_behind(each.name)]
         self._useless.discard(snapshot.rounds)
-        passed = {n for n in self._useless if n < snapshot.rounds}
+        outdated = {n for n in self._useless if n < snapshot.rounds}
         useful = [n for n in self.numbers if n not in self._useless]
-        self._remove(*left, *passed, *useful[_KEPT:])
+        self._remove(*remains, *outdated, *useful[_KEPT:])
 
     def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
-        """Return the newest usable checkpoint, and the faults of newer ones.
+        """Return the newest usable checkpoint, and the faults of newer checkpoints.
 
-        ``knows(rounds, master)`` returns True if the journal has these rounds as that master closed
-        them. Otherwise a checkpoint of that master after these rounds is not used.
+        ``knows(rounds, master)`` returns True if the journal has the first ``rounds`` rounds as
+        this master closed them. Otherwise the checkpoint of this master after these rounds is not
+        used.
 
         Raises
         ------
@@ -178,13 +189,13 @@ class SnapshotFolder(Generic[_State]):
                 snapshot = self._read(rounds)
                 if knows(rounds, snapshot.master):
                     return snapshot, damage
-                damage.append(f"checkpoint {rounds} is of rounds that the journal does not know")
+                damage.append(f"checkpoint {rounds} has rounds that the journal does not have")
             except _OtherVersionError as error:
-                what = f"schema {error} where this one has {SCHEMA}"
+                what = f"schema {error}, not {SCHEMA}"
                 damage.append(f"checkpoint {rounds} is of another version of seqgc: {what}")
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 damage.append(f"checkpoint {rounds} is damaged: {one_line(_about(error))}")
-        what = "; ".join(damage) or "there is none"
+        what = "; ".join(damage) or "the folder has no checkpoint"
         raise DamageError(f"no checkpoint in {self.root} can be used: {what}")
 
     def mend(self) -> None:
@@ -193,13 +204,13 @@ class SnapshotFolder(Generic[_State]):
         Call this before anything is read or written.
         """
         for path in list(self.root.iterdir()) if self.root.is_dir() else ():
-            aside = re.fullmatch(r"\.(\d+)\.\d+\.old", path.name, re.ASCII)
-            if aside and not (whole := self.root / aside[1]).exists():
-                rename(path, whole)
+            name = re.fullmatch(r"\.(\d+)\.\d+\.old", path.name, re.ASCII)
+            if name and not (final := self.root / name[1]).exists():
+                rename(path, final)
 
     @property
     def numbers(self) -> list[int]:
-        """The rounds of the checkpoints, the newest first."""
+        """The numbers of rounds after which there are checkpoints, in descending order."""
         names = [path.name for path in self.root.iterdir()] if self.root.is_dir() else []
         return sorted((int(n) for n in names if n.isascii() and n.isdigit()), reverse=True)
 
@@ -227,7 +238,7 @@ class SnapshotFolder(Generic[_State]):
             shutil.rmtree(self.root / str(name), ignore_errors=True)
 
     def _is_left_behind(self, name: str) -> bool:
-        """Say whether a folder is one that this master, or one before it, has not completed."""
+        """Return True if this master or an earlier one has left a temporary folder of this name."""
         partial = re.fullmatch(r"\.\d+\.(\d+)\.(?:part|old)", name, re.ASCII)
         return partial is not None and int(partial[1]) <= self._master
 
@@ -237,11 +248,11 @@ class SnapshotFolder(Generic[_State]):
             data = file.read()
         blank = data[: -len(_BLANK) - 64] + _BLANK
         if _sealed(blank) != data:
-            raise ValueError(f"{_STATE} has another digest than it says")
-        said = json.loads(data)
-        if (schema := msgspec.convert(said, _SnapshotSchema).schema) != SCHEMA:
+            raise ValueError(f"the digest of {_STATE} does not match")
+        content = json.loads(data)
+        if (schema := msgspec.convert(content, _SnapshotSchema).schema) != SCHEMA:
             raise _OtherVersionError(schema)
-        body = msgspec.convert(said, self._body, str_keys=True)
+        body = msgspec.convert(content, self._body, str_keys=True)
         if body.rounds != rounds:
             raise ValueError(f"{_STATE} is of round {body.rounds}")
         files = {name: _read_file(folder / name, *about) for name, about in body.files.items()}
@@ -249,31 +260,31 @@ class SnapshotFolder(Generic[_State]):
 
 
 def _about(error: Exception) -> object:
-    """Return what an error says, without the path of the checkpoint."""
+    """Return the message of an error, without the path of the checkpoint."""
     if isinstance(error, OSError) and error.filename:
         return f"{Path(str(error.filename)).name}: {error.strerror}"
     return error
 
 
 def encoded(state: object) -> bytes:
-    """Return a dataclass, or what JSON can say, as JSON in which floats may be NaN or infinite.
+    """Convert a dataclass, or a value of JSON types, to JSON text with NaN and infinity.
 
-    `msgspec.json` writes these as null, which is no float when it is read.
+    `msgspec.json` would write NaN and infinity as null, which cannot be read as a float.
     """
     plain = msgspec.to_builtins(state, str_keys=True)
     return json.dumps(plain, separators=(",", ":")).encode()
 
 
 def _sealed(blank: bytes) -> bytes:
-    """Return a ``state.json`` with its digest, which is to stand at its end."""
+    """Insert the digest at the end of a ``state.json``."""
     return blank[: -len(_BLANK)] + _BLANK[:-2] + hashlib.sha256(blank).hexdigest().encode() + b'"}'
 
 
 def _read_file(path: Path, bytes: int, sha256: str) -> Tensors:
-    with open_bounded(path, most_bytes=_MOST_BYTES) as file:  # it may have become a pipe
+    with open_bounded(path, most_bytes=_MOST_BYTES) as file:  # raises if the file is a pipe
         if (size := os.fstat(file.fileno()).st_size) != bytes:
             raise ValueError(f"{path.name} has {size} bytes, not {bytes}")
         data = file.read(bytes)
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise ValueError(f"{path.name} has another digest than {_STATE} says")
+        raise ValueError(f"the digest of {path.name} differs from the one in {_STATE}")
     return load(data)

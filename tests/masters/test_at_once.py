@@ -18,7 +18,7 @@ def test_of_eight_masters_of_one_run_one_goes_on(nursery: Nursery, tmp_path: Pat
     begin = [LONG] * MASTERS
     for argvs, refusal in (
         (begin, "must not exist"),
-        ([["resume", "run"]] * MASTERS, "at work on"),
+        ([["resume", "run"]] * MASTERS, "no other master"),
     ):
         ends = nursery.masters(argvs, folder=tmp_path, number=signal.SIGTERM)
         refused = [end for end in ends if end.status == 2]

@@ -39,7 +39,7 @@ def test_a_log_that_is_cut_off_is_drawn_as_far_as_it_goes() -> None:
     Path("run/config.toml").write_bytes(b"a = [[[[")
     assert main(["report", "run", "-o", "p.html"]) == 0
     page = Path("p.html").read_text("utf-8")
-    assert "The last line of events.jsonl is torn" in page
+    assert "The last line of events.jsonl is incomplete" in page
     assert "The configuration is unknown: config.toml: " in page
     assert "it has not ended yet" in page
     assert "<img" in page

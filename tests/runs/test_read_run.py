@@ -102,7 +102,7 @@ def test_what_is_whole_is_shown_and_what_is_missing_is_said(tmp_path: Path) -> N
     torn = recorded(tmp_path, "".join(lines[:6]) + lines[6][:20], metrics=None)
     assert torn.rounds()["round"].tolist() == [0]
     assert torn.jobs()["job"].size == 0
-    assert "torn" in torn.gaps[0]
+    assert "incomplete" in torn.gaps[0]
     assert "There are no losses" in torn.gaps[1]
     lines[3] = '{"event": "arrival", "round": -7}\n'
     lines[4] = "no json\n"
@@ -111,7 +111,7 @@ def test_what_is_whole_is_shown_and_what_is_missing_is_said(tmp_path: Path) -> N
         "1 of the rounds up to 2 are not in events.jsonl.",
         "2 lines of events.jsonl cannot be read and are left out (from line 4 on).",
         "Of metrics.csv 1 lines cannot be read and are left out.",
-        "The last line of metrics.csv is torn, or too long.",
+        "The last line of metrics.csv is incomplete, or too long.",
     ]
     assert damaged.rounds()["round"].tolist() == [1, 2]
 
@@ -143,11 +143,11 @@ def test_names_of_others_are_one_printable_line(tmp_path: Path) -> None:
     ("log", "why"),
     [
         (None, "No such file"),
-        ("", "no whole line that begins a run"),
-        ("no json\n{}\n", "no whole line that begins a run"),
+        ("", "no complete line that begins a run"),
+        ("no json\n{}\n", "no complete line that begins a run"),
         (text_of([{**HEADER, "schema": 9}]), "schema 9, and this version of seqgc reads 1"),
         (text_of([{**HEADER, "schema": 10**400}]), "schema 1000000000000000000…, and this"),
-        (text_of([{**HEADER, "workers": 10**9}]), "no whole line that begins a run"),
+        (text_of([{**HEADER, "workers": 10**9}]), "no complete line that begins a run"),
     ],
 )
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, log: str | None, why: str) -> None:

@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_version_is_not_called_damaged(
     monkeypatch.setattr("seqgc.runs.snapshots.SCHEMA", 99)
     with pytest.raises(StoreError) as caught:
         snapshots.newest()
-    why = f"is of another version of seqgc: schema {SCHEMA} where this one has 99"
+    why = f"is of another version of seqgc: schema {SCHEMA}, not 99"
     assert str(caught.value).endswith(f"can be used: checkpoint 7 {why}; checkpoint 3 {why}")
 
 
@@ -168,7 +168,7 @@ def flip(checkpoint: Path) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("why", ["damaged", "of another version", "the journal does not know"])
+@pytest.mark.parametrize("why", ["damaged", "of another version", "the journal does not have"])
 def test_a_checkpoint_of_no_use_takes_no_place_of_the_two_and_stays_until_it_is_passed(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +390,7 @@ def test_losses_that_are_lost_are_said(ended: tuple[Path, object], tmp_path: Pat
         else:
             (run / "metrics.csv").write_bytes(data[:cut])
         said = resumed(run)
-        assert "metrics.csv is damaged since the last checkpoint" in said[0]
+        assert "metrics.csv was damaged after the last checkpoint" in said[0]
         assert b"\0" not in (run / "metrics.csv").read_bytes()
 
 
@@ -405,7 +405,7 @@ def test_a_checkpoint_of_rounds_that_the_journal_has_lost_is_not_used(
     kept = [line for line in lines if b'"round":' in line or b'"begin"' in line][:newest]
     (run / "journal.jsonl").write_bytes(b"".join(kept))
     said = resumed(run)
-    assert said == [f"checkpoint {newest} is of rounds that the journal does not know"]
+    assert said == [f"checkpoint {newest} has rounds that the journal does not have"]
     assert outcome(run) == expected
 
 

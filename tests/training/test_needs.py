@@ -60,7 +60,7 @@ def test_workers_that_cannot_be_replaced_are_refused_if_they_must_be(
                 refused()
             assert str(caught.value) == (
                 "`backend` must be able to replace its workers: the policy needs it; got "
-                f"'{kind}' (take local processes, or functions that stay (--resident); or another "
+                f"'{kind}' (use local processes, resident functions (--resident), or another "
                 "defence)"
             )
     assert not (tmp_path / "run").exists()

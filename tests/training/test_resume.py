@@ -498,7 +498,7 @@ def test_other_data_or_another_module_is_refused(ended: Path) -> None:
 def test_two_masters_never_work_on_one_run(ended: Path) -> None:
     def meanwhile(seen: Seen) -> None:
         if isinstance(seen, Dispatch):
-            with pytest.raises(ParameterError, match="no other master is at work on"):
+            with pytest.raises(ParameterError, match="no other master is running"):
                 resume(tmp, plan("gc:s=1"), crew())
             refused.append(True)
 
@@ -618,7 +618,9 @@ def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) ->
     lines = data.splitlines(keepends=True)
     lines[2] = lines[2].replace(b"round", b"rounc", 1)
     (broken / "journal.jsonl").write_bytes(b"".join(lines))
-    with pytest.raises(DamageError, match=r"journal .* is damaged in line 3, and goes on after it"):
+    with pytest.raises(
+        DamageError, match=r"journal .* is damaged in line 3, and more lines follow"
+    ):
         resume(broken, plan("gc:s=1"), crew())
 
 
@@ -659,7 +661,7 @@ def test_a_checkpoint_is_used_where_the_journal_knows_its_rounds_from_its_master
         folder.write(Snapshot(rounds=rounds, state={"master": master}, files={}))
     snapshot, said = folder.newest(knows=lambda _, master: master == 2)
     assert (snapshot.rounds, snapshot.state) == (2, {"master": 2})
-    assert said == ["checkpoint 3 is of rounds that the journal does not know"]
+    assert said == ["checkpoint 3 has rounds that the journal does not have"]
 
 
 def test_a_checkpoint_that_a_later_master_writes_is_left_alone(tmp_path: Path) -> None:

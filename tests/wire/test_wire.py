@@ -212,7 +212,11 @@ SHORTS = np.ones(2, np.uint16)
         (np.ones(2), {"dtype": "float32"}, "frame has 16 body bytes, its header describes 8"),
         (np.ones(2, "f4"), {"dtype": "float64"}, "8 body bytes, its header describes 16 or more"),
         (SHORTS, {"payload": "float64"}, "4 body bytes, its header describes 16 or more"),
-        (np.ones(2), {"payload": "float64", "dtype": "float32"}, "must be float64 to hold float64"),
+        (
+            np.ones(2),
+            {"payload": "float64", "dtype": "float32"},
+            "must be float64 for the format float64",
+        ),
         (SHORTS, {"pieces": [[2, 1009]]}, "integer from -1088 to 1008; got 1009"),
         (SHORTS, {"pieces": [[2, -1089]]}, "integer from -1088 to 1008; got -1089"),
         (SHORTS, {"pieces": [[2, 10**40]]}, "integer from -1088 to 1008; got 1000"),
@@ -231,7 +235,7 @@ SHORTS = np.ones(2, np.uint16)
         (
             np.full(2, 1e300),
             {"payload": "float64", "pieces": [[2, 900]]},
-            "must be finite, also times 2**exponent",
+            "must be finite, also after multiplication by 2**exponent",
         ),
     ],
 )
