@@ -1,4 +1,4 @@
-"""Workers as invocations of an AWS Lambda function, carried by any of three transports."""
+"""Backends whose workers are AWS Lambda functions, and the transports that invoke functions."""
 
 from seqgc.backends.lambda_._backend import Invoking as Invoking
 from seqgc.backends.lambda_._backend import LambdaBackend as LambdaBackend

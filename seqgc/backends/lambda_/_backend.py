@@ -1,11 +1,11 @@
-"""Workers as invocations of one Lambda function.
+"""A backend in which each task is one invocation of a Lambda function.
 
 Theory of operation
 -------------------
-A worker of a coding scheme is a number, and nothing of it lasts: each of its tasks is one
-invocation, served by whatever environment Lambda chooses. So there is no worker to lose, and a
-worker that still computes for an old round delays nothing. `Calls` keeps the invocations, by a tag.
-An invocation goes through these states, each at most once; a reply to an unknown tag is ignored:
+A worker is only a number: each of its tasks is one invocation, which runs in any environment that
+Lambda chooses. Therefore a worker cannot be lost, and if a task of an old round is still running,
+new tasks of its worker are not delayed. `Calls` keeps the unfinished invocations, each with a tag.
+An invocation has these states; a reply with an unknown tag is ignored:
 
 ::
 
@@ -13,20 +13,21 @@ An invocation goes through these states, each at most once; a reply to an unknow
         |  ^                        ^
      429|  |due                     |fetched, or cannot be
         v  |                        |
-     throttled --patience ends--> settled      submitted --receipt--> fetching --> settled
+     throttled --too often--> settled      submitted --receipt--> fetching --> settled
 
-No function has seen a *throttled* invocation, so it is the only kind that is repeated here:
-`Throttle` chooses the time, with jitter and a window. After every other failure, the policy
-decides. A *receipt* stands for an answer that is too large for a reply: a few threads fetch it from
-the store, so that other answers are not delayed.
+If the service has *throttled* an invocation, no function has received it. This backend repeats only
+throttled invocations: `Throttle` chooses the time, with jitter and a window. After every other
+failure, the policy decides. A *receipt* replaces an answer that is too large for a reply. A few
+threads fetch such answers from the store, so that other answers are not delayed.
 
-The transport carries bytes, once, and stamps replies. It does so during `dispatch`, which returns
-when the requests have been sent, since a task's time starts then, and during `receive`; a fetch
-that ends wakes it. Times of events never decrease: an answer that was read before the latest fetch
-ended is stamped with the later time.
+The transport sends each request once, and records the time of each reply. It works during
+`dispatch`, which returns when the requests have been sent, because the time of a task begins then.
+It also works during `receive`; when a thread has fetched an answer, it wakes the transport. The
+times of events never decrease: a reply that was read before the latest fetch ended gets the time of
+this fetch.
 
-A function that runs cannot be stopped. After `cancel`, a throttled invocation is not submitted
-again, an answer in the store is removed unread, and a failure is not reported.
+A running function cannot be stopped. After `cancel`, a throttled invocation is not submitted again,
+an answer in the store is removed without reading it, and a failure is not reported.
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ from seqgc.wire import (
 
 __all__ = ["Invoking", "LambdaBackend"]
 
-_FETCHES = 8  # at once; boto3's pool keeps 10 connections
+_FETCHES = 8  # at the same time; boto3's pool has 10 connections
 
-_Outcome: TypeAlias = ResultMessage | FailureMessage | Exception | str  # a string is a reason
+_Outcome: TypeAlias = ResultMessage | FailureMessage | Exception | str  # a reason for a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoking:
     """Settings of a backend's invocations.
 
-    ``throttling`` is the response to HTTP 429. ``max_body_bytes`` limits an invocation and its
-    answer, as JSON. Before the first task, every worker is invoked ``warm_up_rounds`` times (see
-    `LambdaBackend.warm_up`).
+    ``throttling`` are the rules for repeating an invocation after HTTP 429. ``max_body_bytes`` is
+    the size limit of an invocation and of its answer, as JSON. Before the first task, every worker
+    is invoked ``warm_up_rounds`` times (see `LambdaBackend.warm_up`).
     """
 
     throttling: ThrottlePolicy = field(default_factory=ThrottlePolicy)
@@ -77,35 +78,35 @@ class Invoking:
 
 
 class LambdaBackend(EventBackend):
-    """``n`` workers whose tasks are invocations of a function; a `seqgc.ports.Backend`.
+    """A backend with ``n`` workers, whose tasks are invocations of a Lambda function.
 
-    - A task fails with a `Failure` of one line if computing raises, if the function crashes or runs
-      out of time (the line contains the last line of its log), if a connection is refused or
-      breaks, or if the answer is damaged or answers another task. Only throttled invocations,
-      which no function has seen, are repeated here, as often as `ThrottlePolicy` allows. Whether
-      other tasks are repeated is the policy's decision.
-    - An answer in the store arrives when it has been fetched.
-    - A function with other code, data or versions than the master ends the run: the method that is
-      called next raises `SkewError`.
-    - Running invocations cannot be stopped. `cancel` removes throttled ones; the others continue,
-      and their answers are late `Arrival` events, but their failures are no events. A late answer
-      in the store is removed unread and has no results.
-    - A task is refused if it, or its answer, is too large for Lambda (`WireError`), or if weights
-      that must be sent with it are not in the store (`StoreError`).
+    - A task ends with a `Failure` if the computation raises an error, if the function crashes or
+      runs out of time (the reason contains the last line of its log), if the connection fails, or
+      if the answer is damaged or belongs to another task. The backend repeats only throttled
+      invocations, as often as `ThrottlePolicy` allows. The policy decides whether another task is
+      repeated.
+    - An answer that is in the store arrives when it has been fetched.
+    - If the code, data or package versions of a function differ from the master's, the run ends:
+      the next call of a method raises `SkewError`.
+    - Running invocations cannot be stopped. `cancel` removes throttled invocations. The remaining
+      ones continue; their answers are late `Arrival` events, and their failures are not reported.
+      A late answer in the store is removed without reading it, and its event has no results.
+    - `dispatch` raises `WireError` if a task or its answer is too large for Lambda, and
+      `StoreError` if weights that must be sent with a task are not in the store.
 
     Parameters
     ----------
     transport
-        Carries the invocations; `close` closes it. It must have the same ``clock``.
+        Sends the invocations. It must use the same ``clock``. `close` also closes the transport.
     workload
         The computation: the name of a factory in the function's registry, and its JSON settings.
     store
-        The store of weights and large answers, as functions see it.
+        A reference to the store of weights and large answers, for the functions.
     shared
-        The same store as the master sees it; several threads use it. It may be None if ``store``
+        The same store, opened by the master. Several threads use it. It may be None if ``store``
         is of kind "inline" and no weights are sent.
     messaging, invoking, clock
-        See `Messaging` (injected delays are billed), `Invoking` and `EventBackend`; None: the
+        See `Messaging` (AWS bills injected delays), `Invoking` and `EventBackend`. None means the
         defaults.
 
     Raises
@@ -153,7 +154,7 @@ class LambdaBackend(EventBackend):
             limit=_FETCHES, clock=self._clock, on_end=transport.wake
         )
         self._warmed: list[Arrival | Failure] = []
-        self._latest = -math.inf  # event's time
+        self._latest = -math.inf  # the time of the latest event
         try:
             self.warm_up(invoking.warm_up_rounds)
         except BaseException:
@@ -162,16 +163,16 @@ class LambdaBackend(EventBackend):
 
     @property
     def outstanding(self) -> int:
-        """Number of unfinished invocations, late and throttled ones included."""
+        """The number of unfinished invocations, including late and throttled invocations."""
         return len(self._calls)
 
     @property
     def under_way(self) -> int:
-        """Number of invocations that may be running: they were sent and have no reply."""
+        """The number of invocations that may be running: they were sent and have no reply."""
         return self._calls.under_way
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Submit an invocation for each task; return when they have been sent."""
+        """Submit an invocation for each task; wait until they are sent, and return their times."""
         requests = self._requests(round, tasks)
         bodies = [self._invocations.body(each) for each in requests]
         left_at = []
@@ -182,24 +183,24 @@ class LambdaBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Mark these workers' tasks of the round as useless from now on."""
+        """Cancel these workers' tasks of the round. Running invocations continue."""
         self._check_workers(workers)
         self._calls.cancel(round, set(workers))
 
     def warm_up(self, rounds: int, *, hold_s: float = 0.2, timeout_s: float = 120.0) -> None:
         """Invoke every worker ``rounds`` times with an empty task.
 
-        Environments start, import their modules and make the workload before any task is timed.
-        Warm-up invocations are neither events nor part of a profile. Each takes at least ``hold_s``
-        seconds, so that no environment serves two of them. A worker that has not answered
-        ``timeout_s`` seconds after the beginning of a round is not waited for.
+        In this way, environments start, import their modules and make the workload before any task
+        is timed. Warm-up invocations cause no events and are not part of a profile. Each takes at
+        least ``hold_s`` seconds, so that no environment serves two of them in a round. A round ends
+        after ``timeout_s`` seconds, even if some workers have not answered.
 
         Raises
         ------
         ParameterError
             If ``rounds`` is negative.
         WorkerError
-            If no worker answers; names the first cause.
+            If no worker answers. The message names the first cause.
         """
         self._check_open()
         for number in range(require_int("warm_up_rounds", rounds, least=0)):
@@ -211,8 +212,8 @@ class LambdaBackend(EventBackend):
                 body = self._invocations.body(request)
                 tags.append(self._submit(Call(request=request, warm_up=True), body))
             give_up_at = self._clock.now() + timeout_s
-            while len(self._warmed) < self.n and (left := give_up_at - self._clock.now()) > 0:
-                self._collect(left)
+            while len(self._warmed) < self.n and (rest_s := give_up_at - self._clock.now()) > 0:
+                self._collect(rest_s)
             self._calls.forget(tags)  # later answers are ignored
             if not any(isinstance(event, Arrival) for event in self._warmed):
                 causes = [event.reason for event in self._warmed if isinstance(event, Failure)]
@@ -231,7 +232,7 @@ class LambdaBackend(EventBackend):
         for tag, call in self._calls.due(now=now):
             try:
                 body = self._invocations.body(call.request)
-            except (WireError, StoreError) as error:  # its weights may be gone
+            except (WireError, StoreError) as error:  # for example, the weights were removed
                 news.append(Ended(tag=tag, at=now, value=error))
             else:
                 self._transport.submit(tag, body)
@@ -272,8 +273,8 @@ class LambdaBackend(EventBackend):
     def _settle(self, tag: int, outcome: _Outcome, *, at: float, died: bool = False) -> None:
         """Queue the event of an invocation's outcome."""
         if (call := self._calls.settled(tag)) is None:
-            return  # of a warm-up that was given up
-        self._latest = max(self._latest, at)  # two threads stamp replies and fetches
+            return  # the invocation belongs to a warm-up round that has ended
+        self._latest = max(self._latest, at)  # replies and fetches have times of different threads
         if isinstance(outcome, ResultMessage | FailureMessage):
             event = event_of(outcome, at=self._latest)
         else:

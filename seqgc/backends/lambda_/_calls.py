@@ -1,7 +1,7 @@
 """The unfinished invocations of a backend, and the times at which throttled ones are sent again.
 
-Waits have full jitter, and a window limits the number of re-submissions at once. Nothing here does
-I/O: times are arguments.
+Waits have full jitter, and a window limits the number of simultaneous re-submissions. This module
+does no I/O; times are arguments.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from seqgc.wire import TaskMessage
 
 __all__ = ["Call", "Calls", "Throttle", "ThrottlePolicy"]
 
-_DOUBLINGS: Final = 30  # more would overflow, and exceed any longest wait
+_DOUBLINGS: Final = 30  # more could overflow, and the wait is limited anyway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottlePolicy:
-    """A backend's response to throttling (HTTP 429).
+    """The rules by which a backend repeats throttled invocations (HTTP 429).
 
-    The wait before an invocation's k-th re-submission is uniform between 0 and
+    The wait before the k-th re-submission of an invocation is uniform between 0 and
     ``min(longest_s, first_s * 2**(k - 1))`` seconds ("full jitter"), so that invocations that were
-    refused together do not come back together. If the service asks for a wait (Retry-After), it
-    comes first, but is no longer than ``longest_s``. A window limits the number of re-submissions
-    on trial at once: each refusal halves it, each accepted invocation widens it by one, up to
-    ``window``. At most as many invocations as there are workers are submitted again in a second.
+    throttled together are not repeated together. If the service names a time to wait (Retry-After),
+    this time comes first, but at most ``longest_s``.
+
+    A re-submission is on trial until it is throttled again, answered, or ``trial_s`` seconds old. A
+    window limits the number of re-submissions on trial. If an invocation is throttled, the window
+    is halved; if it is accepted, the window grows by one, up to ``window``. In a second, at most as
+    many invocations are submitted again as there are workers.
 
     Parameters
     ----------
     max_resubmissions
-        Largest number of re-submissions of an invocation, >= 0; the next refusal is its
-        `seqgc.ports.Failure`.
+        Largest number of re-submissions of an invocation, >= 0. If the last one is also throttled,
+        the task ends with a `seqgc.ports.Failure`.
     first_s, longest_s
-        Bounds of the waits, seconds, ``0 < first_s <= longest_s``.
+        Bounds of the waits, in seconds, ``0 < first_s <= longest_s``.
     window
-        Largest number of re-submissions on trial at once, >= 1.
+        Largest number of re-submissions on trial, >= 1.
     trial_s
-        Seconds after which a re-submission that was not refused counts as accepted, so that a
-        function that computes, or hangs, does not delay others.
+        Seconds after which a re-submission counts as accepted, so that a function that computes or
+        hangs does not delay other re-submissions.
     seed
-        Seed of the waits' generator.
+        Seed of the random waits.
 
     Raises
     ------
@@ -79,12 +82,12 @@ class ThrottlePolicy:
             raise ParameterError("trial_s", "must be > 0 seconds", self.trial_s)
 
     def bound_s(self, refusals: int) -> float:
-        """Return the longest wait, seconds, after this many refusals of one invocation."""
+        """Return the longest wait, in seconds, after this many refusals of an invocation."""
         return min(self.longest_s, self.first_s * 2.0 ** min(refusals - 1, _DOUBLINGS))
 
 
 class Throttle:
-    """The throttled invocations of a backend, by their tags, and the window.
+    """The throttled invocations of a backend, by their tags, and the window of re-submissions.
 
     At most ``per_s`` invocations are submitted again in a second.
     """
@@ -102,7 +105,7 @@ class Throttle:
 
     @property
     def wake_at(self) -> float:
-        """Time at which `ready` may return something; infinity if nothing waits."""
+        """The next time at which `ready` may return a tag, or infinity."""
         if not self._due:
             return math.inf
         due = min(self._due.values())
@@ -111,9 +114,10 @@ class Throttle:
         return due if self._room > 0 else max(due, min(self._trials.values()))
 
     def refused(self, tag: int, *, refusals: int, now: float, least_s: float = 0.0) -> float:
-        """Record that ``tag`` was throttled for the ``refusals``-th time; return its next time.
+        """Record that ``tag`` was throttled for the ``refusals``-th time.
 
-        ``least_s`` is the wait that the service asks for, seconds.
+        Return the time of its next submission. ``least_s`` is the time to wait, in seconds, that
+        the service has named.
         """
         self.abandoned(tag)
         begin = now + min(least_s, self._policy.longest_s)
@@ -121,7 +125,7 @@ class Throttle:
         return self._due[tag]
 
     def accepted(self, tag: int) -> None:
-        """Record that ``tag`` was answered, or failed in another way than by throttling."""
+        """Record that ``tag`` was answered, or failed for another reason than throttling."""
         self._trials.pop(tag, None)
         self._window = min(float(self._policy.window), self._window + 1)
 
@@ -131,11 +135,11 @@ class Throttle:
         self._window = max(1.0, self._window / 2)
 
     def forget(self, tag: int) -> bool:
-        """Take back a waiting invocation; return whether it was waiting."""
+        """Remove a waiting invocation. Return True if it was waiting."""
         return self._due.pop(tag, None) is not None
 
     def ready(self, *, now: float) -> list[int]:
-        """Return the tags to be submitted now, those due first first; they are on trial then."""
+        """Return the tags to submit now, in the order of their times. They are then on trial."""
         for tag in [tag for tag, until in self._trials.items() if until <= now]:
             self.accepted(tag)
         while self._latest and self._latest[0] + 1.0 <= now:
@@ -156,11 +160,11 @@ class Throttle:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
-    """An unfinished invocation: its event has not been queued yet."""
+    """An unfinished invocation, whose event has not been queued."""
 
     request: TaskMessage
-    refusals: int = 0  # consecutive, by throttling
-    cancelled: bool = False  # read by the thread that fetches its answer
+    refusals: int = 0  # how often it was throttled
+    cancelled: bool = False  # also read by the thread that fetches its answer
     fetching: bool = False  # a thread fetches its answer from the store
     warm_up: bool = False
 
@@ -181,12 +185,12 @@ class Calls:
 
     @property
     def under_way(self) -> int:
-        """Number of invocations that were sent and not answered; throttled ones do not count."""
+        """The number of invocations that were sent and not answered, without throttled ones."""
         return sum(not call.fetching for call in self._calls.values()) - len(self._throttle)
 
     @property
     def wake_at(self) -> float:
-        """Time at which `due` may return something; infinity if nothing waits."""
+        """The next time at which `due` may return an invocation, or infinity."""
         return self._throttle.wake_at
 
     def add(self, call: Call) -> int:
@@ -200,10 +204,10 @@ class Calls:
         return [(tag, self._calls[tag]) for tag in self._throttle.ready(now=now)]
 
     def replied(self, reply: Reply) -> Call | None:
-        """Return the invocation that ends with this reply.
+        """Return the invocation that ends with this reply, or None.
 
-        Return None if the tag is unknown, if there was a reply before, or if the invocation will be
-        submitted again.
+        The result is None if the tag is unknown, if there was an earlier reply, or if the
+        invocation will be submitted again.
         """
         call = self._calls.get(reply.tag)
         if call is None or call.fetching:
@@ -223,11 +227,11 @@ class Calls:
         return None
 
     def settled(self, tag: int) -> Call | None:
-        """Remove and return an invocation whose outcome is known, or return None."""
+        """Remove an invocation that has ended and return it; return None if the tag is unknown."""
         return self._calls.pop(tag, None)
 
     def cancel(self, round: int, workers: Collection[int]) -> None:
-        """Mark these workers' tasks of a round as cancelled; remove the throttled ones."""
+        """Mark these workers' tasks of a round as cancelled, and remove throttled invocations."""
         for tag, call in list(self._calls.items()):
             task = call.request.task
             if task.round == round and task.worker in workers and not call.warm_up:
@@ -236,7 +240,7 @@ class Calls:
                     del self._calls[tag]
 
     def forget(self, tags: Iterable[int]) -> None:
-        """Remove these invocations; their replies will be ignored."""
+        """Remove these invocations. Later replies to them are ignored."""
         for tag in tags:
             self._throttle.forget(tag)
             self._calls.pop(tag, None)

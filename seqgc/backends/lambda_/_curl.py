@@ -1,4 +1,4 @@
-"""A transport on libcurl: hundreds of invocations on one thread."""
+"""A transport that uses libcurl, which handles hundreds of invocations in one thread."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CurlTransport"]
 
-_FLUSH_S: Final = 1.0  # longer than a TLS handshake, and as long as a dispatch may block
+_FLUSH_S: Final = 1.0  # time limit of `flush`, longer than a TLS handshake
 _GLANCE_S: Final = 0.02
 
 
 class CurlTransport:
-    """Posts invocations through libcurl, without threads; a `Transport`.
+    """A `Transport` that sends invocations with libcurl, without threads.
 
-    It takes a fraction of boto3's processor time. Proxies come from ``HTTPS_PROXY`` and
-    ``NO_PROXY``, certificates from ``AWS_CA_BUNDLE``. If ``credentials`` is None, botocore
-    looks for them. ``clock`` stamps the replies (None: `time.monotonic`).
+    It needs a fraction of boto3's processor time. ``HTTPS_PROXY`` and ``NO_PROXY`` determine the
+    proxy, and ``AWS_CA_BUNDLE`` the trusted certificates. If ``credentials`` is None, botocore
+    looks for credentials. ``clock`` gives the times of replies (default: `time.monotonic`).
 
     Raises
     ------
     ParameterError
-        If no credentials are given or found.
+        If there are no credentials.
     WorkerError
         If pycurl is not installed.
 
@@ -66,9 +66,9 @@ class CurlTransport:
             signer=Signer(target, credentials=credentials),
             clock=clock or MonotonicClock(),
         )
-        self._waiting: deque[tuple[int, bytes]] = deque()  # until a connection is free
+        self._waiting: deque[tuple[int, bytes]] = deque()  # they wait for a free connection
         self._replies: list[Reply] = []
-        self._returned = 0  # by the latest poll
+        self._returned = 0  # number of replies that the latest `poll` returned
         self._closed = False
 
     @staticmethod
@@ -81,25 +81,25 @@ class CurlTransport:
         return True
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``, without waiting for it."""
+        """Invoke the function with ``body``, without waiting for the answer."""
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")
         self._waiting.append((tag, body))
         self._start_waiting()
 
     def flush(self) -> None:
-        """Return when all submitted requests have been sent, or after a second."""
+        """Wait until all submitted requests have been sent, for at most one second."""
         give_up_at = time.monotonic() + _FLUSH_S
-        while self._transfers.unsent and (left := give_up_at - time.monotonic()) > 0:
-            self._turn(min(left, _GLANCE_S))
+        while self._transfers.unsent and (rest_s := give_up_at - time.monotonic()) > 0:
+            self._turn(min(rest_s, _GLANCE_S))
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have arrived, in order of time; otherwise wait for one."""
-        returned, self._returned = self._returned, 0  # before anything raises
+        """Return the replies that have arrived, in order of time, or wait for a reply."""
+        returned, self._returned = self._returned, 0  # first, because a later line may raise
         self._transfers.memory.take_back(returned)
         give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)
         while True:
-            has_news = self._replies or self._transfers.woken  # also from `flush`
+            has_news = self._replies or self._transfers.woken  # `flush` may have read replies
             left_s = 0.0 if has_news else give_up_at - time.monotonic()
             self._turn(max(0.0, left_s))
             if self._replies or self._transfers.woken or left_s <= 0:
@@ -110,11 +110,11 @@ class CurlTransport:
         return replies
 
     def wake(self) -> None:
-        """Make `poll` return, now or the next time; any thread may call this."""
+        """Make the present or the next `poll` return at once. Any thread may call this."""
         self._transfers.wake()
 
     def close(self) -> None:
-        """Abandon all invocations; a second call does nothing."""
+        """Abandon all invocations. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._waiting.clear()

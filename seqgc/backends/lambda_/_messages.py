@@ -1,4 +1,4 @@
-"""Conversion of tasks to invocations and of replies to results, with checks of both."""
+"""Conversion of tasks to invocations, and of replies to results, with their checks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from seqgc.wire import (
 
 __all__ = ["Invocations"]
 
-_SPARE_BYTES: Final = 4096  # reserved in an answer for what surrounds its JSON
-_HEADER_BYTES: Final = 512  # of an answer's frame
-_PART_BYTES: Final = 96  # of a part's slot and the lengths of its pieces in that header
+_SPARE_BYTES: Final = 4096  # of a reply's limit, not used for the envelope
+_HEADER_BYTES: Final = 512  # an estimate for the frame of an answer, without its parts
+_PART_BYTES: Final = 96  # an estimate for each part in the header of this frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocations:
-    """Makes the invocations of one run and reads their answers.
+    """A converter that makes the invocations of one run and reads their answers.
 
-    Functions read weights from ``store``, and write answers there that are too large for a reply.
-    ``shared`` is the same store as the master sees it; if ``store`` is of kind "inline", it holds
-    the weights that are sent within an invocation (None: no weights are sent). ``max_body_bytes``
-    limits an invocation and its reply, as JSON.
+    Functions read weights from ``store``, and put answers there that are too large for a reply.
+    ``shared`` is the same store, opened by the master. If ``store`` is of kind "inline", ``shared``
+    has the weights that an invocation contains; None means that no weights are sent.
+    ``max_body_bytes`` is the size limit of an invocation and of its reply, as JSON.
 
     Raises `ParameterError` if the master has no access to the store, or if the store belongs to
     another run.
@@ -62,7 +62,7 @@ class Invocations:
             raise ParameterError("store", rule, self.store.location)
 
     def body(self, request: TaskMessage) -> bytes:
-        """Return the body of the invocation for a task; raises like `frame`."""
+        """Return the body of the invocation for a task. Raises the errors of `frame`."""
         return to_json(self.frame(request))
 
     def frame(self, request: TaskMessage) -> bytes:
@@ -90,20 +90,22 @@ class Invocations:
         return frame
 
     def answer(self, request: TaskMessage, frame: bytes) -> AnswerMessage:
-        """Decode an answer; raise `WireError` if it is damaged or answers another task."""
+        """Decode an answer. Raises `WireError` if it is damaged or belongs to another task."""
         message = decode(frame, run_id=self.run_id)
         if not isinstance(message, AnswerMessage):
-            raise WireError(f"a function answered with a {type(message).__name__}: it is dropped")
+            raise WireError(
+                f"a function answered with a {type(message).__name__}, which is dropped"
+            )
         request.check(message)
         return message
 
     def redeem(
         self, request: TaskMessage, receipt: ReceiptMessage, *, wanted: Callable[[], bool]
     ) -> ResultMessage:
-        """Fetch the answer that a receipt stands for, and remove it from the store.
+        """Fetch the answer of a receipt from the store, and remove it there.
 
-        Any thread may call this. If the answer is not ``wanted`` any more, it is not fetched, and
-        has no results. Raises `WireError` if the answer is damaged or answers another task, and
+        Any thread may call this. If ``wanted`` returns False, the answer is not fetched, and the
+        result is empty. Raises `WireError` if the answer is damaged or belongs to another task, and
         `StoreError` if it is missing or the store cannot be read.
         """
         if self.shared is None:
@@ -118,22 +120,22 @@ class Invocations:
             why = f"cannot be read: {one_line(error)}"
             raise StoreError(f"the answer under {receipt.key!r} {why}") from error
         finally:
-            with suppress(Exception):  # an answer that stays costs only space
+            with suppress(Exception):  # an answer that remains only takes space
                 self.shared.remove(receipt.key)
         message = self.answer(request, frame)
         if not isinstance(message, ResultMessage):
-            raise WireError(f"{receipt.key!r} holds a {type(message).__name__}: it is dropped")
+            raise WireError(f"{receipt.key!r} holds a {type(message).__name__}, which is dropped")
         return message
 
     def _check_answer(self, request: TaskMessage) -> None:
-        """Refuse a task whose answer, which is as long as its weights, would be too large."""
+        """Raise `WireError` if the answer of a task would be too large for a reply."""
         if self.store.kind != "inline":
             return
         frame_bytes = _HEADER_BYTES
         for part in (part for item in request.task.items for part in item.parts):
             if request.payload is not None:
                 item_bytes = payload_format(request.payload).bits // 8
-            else:  # at least float32; more is not known
+            else:  # the results have at least the size of float32
                 item_bytes = max(4, np.dtype(part.weights.dtype).itemsize)
             frame_bytes += (sum(part.pieces) or part.weights.size) * item_bytes + _PART_BYTES
         if (size := envelope_bytes(frame_bytes)) > self.max_body_bytes - _SPARE_BYTES:
@@ -145,5 +147,5 @@ class Invocations:
         megabytes = math.ceil(size / 1e4) / 100
         return WireError(
             f"{where}: {what} of {megabytes:g} MB as JSON ({size} bytes) exceeds the "
-            f"{self.max_body_bytes} bytes that Lambda carries: use {remedy}"
+            f"{self.max_body_bytes} bytes that Lambda accepts: use {remedy}"
         )

@@ -1,40 +1,44 @@
-"""Workers as functions that stay: invoked once, and asked over a connection from then on.
+"""A backend with resident functions, which are invoked once and then get tasks over a connection.
 
 Theory of operation
 -------------------
-With `LambdaBackend`, every round pays for invocations. Here one function at a time serves a worker,
-and the worker's *place* outlasts the function. A function passes through these states (`Stay`). Its
-invocation, which the transport carries like any other, lasts until the last of them::
+With `LambdaBackend`, every round takes the time of invocations. Here a worker is served by one
+resident function at a time, and then by its successors. `ResidentWorker` is the state of a worker,
+and `Stay` is the state of one function. The transport sends the invocation of a function like any
+other; the invocation lasts until the function has ended. A function has these states::
 
-    invoked --its call is answered, ready--> serving --says so--> leaving --asked to--> asked
-       |                                        |                    |                    |
-       +--------------------+-------------------+--------------------+--------------------+--> ended
+    invoked --connected, ready--> serving --announces--> leaving --successor ready--> asked
+       |                             |                      |                           |
+       +------------------+----------+-----------+----------+---------------------------+--> ended
 
-- *invoked*: by a `StayMessage`, one at a time for each place. HTTP 429: as in `LambdaBackend`.
-- *serving*: frames for the worker go to this function. Tasks dispatched while a place has no
-  function wait for the next one.
-- *leaving*: its lease ends soon. It continues to serve while its successor is invoked.
-- *asked*: the successor is ready. New frames and the tasks that the old function hands back go to
-  the successor. The old function answers the task that it has begun, and is disconnected.
+- *invoked*: with a `StayMessage`, one function at a time for each worker. After HTTP 429 the
+  invocation is repeated as in `LambdaBackend`.
+- *serving*: frames for the worker go to this function. If a worker has no serving function, its
+  tasks wait for the next function.
+- *leaving*: the lease of the function ends soon. It continues to serve while its successor starts.
+- *asked*: the successor is ready, and the function has been told to leave. New frames, and the
+  tasks that the old function hands back, go to the successor. The old function answers the task
+  that it has begun, and is disconnected.
 
-A function ends when its stream ends, after five silent heartbeats, or if its frames are invalid.
-Each task that it owes becomes a `Failure`; the policy decides whether to send it again. Another
-function is invoked in the background, at first at once, then after a wait that doubles with each
-failed start. After three failed starts in a row the worker's tasks fail until a start succeeds. The
-same waits follow functions that become ready and end before their first answer, because each of
-them costs money. So a lease that ends while a piece is computed loses only that piece.
+A function is lost if its connection ends, after five silent heartbeats, or if its frames are
+invalid. Each of its unanswered tasks becomes a `Failure`, and the policy decides whether to send it
+again. The next function is invoked in the background: the first time at once, and then after a wait
+that doubles with each failed start. After three failed starts in a row, the worker's tasks fail
+until a start succeeds. There are similar waits after functions that become ready but end before
+their first answer, because each of them costs money. If a lease ends during a computation, only
+this task is lost.
 
-*Times.* The switchboard's thread stamps what it receives; the master's thread decides. It sleeps in
-the transport's `poll`, and the other thread wakes it. So ended invocations and received frames form
-one stream of events, in order of time.
+*Times.* The switchboard's thread records the times of frames, and the master's thread makes the
+decisions. The master's thread sleeps in the transport's `poll`, and the switchboard's thread wakes
+it. In this way, replies of invocations and frames form one stream of events, in order of time.
 
-*Two connections.* The function's own connection shows that it is there. The connection of its
-invocation, which a NAT or a proxy may drop, reports its end (`Reply`). If that one breaks, a
-function that is ready stays, and a function that is not ready yet is given up.
+*Two connections.* The function's own connection shows that the function is running. The connection
+of its invocation reports its end (`Reply`), but a NAT or a proxy may break this connection. If it
+breaks, a function that is ready is kept. A function that is not ready is given up.
 
-*Access.* Each invocation carries a random call and token, and each call is answered once
-(`seqgc.worker._resident`). Frames are checked like the frames of any function; nothing is
-unpickled.
+*Access.* Each invocation contains a random call and token, and each call is accepted once
+(`seqgc.worker._resident`). The frames of resident functions are checked like all other frames;
+nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -72,39 +76,40 @@ from seqgc.wire import (
 __all__ = ["ResidentBackend"]
 
 _LOST_BEATS = 5
-_FILES, _FILES_EACH = (
-    512,
-    4,
-)  # strangers and all else; two connections of each function, and of its successor
+_FILES_EACH = 4  # two connections of each function, and two of its successor
+_FILES = 512  # strangers and all other files
 
 
 class ResidentBackend(EventBackend):
-    """``n`` workers that are functions which stay; a `seqgc.ports.RestartingBackend`.
+    """A backend with ``n`` workers that are resident functions. It can restart workers.
 
-    - Constructing it returns when all workers are ready, or have failed to start three times, or
-      have taken too long; later ones join when they come.
-    - A function that ends loses its tasks, each a `Failure`, and is replaced.
-    - One that has other code, data or versions than the master ends the run: `SkewError`.
-    - Weights are in the store, or travel along; answers come over the connection, however large.
-    - A task that is cancelled before it is begun is not computed; late answers are `Arrival`s.
+    - The constructor returns when each worker is ready, has failed to start three times, or has
+      taken too long. Workers that become ready later also get tasks.
+    - If a function ends, each of its unanswered tasks becomes a `Failure`, and the function is
+      replaced.
+    - If the code, data or package versions of a function differ from the master's, `SkewError` ends
+      the run.
+    - Weights are in the store, or are sent with the task. Answers of any size are sent over the
+      connection.
+    - A task that is cancelled before it has begun is not computed. A late answer is an `Arrival`.
 
     Parameters
     ----------
     transport
-        Carries the invocations, each for as long as its function stays: its time-out is that. It
-        must have the same ``clock``; `close` closes it.
+        Sends the invocations. Its time-out must be that of the functions, because an invocation
+        lasts as long as its function. It must use the same ``clock``. `close` also closes it.
     workload, store, shared, messaging, clock
-        As `LambdaBackend`.
+        As in `LambdaBackend`.
     staying
-        See `Staying`; None: the usual.
+        See `Staying`; None means the defaults.
 
     Raises
     ------
     ParameterError
-        If ``n`` is not positive or more than the system allows connections for, ``shared`` is
-        missing, or the address cannot be listened at.
+        If ``n`` is not positive or too large for the system's limit of open files, ``shared`` is
+        missing, or the master cannot listen at the address.
     WorkerError
-        If no function becomes ready; names the first cause.
+        If no function becomes ready. The message names the first cause.
     """
 
     def __init__(
@@ -131,7 +136,7 @@ class ResidentBackend(EventBackend):
         self._transport = transport
         self._stays: dict[int, Stay] = {}
         self._places: Final = [ResidentWorker() for _ in range(self.n)]
-        self._latest = -math.inf  # event's time
+        self._latest = -math.inf  # the time of the latest event
         require_files(self.n, each=_FILES_EACH, beside=_FILES)
         address = self._staying.address
         tls, certificate = (None, "") if address.plain else tls_server()
@@ -167,11 +172,11 @@ class ResidentBackend(EventBackend):
 
     @property
     def ready(self) -> tuple[bool, ...]:
-        """True for each worker that has a function which serves."""
+        """For each worker, True if it has a serving function."""
         return tuple(place.serving is not None for place in self._places)
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks to the functions that are there, and keep the others' for them."""
+        """Send the tasks to the serving functions, and keep the tasks of all other workers."""
         requests = self._requests(round, tasks)
         frames = [self._invocations.frame(each) for each in requests]
         left_at = []
@@ -187,7 +192,7 @@ class ResidentBackend(EventBackend):
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Tell these workers, without blocking, to drop their tasks of a round."""
+        """Tell these workers to drop their tasks of the round, without waiting."""
         self._check_workers(workers)
         for worker in workers:
             place = self._places[worker]
@@ -210,25 +215,28 @@ class ResidentBackend(EventBackend):
             self._forget(stay)
         self._fail(worker, sorted(lost), "the worker was restarted")
         place.failed_starts, place.vain, place.start_at = 0, 0, -math.inf
-        self._invoke_who_lacks()
+        self._invoke_missing()
 
-    # ---- who is invoked -------------------------------------------------------------------------
+    # ---- invocations ----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Invoke all functions; return when all are ready or waiting would not help."""
+        """Invoke a function for each worker; wait until each is ready or has failed."""
         give_up_at = self._clock.now() + self._staying.start_timeout_s
-        self._invoke_who_lacks()
+        self._invoke_missing()
         self._transport.flush()
-        while (left := give_up_at - self._clock.now()) > 0:
+        while (rest_s := give_up_at - self._clock.now()) > 0:
             if all(place.serving is not None or place.hopeless for place in self._places):
                 break
-            self._collect(left)
+            self._collect(rest_s)
         if not any(self.ready):
             causes = [place.cause for place in self._places if place.cause]
             within = f"none was ready within {self._staying.start_timeout_s:g} s"
-            raise WorkerError(f"no function stays: {causes[0] if causes else within}", worker=0)
+            raise WorkerError(
+                f"no function became resident: {causes[0] if causes else within}", worker=0
+            )
 
-    def _invoke_who_lacks(self) -> None:
+    def _invoke_missing(self) -> None:
+        """Give up functions that are too late, and invoke functions for workers without one."""
         now = self._clock.now()
         for worker, place in enumerate(self._places):
             if (
@@ -237,7 +245,7 @@ class ResidentBackend(EventBackend):
             ):
                 took = f"was not ready within {self._staying.start_timeout_s:g} s"
                 if trouble := self._switchboard.trouble:
-                    took += f" (nobody is let in: {trouble})"
+                    took += f" (connections cannot be accepted: {trouble})"
                 self._lose(place.coming, took, at=now)
             if place.lacks and place.start_at <= now:
                 place.coming = stay = self._starts.invoke(worker, place.invocations)
@@ -245,11 +253,11 @@ class ResidentBackend(EventBackend):
                 self._stays[stay.tag] = stay
 
     def _wake_at(self) -> float:
-        """Return the time of the next action that no event announces."""
+        """Return the next time at which the backend must act without an event."""
         patience_s = self._staying.start_timeout_s
         return min(self._starts.wake_at, *(p.due_at(patience_s) for p in self._places))
 
-    # ---- what happens ---------------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
         self._starts.again()
@@ -261,32 +269,32 @@ class ResidentBackend(EventBackend):
                 self._replied(each)
             else:
                 self._heard(each)
-        self._invoke_who_lacks()
+        self._invoke_missing()
 
     def _replied(self, reply: Reply) -> None:
-        """Record the end of an invocation, or that its outcome will remain unknown."""
+        """Record the end of an invocation, or the end of its connection."""
         stay = self._stays.get(reply.tag)
         if self._starts.replied(stay, reply) or stay is None:
             return
-        if reply.ran or not stay.ready:  # else its line says more
+        if reply.ran or not stay.ready:  # otherwise the function's own connection decides
             self._lose(stay, reply.error or "the function ended", at=reply.at)
 
     def _heard(self, heard: Heard) -> None:
         if (stay := self._stays.get(heard.tag)) is None:
-            return  # of one that was hung up on
+            return  # the function has been disconnected
         if heard.frame is None:
-            self._lose(stay, f"the function has gone: {heard.why}", at=heard.at)
+            self._lose(stay, f"the connection to the function ended: {heard.why}", at=heard.at)
             return
         try:
             for event in self._said(stay, heard):
                 self._latest = max(self._latest, heard.at)
                 self._tell(replace(event, at=self._latest))
         except WireError as error:
-            # Its stream cannot be trusted from here on.
+            # After an invalid frame, later data of this connection cannot be trusted.
             self._lose(stay, f"{type(error).__name__}: {error}", at=heard.at)
 
     def _said(self, stay: Stay, heard: Heard) -> Iterator[Arrival | Failure]:
-        """Do what a function's frame asks for, and yield the event that it is, if any."""
+        """Process the frame of a function; if it is the answer of a task, yield the event."""
         assert heard.frame is not None
         match decode(heard.frame, run_id=self._messaging.run_id):
             case ResultMessage() | FailureMessage() as answer if (
@@ -295,7 +303,7 @@ class ResidentBackend(EventBackend):
                 event = event_of(answer, at=heard.at)
                 request = stay.requests.pop((event.round, event.attempt), None)
                 if request is None:
-                    return  # answered before, or never asked
+                    return  # the task has been answered already, or was never sent
                 request.check(answer)
                 stay.answered, self._places[stay.worker].vain = True, 0
                 if stay.owed.settle(event):
@@ -313,29 +321,30 @@ class ResidentBackend(EventBackend):
             case LeaveMessage(worker=stay.worker, keeps=keeps) if stay.asked and keeps is not None:
                 self._take_back(stay, keeps)
             case message:
-                raise WireError(f"worker {stay.worker} sent a foreign {type(message).__name__}")
+                kind = type(message).__name__
+                raise WireError(f"worker {stay.worker} sent an unexpected {kind}")
 
     def _welcome(self, stay: Stay) -> None:
-        """Let a function that has become ready serve, and ask the one before it to leave."""
+        """Let a function that has become ready serve, and tell its predecessor to leave."""
         place = self._places[stay.worker]
-        before, place.serving, place.coming = place.serving, stay, None
+        predecessor, place.serving, place.coming = place.serving, stay, None
         stay.ready, place.failed_starts, place.cause = True, 0, ""
-        if before is not None:
-            before.asked = True
-            place.asked.append(before)
-            leave = LeaveMessage(worker=stay.worker, reason="its successor has come")
-            self._switchboard.send(before.tag, self._frame(leave))
+        if predecessor is not None:
+            predecessor.asked = True
+            place.asked.append(predecessor)
+            leave = LeaveMessage(worker=stay.worker, reason="its successor is ready")
+            self._switchboard.send(predecessor.tag, self._frame(leave))
         self._feed(place)
 
     def _feed(self, place: ResidentWorker) -> None:
-        """Send the waiting tasks to the function that serves, if there is one."""
+        """Send the waiting tasks to the serving function, if there is one."""
         if place.serving is None:
             return
         held, place.held = place.held, {}
         for key, request in held.items():
             try:
                 frame = self._invocations.frame(request)
-            except (WireError, StoreError) as error:  # its weights may be gone
+            except (WireError, StoreError) as error:  # for example, the weights were removed
                 self._fail(request.task.worker, [key], str(error), at=self._clock.now())
             else:
                 self._send(place.serving, request, frame)
@@ -352,12 +361,12 @@ class ResidentBackend(EventBackend):
         self._release(stay)
 
     def _release(self, stay: Stay) -> None:
-        """Disconnect a function that was asked to leave and has answered all its tasks."""
+        """Disconnect a function that was told to leave and has answered all its tasks."""
         if stay.asked and stay.handed_back and not stay.owed.tasks:
             self._forget(stay)
 
     def _lose(self, stay: Stay, why: str, *, at: float) -> None:
-        """Remove a function that has ended; its unanswered tasks have failed."""
+        """Remove a function that has ended, and report its unanswered tasks as failed."""
         place, lost = self._places[stay.worker], stay.owed.lose()
         if place.coming is stay:
             place.start_failed(why, at=at)
@@ -379,7 +388,7 @@ class ResidentBackend(EventBackend):
 
     def _fail(self, worker: int, keys: list[TaskKey], why: str, at: float | None = None) -> None:
         self._latest = max(self._latest, self._clock.now() if at is None else at)
-        for key in keys:  # without a time: now, by what this backend does itself
+        for key in keys:  # without ``at``, this backend itself is the cause, and the time is now
             failure = failure_of((key[0], worker, key[1]), at=self._latest, reason=why)
             self._tell(failure, is_own=at is None)
 
@@ -387,6 +396,6 @@ class ResidentBackend(EventBackend):
         return encode(message, run_id=self._messaging.run_id)
 
     def _end(self) -> None:
-        """Hang up on all functions."""
+        """Disconnect all functions."""
         stays, self._stays = self._stays, {}
         self._starts.close(stays.values())

@@ -1,13 +1,15 @@
-"""Functions that stay: their settings, states, invocations and billed time.
+"""Resident functions: their settings, states, invocations and billed time.
 
-A function is paid for from its invocation until it has ended. There are three signs of its end:
+A resident function is billed from its invocation until it has ended. There are three signs of its
+end:
 
-- *A reply says that it ran*: it has ended at that time.
-- *A reply says that the service refused it*: no function has seen it, and nothing is paid for.
-- *Its connection to the master ends*, and the function was ready, but its reply is missing or says
-  nothing: a function that hears nothing from its master ends by itself, within `OUTLIVES_BEATS`.
+- *The reply to its invocation says that it ran.* It has ended at the time of the reply.
+- *The reply says that the service refused the invocation.* No function has run, and AWS bills
+  nothing.
+- *The connection to the master ends*, the function was ready, and the reply is missing or says
+  neither. A function without its master ends by itself within `OUTLIVES_BEATS`.
 
-Until then, the rest of its lease is reserved (`Leases`).
+Before its end is certain, the rest of its lease is reserved (`Leases`).
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ from seqgc.worker._resident import GRACE_BEATS, OUTLIVES_BEATS
 
 __all__ = ["Leases", "ResidentWorker", "Starts", "Stay", "Staying", "task_key"]
 
-_SPARE: Final = 1 / 60  # of the time-out: if the service ends a function, its environment is lost
+_SPARE: Final = 1 / 60  # of the time-out. A function must end before the service ends it.
 
 
 class Leases:
-    """The billed times of functions that stay.
+    """The billed times of resident functions.
 
-    A function is billed for ``longest_s`` seconds at most, its start included. This time counts in
-    full until an earlier end is known. ``admit`` is called before each invocation; if it raises,
-    the function is not invoked.
+    A function is billed for at most ``longest_s`` seconds, including its start. The full time is
+    assumed until the end of the function is recorded. ``admit`` is called before each invocation;
+    if it raises, the function is not invoked.
 
     Examples
     --------
@@ -64,16 +66,16 @@ class Leases:
 
     @property
     def open(self) -> int:
-        """Number of functions that may still run."""
+        """The number of functions that may still run."""
         return len(self._open)
 
     @property
     def open_s(self) -> float:
-        """Longest total time that may be billed for the open leases, seconds."""
+        """The longest time, in seconds, that may be billed for the functions that may still run."""
         return sum(until - began for began, until in self._open.values())
 
     def begin(self, tag: int, *, at: float) -> None:
-        """Record an invocation."""
+        """Record that a function was invoked."""
         self.count += 1
         self._open[tag] = at, at + self.longest_s
 
@@ -84,7 +86,7 @@ class Leases:
             self.ended_s += min(at, until) - began
 
     def end_by(self, tag: int, *, at: float) -> None:
-        """Record that a function will have ended by this time."""
+        """Record that a function ends at this time at the latest."""
         if (lease := self._open.get(tag)) is not None:
             began, until = lease
             self._open[tag] = began, min(at, until)
@@ -97,31 +99,31 @@ class Leases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staying:
-    """Settings of functions that stay.
+    """Settings of resident functions.
 
     Parameters
     ----------
     address
-        The address at which functions call the master.
+        The address at which functions connect to the master.
     limit_s
-        The function's time-out, seconds, at most Lambda's 900.
+        The function's time-out in seconds, at most Lambda's 900.
     leave
-        Smallest and largest share of this time-out after which a function announces that it will
-        leave; drawn with ``seed``, so that functions do not leave together. The default is 13 ± 1
-        minutes of Lambda's 15. It is earlier if the time-out is so short that the heartbeats in
-        which a last computation may end are a part of it.
+        Smallest and largest share of the time-out after which a function announces that it will
+        leave. The share is drawn with ``seed``, so that functions do not leave together. The
+        default is 13 ± 1 minutes of Lambda's 15. If the time-out is short, functions leave earlier,
+        because a last computation needs some heartbeats to end.
     beat_s
-        Seconds between heartbeats. A function that is ready is lost after 5 silent heartbeats, a
-        master after 30.
+        Seconds between heartbeats. After 5 silent heartbeats the master assumes that a ready
+        function is lost; after 30, a function assumes that its master is lost.
     start_timeout_s
-        Time limit for an invoked function to become ready, seconds.
+        Time limit, in seconds, for an invoked function to become ready.
     start_s
-        ``start_s(worker, number)``: the least duration of the start of a worker's function with
-        this number, seconds, to inject slow starts. None: no delay.
+        To inject slow starts, a function ``start_s(worker, number)`` that returns the shortest
+        duration, in seconds, of the start of a worker's function with this number. None: no delay.
     throttling
-        The response to HTTP 429.
+        The rules for repeating an invocation after HTTP 429.
     leases
-        Records the billed time; None: it is not recorded.
+        Records the billed time. None: the time is not recorded.
 
     Raises
     ------
@@ -159,21 +161,21 @@ class Staying:
 
     @property
     def end_s(self) -> float:
-        """Age, in seconds, at which a function ends.
+        """The age, in seconds, at which a function ends.
 
-        A computation may continue for `GRACE_BEATS` heartbeats; then the process ends.
+        A computation may continue for `GRACE_BEATS` heartbeats before the process ends.
         """
         return self.limit_s - max(self.limit_s * _SPARE, (GRACE_BEATS + 1) * self.beat_s)
 
 
-_MAX_FAILED_STARTS = 3  # in a row: then tasks fail at once, and starts are tried less often
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # between starts that fail
-_LONGEST_VAIN_S = 10.0  # between functions that end without an answer
+_MAX_FAILED_STARTS = 3  # after as many in a row, tasks without a function fail at once
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0  # after failed starts
+_LONGEST_VAIN_S = 10.0  # after functions that end without an answer
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stay:
-    """One invocation, until its function has ended."""
+    """A resident function, from its invocation until its end."""
 
     tag: int
     worker: int
@@ -181,11 +183,11 @@ class Stay:
     message: StayMessage
     began: float
     ready: bool = False
-    answered: bool = False  # at least one task
+    answered: bool = False  # it has answered at least one task
     leaving: bool = False
     asked: bool = False
     handed_back: bool = False
-    refusals: int = 0  # consecutive, by throttling
+    refusals: int = 0  # how often its invocation was throttled
     owed: Owed = field(default_factory=Owed)
     requests: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # unanswered, or late
 
@@ -196,14 +198,14 @@ class Stay:
         self.requests[key] = request
 
     def cancel(self, round: int) -> bool:
-        """Cancel the tasks of a round; return True if any of them had been sent."""
+        """Cancel the tasks of a round. Return True if a task of the round had been sent."""
         sent = self.owed.cancel(round)
-        known = self.owed.tasks.union(self.owed.late)
-        self.requests = {key: each for key, each in self.requests.items() if key in known}
+        keys = self.owed.tasks.union(self.owed.late)
+        self.requests = {key: each for key, each in self.requests.items() if key in keys}
         return sent
 
     def hand_back(self, keeps: Sequence[TaskKey]) -> dict[TaskKey, TaskMessage]:
-        """Keep only the tasks that the function ``keeps``; return the other tasks, in order."""
+        """Remove all tasks except those in ``keeps``, and return the removed tasks in order."""
         self.handed_back = True
         back = sorted(self.owed.tasks.difference(map(tuple, keeps)))
         self.owed.tasks.difference_update(back)
@@ -212,15 +214,15 @@ class Stay:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ResidentWorker:
-    """The state of a worker, which outlasts its functions."""
+    """The state of a worker, which several functions serve one after the other."""
 
     coming: Stay | None = None
     serving: Stay | None = None
     asked: list[Stay] = field(default_factory=list)
-    held: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # to send when one is ready
+    held: dict[TaskKey, TaskMessage] = field(default_factory=dict)  # wait for the next function
     invocations: int = 0
     failed_starts: int = 0  # in a row
-    vain: int = 0  # consecutive functions that became ready and ended without an answer
+    vain: int = 0  # functions in a row that became ready and ended without an answer
     cause: str = ""  # of the last failed start
     start_at: float = -math.inf  # earliest time of the next start
 
@@ -231,22 +233,22 @@ class ResidentWorker:
 
     @property
     def hopeless(self) -> bool:
-        """True if tasks should fail, rather than wait for the next function."""
+        """True if tasks should fail instead of waiting for the next function."""
         return self.serving is None and self.failed_starts >= _MAX_FAILED_STARTS
 
     def stays(self) -> list[Stay]:
-        """Return the worker's functions, the serving one last."""
-        there = (*self.asked, self.coming, self.serving)
-        return [each for each in there if each is not None]
+        """Return the worker's functions. The serving function is the last one."""
+        functions = (*self.asked, self.coming, self.serving)
+        return [each for each in functions if each is not None]
 
     def due_at(self, patience_s: float) -> float:
-        """Return the time of the next start, or at which the current one takes too long."""
+        """Return the time of the next start, or the time limit of the present start."""
         if self.lacks:
             return self.start_at
         return math.inf if self.coming is None else self.coming.began + patience_s
 
     def start_failed(self, cause: str, *, at: float) -> None:
-        """Record that a function ended before it was ready; the next start may wait."""
+        """Record that a function ended before it was ready; set the time of the next start."""
         self.failed_starts += 1
         self.cause = cause
         self.start_at = at + _wait_s(self.failed_starts, _LONGEST_WAIT_S)
@@ -254,8 +256,8 @@ class ResidentWorker:
     def served_nobody(self, *, at: float) -> None:
         """Record that a function became ready and ended without an answer.
 
-        After the first such function, the next one starts at once. Further ones wait, because each
-        is paid for.
+        After the first such function, the next one starts at once. Later starts wait, because each
+        function costs money.
         """
         self.vain += 1
         if self.vain > 1:
@@ -267,7 +269,7 @@ def _wait_s(times: int, longest_s: float) -> float:
 
 
 def task_key(request: TaskMessage) -> TaskKey:
-    """Return the round and attempt of a task."""
+    """Return the tuple (round, attempt) of a task."""
     return request.task.round, request.task.attempt
 
 
@@ -275,10 +277,10 @@ _FAREWELL_S: Final = 0.5
 
 
 class Starts:
-    """Invokes functions that stay.
+    """A sender of the invocations that start resident functions.
 
-    ``message`` makes a function's first message from what differs between functions. At most
-    ``per_s`` throttled invocations are repeated in a second.
+    ``message`` returns the `StayMessage` for the values that differ between functions. In a second,
+    at most ``per_s`` throttled invocations are repeated.
     """
 
     def __init__(
@@ -301,11 +303,14 @@ class Starts:
 
     @property
     def wake_at(self) -> float:
-        """Time at which `again` may do something; infinity if nothing waits."""
+        """The next time at which `again` may repeat an invocation, or infinity."""
         return self._throttle.wake_at
 
     def invoke(self, worker: int, number: int) -> Stay:
-        """Invoke the function of a worker that has this number, if that is admitted."""
+        """Invoke a function for a worker; ``number`` counts the worker's invocations.
+
+        `Leases.admit` may raise an error instead.
+        """
         self._leases.admit()
         tag, staying = next(self._tags), self._staying
         call, token = secrets.token_bytes(16), secrets.token_bytes(32)
@@ -325,7 +330,7 @@ class Starts:
         return stay
 
     def again(self) -> None:
-        """Repeat the throttled invocations that are due, if that is admitted."""
+        """Repeat the throttled invocations whose wait has ended. `Leases.admit` may raise."""
         now = self._clock.now()
         for tag in self._throttle.ready(now=now):
             self._leases.admit()
@@ -337,7 +342,7 @@ class Starts:
         self._transport.submit(stay.tag, to_json(frame))
 
     def replied(self, stay: Stay | None, reply: Reply) -> bool:
-        """Record the reply to an invocation; return True if the invocation will be repeated."""
+        """Record the reply to an invocation. Return True if the invocation will be repeated."""
         if reply.ran:
             self._leases.end(reply.tag, at=reply.at)
         elif reply.ran is False and (stay is None or not stay.ready):
@@ -353,19 +358,19 @@ class Starts:
         return True
 
     def hang_up(self, stay: Stay) -> None:
-        """Close a function's connection. Its billed time remains open until its end is known."""
+        """Close a function's connection. Its time is billed until its end is certain."""
         self._throttle.forget(stay.tag)
         self._refused.pop(stay.tag, None)
         self._switchboard.hang_up(stay.tag, call=stay.call)
         self._ends_soon(stay)
 
     def _ends_soon(self, stay: Stay) -> None:
-        if stay.ready:  # else it may not have begun
+        if stay.ready:  # otherwise the function may not have begun
             outlives_s = OUTLIVES_BEATS * self._staying.beat_s
             self._leases.end_by(stay.tag, at=self._clock.now() + outlives_s)
 
     def close(self, stays: Collection[Stay]) -> None:
-        """Close all connections and, if time is recorded, wait a moment for the functions' ends."""
+        """Close all connections. If time is recorded, wait shortly for the functions to end."""
         self._switchboard.close()
         for stay in stays:
             self._ends_soon(stay)

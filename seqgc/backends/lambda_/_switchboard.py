@@ -1,17 +1,17 @@
-"""The master's end of the connections that functions which stay open to it, served by one thread.
+"""The master's side of the connections from resident functions, in one thread.
 
-The thread carries frames and makes no decisions. It sends and receives heartbeats whatever the
-master's main thread does, so a master that spends ten seconds on an optimizer's step is not silent
-and does not lose functions. The thread stamps and queues what it receives, and wakes the reader.
+The thread sends and receives frames, and makes no decisions. It exchanges heartbeats even while the
+master's main thread is busy, for example with an optimizer step of ten seconds. The thread puts
+received frames into a queue, with their times, and wakes the main thread.
 
-Any program that reaches the port may connect. Such a stranger must first prove its call
-(`seqgc.worker._resident`). Until then it can only occupy 54 bytes, or a TLS handshake (0.3 MB), for
-a few heartbeats. If there are too many strangers, the oldest is disconnected; a function takes
-milliseconds, so the oldest is not a function. These heartbeats are counted by this thread itself,
-so that a stranger is not blamed while the thread has no processor time.
+Any program that can reach the port may connect. Such a stranger must first prove that it is an
+expected function (`seqgc.worker._resident`). Before this proof it can occupy only 54 bytes, or a
+TLS handshake (0.3 MB), for a few heartbeats. If there are too many strangers, the oldest is
+disconnected. It is not a function, because a function proves itself within milliseconds. The thread
+counts these heartbeats itself, so that time in which the thread does not run does not count.
 
-The certificate for encrypted connections is made at the beginning of a run and signed by itself.
-Functions receive it in their invocation, over AWS's TLS, and accept no other.
+The certificate for encrypted connections is self-signed and made at the beginning of a run.
+Functions receive it in their invocation, over AWS's TLS, and accept no other certificate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from seqgc.worker._resident import CERTIFIED_NAME, PROOF_BEATS, Line, Stranger, 
 __all__ = ["MASTER_PORTS", "Address", "Heard", "Switchboard", "tls_server"]
 
 MASTER_PORTS: Final = range(9840, 9856)
-"""Ports of masters in the functions' VPC, one for each run: template.yaml allows these."""
+"""The ports that template.yaml opens for masters in the functions' VPC. Each run uses one port."""
 
 _STRANGERS = 256
 _CLOSE_S = 5.0
@@ -46,13 +46,13 @@ _CLOSE_S = 5.0
 class Address:
     """The address at which a master listens: an IP address of this machine and a range of ports.
 
-    The first free one of ``ports`` is used; port 0 is any free port. Connections are encrypted
-    unless the address is ``plain``, which is allowed for 127.0.0.1 only.
+    The master uses the first free port in ``ports``; port 0 means any free port. Connections are
+    encrypted unless ``plain`` is true, which is allowed only for 127.0.0.1.
 
     Raises
     ------
     ParameterError
-        If ``host`` is not an IP address or stands for all addresses.
+        If ``host`` is not an IP address, or means all addresses (such as 0.0.0.0).
     """
 
     host: str = "127.0.0.1"
@@ -76,7 +76,10 @@ class Address:
 
     @classmethod
     def in_vpc(cls, host: str | None) -> Address:
-        """Return the address of a master in the functions' VPC; None: its usual one."""
+        """Return the address of a master in the functions' VPC.
+
+        If ``host`` is None, use the IP address of this machine's default network interface.
+        """
         if host is None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 try:
@@ -104,9 +107,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Heard:
-    """A ``frame`` from the function that was invoked as ``tag``, received at ``at``.
+    """A frame from the function with this invocation ``tag``, received at the time ``at``.
 
-    If ``frame`` is None, the connection has ended; ``why`` is the reason in one line.
+    If ``frame`` is None, the connection has ended, and ``why`` is the reason in one line.
     """
 
     tag: int
@@ -116,15 +119,17 @@ class Heard:
 
 
 class Switchboard:
-    """Serves the connections of expected functions until `close`.
+    """A server for the connections of expected functions.
 
-    After its first frame, a function is lost after ``patience`` silent heartbeats of ``beat_s``
-    seconds; before, while it makes its workload, it may be too busy to send any. The thread calls
-    ``on_news`` when `take` has something to return. With ``tls``, connections are encrypted.
+    If a function has sent its first frame, it is disconnected after ``patience`` silent heartbeats
+    of ``beat_s`` seconds. Before the first frame there is no limit, because a function may be too
+    busy with imports to send heartbeats. The thread calls ``on_news`` when `take` can return
+    frames. With ``tls``, connections are encrypted.
 
-    At most ``untaken_bytes`` and one frame are kept in each direction. A function that has sent
-    more is not read from until `take` is called, and a function that does not read is disconnected.
-    ``trouble`` is the reason why the latest connection could not be accepted, or empty.
+    For each function, at most ``untaken_bytes`` bytes and one frame are kept in memory in each
+    direction. If a function has sent more, the thread stops reading until `take` is called. If a
+    function does not read, it is disconnected. ``trouble`` is the reason why the latest connection
+    could not be accepted, or empty.
     """
 
     def __init__(
@@ -142,11 +147,12 @@ class Switchboard:
         self._listener, self._tls, self._clock, self._on_news = listener, tls, clock, on_news
         self._beat_s, self._patience, self._untaken_bytes = beat_s, patience, untaken_bytes
         self.trouble = ""
-        self._said: Final[dict[int, int]] = {}  # bytes received from each function; of the thread
-        self._taken: Final[dict[int, int]] = {}  # bytes taken; of the master
+        # The bytes received from each function, and the bytes that `take` has returned.
+        self._said: Final[dict[int, int]] = {}  # only this thread writes it
+        self._taken: Final[dict[int, int]] = {}  # only the master's thread writes it
         self._expected: Final[dict[bytes, tuple[int, bytes]]] = {}  # call: tag, token
         self._lines: Final[dict[int, Line]] = {}
-        self._strangers: Final[dict[asyncio.Task[None], int]] = {}  # oldest first: heartbeats
+        self._strangers: Final[dict[asyncio.Task[None], int]] = {}  # heartbeats; oldest first
         self._news: Final[deque[Heard]] = deque()
         self._over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -154,23 +160,23 @@ class Switchboard:
         listener.setblocking(False)
         self._thread.start()
 
-    # ---- for the master's own thread ------------------------------------------------------------
+    # ---- methods for the master's thread --------------------------------------------------------
 
     def expect(self, tag: int, *, call: bytes, token: bytes) -> None:
-        """Accept the call of a function that proves this token, once."""
+        """Accept one connection of a function that names this call and proves this token."""
         self._expected[call] = (tag, token)
 
     def send(self, tag: int, frame: bytes) -> None:
-        """Send a frame to a function, if it is still connected."""
+        """Send a frame to a function if it is still connected."""
         self._loop.call_soon_threadsafe(self._send, tag, frame)
 
     def hang_up(self, tag: int, *, call: bytes) -> None:
-        """Close a function's connection, or do not accept its call any more."""
+        """Close a function's connection, or if it has not connected, do not accept its call."""
         self._expected.pop(call, None)
         self._loop.call_soon_threadsafe(self._hang_up, tag)
 
     def take(self) -> list[Heard]:
-        """Return what functions have sent, in order of time."""
+        """Return the frames and the ends of connections since the last call, in order of time."""
         news = []
         while self._news:
             each = self._news.popleft()
@@ -182,7 +188,7 @@ class Switchboard:
         return news
 
     def close(self) -> None:
-        """Close all connections and stop listening; a second call does nothing."""
+        """Close all connections and stop listening. A second call does nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join(_CLOSE_S)
@@ -208,7 +214,7 @@ class Switchboard:
 
     async def _answer(self) -> None:
         while True:
-            try:  # asyncio's sock_accept, if cancelled, loses an accepted connection
+            try:  # not asyncio's sock_accept, which may lose a connection if it is cancelled
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 await self._caller()
@@ -226,15 +232,15 @@ class Switchboard:
 
     async def _caller(self) -> None:
         """Wait for a connection."""
-        is_there = asyncio.Event()
-        self._loop.add_reader(self._listener, is_there.set)
+        connected = asyncio.Event()
+        self._loop.add_reader(self._listener, connected.set)
         try:
-            await is_there.wait()
+            await connected.wait()
         finally:
             self._loop.remove_reader(self._listener)
 
     async def _send_away(self) -> None:
-        """Disconnect strangers that have proved nothing for too many heartbeats."""
+        """Disconnect strangers that have not proved themselves within a number of heartbeats."""
         while True:
             await asyncio.sleep(self._beat_s)
             for task in self._strangers:
@@ -243,7 +249,7 @@ class Switchboard:
                     task.cancel()
 
     async def _meet(self, connection: socket.socket) -> None:
-        """Serve one connection: a stranger's for a moment, a function's as long as it stays."""
+        """Serve one connection. Close it if the caller does not prove that it is a function."""
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await self._opened(connection)
@@ -252,7 +258,7 @@ class Switchboard:
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             await self._hear(tag, Line(reader, writer, self._beat_s, patience=math.inf))
         except (OSError, Stranger, KeyError):
-            pass  # the stranger has learnt nothing
+            pass  # close the connection without an answer
         finally:
             self._strangers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             if writer is None:
@@ -264,7 +270,7 @@ class Switchboard:
         self, connection: socket.socket
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection.setblocking(False)
-        # asyncio does not do this for accepted sockets; without it, a frame waits for 40 ms.
+        # asyncio does not set this option for accepted sockets. Without it, frames may wait 40 ms.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -278,11 +284,11 @@ class Switchboard:
         return None if expected is None else expected[1]
 
     async def _hear(self, tag: int, line: Line) -> None:
-        """Queue what a function sends, until its connection ends."""
+        """Queue the frames of a function until its connection ends."""
         self._lines[tag], self._said[tag] = line, 0
         try:
             async for frame in line.frames():
-                line.patience = self._patience  # the first frame says that it is ready
+                line.patience = self._patience  # with the first frame, the function is ready
                 self._said[tag] += _weight(frame)
                 self._tell(tag, frame)
                 while self._said[tag] - self._taken.get(tag, 0) > self._untaken_bytes:
@@ -299,7 +305,7 @@ class Switchboard:
         if (line := self._lines.get(tag)) is None:
             return
         if line.writer.transport.get_write_buffer_size() > self._untaken_bytes:
-            line.hang_up("it does not read what it is sent")
+            line.hang_up("the function does not read its messages")
         else:
             line.send(frame)
 
@@ -309,17 +315,17 @@ class Switchboard:
 
 
 def _weight(frame: bytearray) -> int:
-    """Return roughly how much memory a queued frame takes, bytes."""
+    """Return the approximate memory of a queued frame, in bytes."""
     return len(frame) + 500
 
 
-_BEFORE, _AFTER = timedelta(days=1), timedelta(days=60)  # required; functions do not check it
+_BEFORE, _AFTER = timedelta(days=1), timedelta(days=60)  # functions do not check these times
 
 
 def tls_server() -> tuple[ssl.SSLContext, str]:
-    """Return a master's TLS context and its certificate (PEM), which functions must accept.
+    """Make a self-signed certificate; return a TLS context with it, and the certificate as PEM.
 
-    Raises `ParameterError` if cryptography is not installed.
+    Raises `ParameterError` if the package cryptography is not installed.
     """
     try:
         from cryptography import x509

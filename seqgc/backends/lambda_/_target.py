@@ -1,8 +1,9 @@
-"""Addresses to which invocations are posted, and their signatures (AWS Signature Version 4).
+"""The addresses of invocations, and their signatures (AWS Signature Version 4).
 
 Two invocations differ only in their body and time. botocore's signer parses each request, which
-takes 0.2 ms: for 256 workers that is a fifth of the master's work in a round. This signer does the
-common part once. See "Create a signed AWS API request" in AWS's IAM user guide.
+takes 0.2 ms. With 256 workers, this would be a fifth of the master's work in a round. The signer in
+this module does the common part once. See "Create a signed AWS API request" in AWS's IAM user
+guide.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _METHOD = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An address that accepts invocations by HTTP POST, made by `invoke_api` or `function_url`.
+    """An address that accepts invocations by HTTP POST. `invoke_api` and `function_url` make it.
 
     Examples
     --------
@@ -56,11 +57,12 @@ class Target:
         qualifier: str | None = None,
         endpoint_url: str | None = None,
     ) -> Target:
-        """Return the Invoke API's address of a function, which is given by its name or ARN.
+        """Return the address of a function in the Invoke API.
 
-        ``qualifier`` is an alias or a version; None: the newest, unpublished version.
-        ``endpoint_url`` is a VPC endpoint or a service on this machine; None: the endpoint that
-        ``AWS_ENDPOINT_URL_LAMBDA`` or the profile names, or else the region's public one.
+        ``function_name`` is a name or an ARN. ``qualifier`` is an alias or a version; None means
+        the newest, unpublished version. ``endpoint_url`` is a VPC endpoint or a service on this
+        machine. None means the endpoint in ``AWS_ENDPOINT_URL_LAMBDA`` or the AWS profile, or else
+        the region's public endpoint.
 
         Raises
         ------
@@ -80,12 +82,12 @@ class Target:
 
     @classmethod
     def function_url(cls, url: str, *, region: str | None = None) -> Target:
-        """Return the target of a function URL with AWS_IAM authentication.
+        """Return the target for a function URL with AWS_IAM authentication.
 
         Raises
         ------
         ParameterError
-            If ``url`` is not a URL, or if ``region`` is missing and the URL does not contain it.
+            If ``url`` is not a URL, or if ``region`` is None and the URL does not contain it.
         """
         host = _check_url("url", url)
         if region is None:
@@ -97,14 +99,15 @@ class Target:
 
 
 def _endpoint(region: str) -> str:
-    """Return botocore's endpoint, which depends on partitions, profiles and the environment."""
+    """Return botocore's endpoint for Lambda, which also depends on the profile and environment."""
     from botocore.exceptions import BotoCoreError
 
-    nobody = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}  # else it looks for keys
+    # With these keys, botocore does not search for credentials.
+    dummy = {"aws_access_key_id": "-", "aws_secret_access_key": "-"}
     session = open_session(region=region)
     try:
-        client = session.client("lambda", **nobody)
-    except (BotoCoreError, ValueError) as error:  # ValueError: the configured one is not a URL
+        client = session.client("lambda", **dummy)
+    except (BotoCoreError, ValueError) as error:  # ValueError: a configured endpoint is not a URL
         rule = f"must be given, because botocore finds none for region {region!r} ({error})"
         raise ParameterError("endpoint_url", rule, None) from None
     with closing(client):
@@ -112,7 +115,7 @@ def _endpoint(region: str) -> str:
 
 
 def _check_url(argument: str, url: str) -> str:
-    """Return the host of a URL, or raise."""
+    """Return the host of a URL, or raise `ParameterError`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ParameterError(argument, "must be a URL, http:// or https://", url)
@@ -120,17 +123,17 @@ def _check_url(argument: str, url: str) -> str:
 
 
 class Signer:
-    """Signs the invocations of one target.
+    """A signer of the invocations of one target.
 
-    ``now`` returns the seconds since the epoch (None: `time.time`). AWS accepts an error of
+    ``now`` returns the seconds since the epoch (default: `time.time`). AWS accepts a difference of
     five minutes; `seqgc doctor` checks the clock. Without ``credentials``, botocore takes them from
-    the environment, the profile or the machine's role, and renews temporary credentials. Several
+    the environment, the profile or the machine's role. Temporary credentials are renewed. Several
     threads may use a signer.
 
     Raises
     ------
     ParameterError
-        If no credentials are given or found.
+        If there are no credentials.
 
     Examples
     --------
@@ -155,13 +158,13 @@ class Signer:
             raise ParameterError("credentials", "must be configured", None, remedy)
         self._target, self._credentials, self._now = target, credentials, now or time.time
         parts = urlsplit(target.url)
-        # For every service but S3, the quoted path is quoted again.
+        # All services except S3 require that the quoted path is quoted again.
         self._begin = f"POST\n{quote(parts.path or '/', safe='/~')}\n{parts.query}\n"
         self._host = parts.netloc
-        self._key: tuple[str, str, bytes] = ("", "", b"")  # day, secret, and the key made of them
+        self._key: tuple[str, str, bytes] = ("", "", b"")  # day, secret, and their signing key
 
     def headers(self, body: bytes) -> dict[str, str]:
-        """Return the headers of an invocation with this body, without headers of the connection."""
+        """Return the signed headers of an invocation with this body."""
         caller = self._credentials.get_frozen_credentials()
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
         headers = {**self._target.headers, "X-Amz-Date": at}
@@ -182,7 +185,7 @@ class Signer:
         return headers
 
     def _signing_key(self, day: str, caller: ReadOnlyCredentials) -> bytes:
-        cached = self._key  # read once: around midnight, threads sign for two days
+        cached = self._key  # read it once, because another thread may replace it around midnight
         if cached[:2] != (day, caller.secret_key):
             key = f"AWS4{caller.secret_key}".encode()
             for step in (day, self._target.region, _SERVICE, "aws4_request"):

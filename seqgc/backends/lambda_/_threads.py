@@ -1,4 +1,4 @@
-"""Transports on HTTP libraries that block, boto3 and requests, and the threads that they share."""
+"""Transports that use boto3 or requests, which block, and the pool of threads for their calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Call: TypeAlias = tuple[int, Callable[[], _Value]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ended(Generic[_Value]):
-    """The end of the call ``tag`` at time ``at``: ``value`` is its result or its exception."""
+    """The end of the call ``tag`` at the time ``at``. ``value`` is its result or its exception."""
 
     tag: int
     at: float
@@ -42,13 +42,12 @@ class Ended(Generic[_Value]):
 
 
 class CallThreads(Generic[_Value]):
-    """A pool of at most ``limit`` threads that make calls; threads start on demand and are kept.
+    """A pool of at most ``limit`` threads that make calls. Threads start when they are needed.
 
-    If ``limit`` or the system's own limit on threads is reached, further calls wait for a free
-    thread. A call that takes longer than ``limit_s`` seconds ends with a `TimeoutError`, and what
-    its thread returns later is dropped. After each call its thread calls ``on_end``. The threads
-    are daemons, so a call that hangs does not keep the interpreter from exiting (the threads of
-    `concurrent.futures` would).
+    If ``limit`` or the system's limit of threads is reached, further calls wait for a free thread.
+    A call that takes longer than ``limit_s`` seconds ends with a `TimeoutError`, and its later
+    result is dropped. After each call its thread calls ``on_end``. The threads are daemons, so that
+    Python can exit even if a call hangs. With `concurrent.futures` it could not.
     """
 
     def __init__(
@@ -65,15 +64,15 @@ class CallThreads(Generic[_Value]):
         self._threads = 0
         self._news = threading.Condition()  # guards the next four
         self._ended: list[Ended[_Value]] = []
-        self._pending = 0  # calls that wait for a thread or occupy one
-        self._running: dict[_Call[_Value], float] = {}  # since when, oldest first
+        self._pending = 0  # number of calls that wait for a thread or occupy one
+        self._running: dict[_Call[_Value], float] = {}  # the time of their begin, oldest first
         self._woken = False
         self._closed = False
 
     def submit(self, tag: int, call: Callable[[], _Value]) -> None:
-        """Let a thread make this call, without waiting for it.
+        """Let a thread make this call, without waiting for its end.
 
-        Raises `WorkerError` if the pool is closed, or if not a single thread can be started.
+        Raises `WorkerError` if the pool is closed, or if the first thread cannot be started.
         """
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")
@@ -81,7 +80,7 @@ class CallThreads(Generic[_Value]):
             name = f"seqgc-lambda-{self._threads}"
             try:
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
-            except RuntimeError as error:  # too many threads: wait for one of those that run
+            except RuntimeError as error:  # too many threads: the call waits for an existing one
                 if not self._threads:
                     limit = "the limit on processes (ulimit -u)"
                     raise WorkerError(f"{error}: raise {limit}") from error
@@ -110,13 +109,13 @@ class CallThreads(Generic[_Value]):
         return ended
 
     def wake(self) -> None:
-        """Make `take` return, now or the next time."""
+        """Make the present or the next `take` return at once."""
         with self._news:
             self._woken = True
             self._news.notify()
 
     def close(self) -> None:
-        """Abandon all calls. Idle threads end now, the others when their calls end."""
+        """Abandon all calls. Idle threads end now, and busy threads when their calls end."""
         self._closed = True
         for _ in range(self._threads):
             self._calls.put(None)
@@ -130,12 +129,12 @@ class CallThreads(Generic[_Value]):
             self._finish(call, TimeoutError(f"no answer within {self._limit_s:g} s"))
 
     def _finish(self, call: _Call[_Value], value: _Value | Exception) -> None:
-        if self._running.pop(call, None) is not None:  # else it was overdue
+        if self._running.pop(call, None) is not None:  # otherwise the call had timed out
             self._ended.append(Ended(tag=call[0], at=self._clock.now(), value=value))
 
     def _serve(self) -> None:
         while self._make(self._calls.get()):
-            pass  # the waiting thread keeps no reference to a call or its result: they are large
+            pass  # a waiting thread must not keep references to large calls and results
 
     def _make(self, call: _Call[_Value] | None) -> bool:
         """Make a call and report its end; return False at the end of the queue."""
@@ -149,8 +148,8 @@ class CallThreads(Generic[_Value]):
         try:
             value = call[1]()
         except Exception as error:
-            value = error.with_traceback(None)  # which would hold the call by a cycle
-        with self._news:  # stamped in the order in which they are returned
+            value = error.with_traceback(None)  # a traceback would keep the call alive
+        with self._news:  # so that times increase in the order of the list
             self._finish(call, value)
             self._pending -= 1
             self._news.notify()
@@ -159,10 +158,11 @@ class CallThreads(Generic[_Value]):
 
 
 class _ThreadedTransport(ABC):
-    """Most of a `Transport`: ``limits.connections`` threads at most, each waiting for a reply.
+    """The base of transports in which each invocation occupies a thread.
 
-    An invocation that takes longer than its limits allow is reported as an error at that time. Its
-    thread, as one of an invocation that is abandoned by `close`, ends when the library notices.
+    There are at most ``limits.connections`` threads. If an invocation takes longer than its limits,
+    the reply is an error. Its thread ends when the library returns, and so do the threads of
+    invocations that `close` has abandoned.
     """
 
     _release: Callable[[], None]  # closes the library's client
@@ -176,14 +176,14 @@ class _ThreadedTransport(ABC):
         )
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``, without waiting for it."""
+        """Invoke the function with ``body``, without waiting for the answer."""
         self._threads.submit(tag, partial(self._send, tag, body))
 
-    def flush(self) -> None:  # noqa: B027 (not abstract: nothing to do for any of them)
-        """Do nothing: threads send what was submitted."""
+    def flush(self) -> None:  # noqa: B027 (not abstract: no subclass needs it)
+        """Do nothing, because the threads send the requests at once."""
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have arrived, in order of time; otherwise wait for one."""
+        """Return the replies that have arrived, in order of time, or wait for a reply."""
         return [
             Reply(tag=each.tag, at=each.at, error=connection_error(each.value), ran=None)
             if isinstance(each.value, Exception)
@@ -192,16 +192,16 @@ class _ThreadedTransport(ABC):
         ]
 
     def wake(self) -> None:
-        """Make `poll` return, now or the next time, even if no reply has come."""
+        """Make the present or the next `poll` return at once, even without a reply."""
         self._threads.wake()
 
     def close(self) -> None:
-        """Abandon all invocations at once; a second call does nothing."""
+        """Abandon all invocations at once. A second call does nothing."""
         self._threads.close()
         self._release()
 
     def _whole(self, read: Callable[[int], bytes]) -> bytes:
-        """Return the body that ``read(count)`` gives in pieces; raise if it is too long."""
+        """Read a complete body with ``read(count)``; raise `ConnectionError` if it is too long."""
         most = self._limits.max_answer_bytes
         body = read(most + 1)
         while len(body) <= most and (piece := read(most + 1 - len(body))):
@@ -212,27 +212,27 @@ class _ThreadedTransport(ABC):
 
     @abstractmethod
     def _send(self, tag: int, body: bytes) -> Reply:
-        """Invoke the function and return its answer; the reply's time is set later."""
+        """Invoke the function and return its answer. `poll` sets the time of the reply."""
 
 
 class Boto3Transport(_ThreadedTransport):
-    """Invokes by ``boto3.client("lambda").invoke``, in a thread each; a `Transport`.
+    """A `Transport` that calls ``boto3.client("lambda").invoke``, each call in a thread.
 
-    Credentials, endpoints, proxies and certificates come from boto3's configuration. It takes a
-    few ms of processor time per invocation: `CurlTransport` takes less.
+    Credentials, endpoints, proxies and certificates come from boto3's configuration. An invocation
+    takes a few ms of processor time; `CurlTransport` is faster.
 
     Parameters
     ----------
     function_name
-        A name or an ARN.
+        The name or ARN of the function.
     qualifier
-        An alias or a version. None: the newest, unpublished one.
+        An alias or a version. None means the newest, unpublished version.
     limits
-        See `Limits`; None: the defaults.
+        See `Limits`; None means the defaults.
     region, endpoint_url, session
-        As boto3's. None: what boto3 finds, ``AWS_REGION`` included.
+        As in boto3. None means boto3's configuration, including ``AWS_REGION``.
     clock
-        Stamps the replies; None: `time.monotonic`.
+        Gives the times of replies; None means `time.monotonic`.
 
     Raises
     ------
@@ -262,7 +262,7 @@ class Boto3Transport(_ThreadedTransport):
 
         super().__init__(limits, clock=clock)
         config = Config(
-            retries={"total_max_attempts": 1},  # only the round's policy repeats a task
+            retries={"total_max_attempts": 1},  # only the policy may repeat a task
             max_pool_connections=self._limits.connections,
             connect_timeout=self._limits.connect_timeout_s,
             read_timeout=self._limits.answer_s,
@@ -276,7 +276,7 @@ class Boto3Transport(_ThreadedTransport):
                 region_name=region,
                 endpoint_url=endpoint_url,
             )
-        except ValueError as error:  # of the argument, or of what is configured
+        except ValueError as error:  # the argument or the configured endpoint is not valid
             raise ParameterError("endpoint_url", f"must be a URL ({error})", endpoint_url) from None
         self._release = self._client.close
         self._function = {"FunctionName": function_name}
@@ -302,10 +302,11 @@ class Boto3Transport(_ThreadedTransport):
 
 
 class HttpTransport(_ThreadedTransport):
-    """Posts to a function URL (or the Invoke API) with requests, a thread each; a `Transport`.
+    """A `Transport` that sends invocations with requests, each in a thread.
 
-    Use it where libcurl is not available. Requests are signed for AWS_IAM authentication. Function
-    URLs do not return the tail of the log. For arguments and errors see `CurlTransport`.
+    The target is a function URL or the Invoke API. Use this transport if libcurl is not available.
+    Requests are signed for AWS_IAM authentication. Function URLs do not return the end of the log.
+    For the arguments and errors see `CurlTransport`.
 
     Examples
     --------
@@ -330,8 +331,8 @@ class HttpTransport(_ThreadedTransport):
 
         super().__init__(limits, clock=clock)
         self._target, self._signer = target, Signer(target, credentials=credentials)
-        # Used without a session, which would share cookies between threads, follow redirects and
-        # replace the signature by a password from .netrc.
+        # The adapter is used without a session. A session would share cookies between threads,
+        # follow redirects, and replace the signature by a password from .netrc.
         self._adapter = HTTPAdapter(
             pool_connections=1, pool_maxsize=self._limits.connections, max_retries=0
         )
@@ -350,6 +351,6 @@ class HttpTransport(_ThreadedTransport):
         headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
         request = requests.Request("POST", self._target.url, data=body, headers=headers).prepare()
         with self._adapter.send(request, **self._options) as response:
-            # Not `response.content`, which has no limit and decompresses.
+            # Not `response.content`, which has no size limit and decompresses the answer.
             answer = self._whole(response.raw.read)
             return reply_of(tag, 0.0, response.status_code, answer, response.headers)

@@ -1,23 +1,23 @@
-"""Requests to one URL through libcurl, any number at once, driven by calls of `turn`.
+"""Simultaneous requests to one URL with libcurl, in the thread that calls `Transfers.turn`.
 
 Theory of operation
 -------------------
 libcurl has two kinds of handle. An *easy* handle is one request and its answer. A *multi* handle
-drives any number of easy handles over connections that it keeps open, and never blocks. It names
-the sockets that it waits for (`Transfers._watch`) and the time at which it wants to be called even
-if nothing happens (`Transfers._set_alarm`); `Transfers.turn` calls it then. There is no thread, no
-event loop and no coroutine, so a master also runs in a notebook or inside another event loop.
-Between two calls, answers wait in the system's buffers.
+processes any number of easy handles, keeps connections open, and never blocks. libcurl reports the
+sockets on which it waits (`Transfers._watch`), and the time at which it must be called even if no
+socket is ready (`Transfers._set_alarm`). `Transfers.turn` calls libcurl when a socket is ready or
+this time has come. There is no thread, event loop or coroutine, so a master also runs in a notebook
+or inside another event loop. Between two calls, answers wait in the system's buffers.
 
-The cost of a round of 256 answers of half a megabyte is that of moving 136 MB. So each byte is
-moved as rarely as possible, and never by Python code: libcurl passes what it has received, or
-decrypted, in pieces of 16 KB to `io.BytesIO.write`, which is written in C. The memory of earlier
-answers is used again (`_Memory`), because the system must map and clear every page of new memory.
+In a round of 256 answers of half a megabyte, most of the cost is copying 136 MB. Therefore each
+byte is copied as rarely as possible, and never by Python code: libcurl passes received or decrypted
+data in pieces of 16 KB to `io.BytesIO.write`, which is written in C. The memory of earlier answers
+is used again (`_Memory`), because the system must map and clear every page of new memory.
 
-An invocation must not be sent twice, since a function may have seen it. If a kept connection turns
-out to be dead, libcurl sends the request again, provided that it can read the body a second time.
-Here it cannot (READFUNCTION without SEEKFUNCTION), so it reports an error. libcurl neither follows
-redirects nor decodes answers unless told to.
+An invocation must not be sent twice, because a function may have received it. If an open connection
+turns out to be dead, libcurl sends the request again if it can read the body a second time. Here it
+cannot do this (READFUNCTION without SEEKFUNCTION), so it reports an error. By default, libcurl does
+not follow redirects or decode answers.
 """
 
 from __future__ import annotations
@@ -44,35 +44,39 @@ from seqgc.ports import Clock
 
 __all__ = ["Transfers"]
 
-_BUFFER_BYTES: Final = 512 << 10  # for reading from a socket: fewer system calls
+_BUFFER_BYTES: Final = 512 << 10  # for reading from a socket, with few system calls
 _KEPT_BYTES: Final = 256 << 20
 _BUNDLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 _BAD_CERTIFICATE = (pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE)
-_FIXED = ("Expect:", "Accept:", "Accept-Encoding: identity")  # an empty value: not sent
+_FIXED = ("Expect:", "Accept:", "Accept-Encoding: identity")  # an empty value removes a header
 
 
 class _Memory:
-    """Reusable buffers: `take` one, write to it, `lend` what was written, `take_back` later."""
+    """A pool of reusable buffers.
+
+    `take` returns a buffer to write to, `lend` returns a view of the written bytes, and `take_back`
+    makes lent buffers free again.
+    """
 
     def __init__(self) -> None:
-        self._room = _KEPT_BYTES  # free buffers beyond this are given back to the system
+        self._room = _KEPT_BYTES  # the pool keeps free buffers up to this size
         self._free: list[tuple[BytesIO, int]] = []
         self._lent: deque[tuple[BytesIO, memoryview]] = deque()
 
     def take(self) -> BytesIO:
-        """Return a buffer to be written from its beginning."""
+        """Return a free buffer, to be written from its beginning."""
         buffer, size = self._free.pop() if self._free else (BytesIO(), 0)
         self._room += size
         return buffer
 
     def lend(self, buffer: BytesIO) -> memoryview:
-        """Return what has been written to a buffer; it can be read until `take_back`."""
+        """Return the bytes that have been written to a buffer. They are valid until `take_back`."""
         view = buffer.getbuffer()[: buffer.tell()]
         self._lent.append((buffer, view))
         return view
 
     def take_back(self, count: int) -> None:
-        """Reuse the ``count`` buffers that were lent first, except those still being read."""
+        """Free the ``count`` buffers that were lent first, except buffers that are still in use."""
         for _ in range(count):
             buffer, view = self._lent.popleft()
             size = view.nbytes
@@ -80,7 +84,7 @@ class _Memory:
                 view.release()
                 buffer.seek(0)
                 buffer.write(b"")
-            except BufferError:  # somebody holds a view of the view, and keeps this buffer
+            except BufferError:  # other code still has a view of this buffer, and keeps it
                 continue
             if size <= self._room:
                 self._room -= size
@@ -96,9 +100,9 @@ class Transfers:
         self.woken = False  # set by `wake`, reset by the reader
         self._idle: list[_Transfer] = []
         self._busy: dict[pycurl.Curl, _Transfer] = {}
-        self._fresh: set[_Transfer] = set()  # not seen by libcurl yet
+        self._fresh: set[_Transfer] = set()  # libcurl has not begun these requests
         self._unsent: set[_Transfer] = set()
-        self._alarm = math.inf  # when libcurl wants to be called, on `time.monotonic`
+        self._alarm = math.inf  # the time of `time.monotonic` at which libcurl must be called
         self._bell, self._button = socket.socketpair()
         for end in (self._bell, self._button):
             end.setblocking(False)
@@ -114,12 +118,12 @@ class Transfers:
 
     @property
     def unsent(self) -> int:
-        """Number of requests that have not been sent completely."""
+        """The number of requests that have not been sent completely."""
         self._unsent = {each for each in self._unsent if not each.sent}
         return len(self._unsent) + len(self._fresh)
 
     def start(self, tag: int, body: bytes) -> None:
-        """Begin a request; the next `turn` sends it."""
+        """Begin a request. The next `turn` sends it."""
         transfer = self._idle.pop() if self._idle else _Transfer(self._options)
         transfer.tag, transfer.body, transfer.buffer = tag, body, self.memory.take()
         transfer.begin(self._signer.headers(transfer.body))
@@ -128,10 +132,10 @@ class Transfers:
         self._fresh.add(transfer)
 
     def turn(self, timeout_s: float) -> list[Reply]:
-        """Let libcurl read and write; return the replies of the requests that have ended.
+        """Let libcurl read and write. Return the replies to the requests that have ended.
 
-        Waits at most ``timeout_s`` seconds for a socket that is ready, or for `wake`. The bodies
-        are lent by `memory`.
+        Wait for at most ``timeout_s`` seconds until a socket is ready or `wake` is called. The
+        bodies of replies are lent by `memory`.
         """
         replies: list[Reply] = []
         if self._alarm <= time.monotonic():
@@ -145,13 +149,16 @@ class Transfers:
             if key.fileobj is self._bell:
                 self._bell.recv(4096)
                 self.woken = True
-            else:  # events of selectors and of libcurl are the same numbers
+            else:  # `selectors` and libcurl use the same numbers for events
                 self._multi.socket_action(key.fd, events)
         return replies + self._take_ended()
 
     def wake(self) -> None:
-        """Make `turn` return, now or the next time; any thread may call it, even after `close`."""
-        with suppress(OSError):  # full: it has been woken already; or closed
+        """Make the present or the next `turn` return at once.
+
+        Any thread may call this, even after `close`.
+        """
+        with suppress(OSError):  # the buffer is full of earlier calls, or the socket is closed
             self._button.send(b"!")
 
     def close(self) -> None:
@@ -185,7 +192,7 @@ class Transfers:
         return reply_of(tag, at, status, body, headers)
 
     def _watch(self, events: int, descriptor: int, *_: object) -> None:
-        """Let the selector wait for what libcurl waits for at a socket."""
+        """Register the events of a socket for which libcurl waits. libcurl calls this."""
         if events == pycurl.POLL_REMOVE:
             self._selector.unregister(descriptor)
         elif descriptor in self._selector.get_map():
@@ -194,12 +201,12 @@ class Transfers:
             self._selector.register(descriptor, events)
 
     def _set_alarm(self, milliseconds: int) -> None:
-        """Store the time at which libcurl wants to be called; negative: never."""
+        """Store the time, from now, at which libcurl must be called; negative means never."""
         self._alarm = math.inf if milliseconds < 0 else time.monotonic() + 1e-3 * milliseconds
 
 
 class _Transfer:
-    """An easy handle, reused for further requests."""
+    """An easy handle, which several requests use one after the other."""
 
     def __init__(self, options: Mapping[int, object]) -> None:
         self.tag = -1
@@ -212,7 +219,10 @@ class _Transfer:
 
     @property
     def sent(self) -> bool:
-        """True if the request has been sent; before libcurl begins, this is of the previous one."""
+        """True if the request has been sent.
+
+        Before libcurl begins the request, the value is that of the previous request.
+        """
         return bool(self.handle.getinfo(pycurl.POSTTRANSFER_TIME_T))
 
     def begin(self, signed: Mapping[str, str]) -> None:
@@ -227,7 +237,7 @@ class _Transfer:
         headers: dict[str, str] = {}
         for line in self._lines:
             if line.startswith(b"HTTP/"):
-                headers.clear()  # the lines before belong to a "continue" or the like
+                headers.clear()  # earlier lines belong to an interim response such as 100
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         return headers
@@ -237,7 +247,7 @@ def _error(code: int, message: str) -> Exception:
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return TimeoutError(message)
     if code in _BAD_CERTIFICATE:
-        message += "; AWS_CA_BUNDLE must name a file of trusted certificates, if the usual fail"
+        message += "; if the default certificates fail, AWS_CA_BUNDLE must name a file with others"
     return ConnectionError(message)
 
 
@@ -252,11 +262,11 @@ def _options(url: str, limits: Limits) -> dict[int, object]:
         pycurl.TIMEOUT_MS: max(1, round(1e3 * (limits.connect_timeout_s + limits.answer_s))),
         pycurl.MAXFILESIZE_LARGE: limits.max_answer_bytes,
         pycurl.BUFFERSIZE: _BUFFER_BYTES,
-        pycurl.TCP_KEEPALIVE: 1,  # every 60 s: AWS's NAT forgets a connection after 350 silent ones
+        pycurl.TCP_KEEPALIVE: 1,  # every 60 s, because AWS's NAT drops a connection idle for 350 s
         pycurl.USERAGENT: "seqgc",
         pycurl.NOSIGNAL: 1,
         pycurl.CAPATH if Path(bundle).is_dir() else pycurl.CAINFO: bundle,
     }
     if is_on_this_machine(url):
-        options[pycurl.PROXY] = ""  # none, even if the environment names one
+        options[pycurl.PROXY] = ""  # no proxy, even if the environment names one
     return options

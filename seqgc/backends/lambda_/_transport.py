@@ -1,4 +1,4 @@
-"""The protocol of transports, which carry invocations to Lambda: their limits and replies."""
+"""The protocol of transports, which send invocations to Lambda, with their limits and replies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Body", "Limits", "Reply", "Transport", "connection_error", "reply_of
 Body: TypeAlias = bytes | bytearray | memoryview
 
 _LINE_CHARACTERS: Final = 500
-_SECONDS = re.compile("[0-9]{1,9}")  # Lambda does not use the other form, a date
+_SECONDS = re.compile("[0-9]{1,9}")  # HTTP also allows a date, which Lambda does not use
 _PLATFORM = ("START ", "END ", "REPORT ", "INIT_", "XRAY ", "RequestId:")
 
 _REMEDIES = {
-    403: "may the caller invoke it? `seqgc doctor` says",
+    403: "check the permission to invoke the function with `seqgc doctor`",
     404: "deploy it, or name another function, alias or region",
     413: "use a store for weights and results, or a narrower payload",
 }
@@ -30,22 +30,22 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a single invocation, and of all invocations of a transport together.
+    """Limits of a transport.
 
     Parameters
     ----------
     timeout_s
-        The function's own time-out, seconds.
+        The time-out of the function, in seconds.
     grace_s
-        Seconds to wait for an answer after that time-out, so that the service, and not the
-        transport, reports that the function ran out of time.
+        Seconds to wait for an answer after this time-out. In this time, the service can report that
+        the function ran out of time.
     connect_timeout_s
-        Time limit for making a connection, seconds.
+        Time limit, in seconds, to make a connection.
     connections
-        Largest number of invocations at once; further invocations wait. It should be at least the
-        number of workers and their unfinished stragglers.
+        Largest number of invocations at the same time; further invocations wait. It should be at
+        least the number of workers plus the number of their unfinished stragglers.
     max_answer_bytes
-        Size limit of an answer; a longer one is an error. The default is more than the service
+        Size limit of an answer; a longer answer is an error. The default is more than Lambda
         allows.
 
     Raises
@@ -77,7 +77,7 @@ class Limits:
 
     @property
     def answer_s(self) -> float:
-        """Time limit for an answer, seconds."""
+        """The time limit for an answer, in seconds."""
         return self.timeout_s + self.grace_s
 
 
@@ -85,14 +85,14 @@ class Limits:
 class Reply:
     """The outcome of the invocation ``tag``, received at ``at`` (seconds on the master's clock).
 
-    It has either a ``body``, which is valid until the next `Transport.poll`, or an ``error`` of one
-    line.
+    A reply has either a ``body``, which is valid until the next `Transport.poll`, or an ``error``
+    of one line.
 
-    - ``throttled``: the service refused the invocation for now. No function has seen it, so it can
-      be submitted again, but not within ``retry_after_s`` seconds.
-    - ``ran``: True if a function ran and has ended, False if the service refused the invocation,
-      None if that is not known because a connection broke: the function may still run.
-    - ``died``: the function's process ended in the middle of the invocation.
+    - ``throttled``: True if the service refused the invocation because of its load. No function has
+      run, so the invocation can be submitted again after ``retry_after_s`` seconds.
+    - ``ran``: True if a function ran and has ended, and False if the service refused the
+      invocation. None if this is unknown because a connection broke; the function may still run.
+    - ``died``: True if the function's process ended during the invocation.
     """
 
     tag: int
@@ -106,10 +106,10 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Carries invocations to a function, each at most once, and makes no decisions.
+    """An object that sends invocations to a function, each at most once, and makes no decisions.
 
-    A single thread, that of the master's loop, calls all methods but `wake`. Each submitted tag
-    comes back in exactly one `Reply`, unless the transport is closed first.
+    The thread of the master's loop calls all methods; any thread may call `wake`. For each
+    submitted tag there is exactly one `Reply`, unless the transport is closed before.
     """
 
     def submit(self, tag: int, body: bytes) -> None:
@@ -119,18 +119,24 @@ class Transport(Protocol):
         """
 
     def flush(self) -> None:
-        """Return when all submitted requests have been sent, or after a second."""
+        """Wait until all submitted requests have been sent, for at most one second."""
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have arrived, in order of time; otherwise wait for one."""
+        """Return the replies that have arrived, in order of time.
+
+        Without replies, wait for a reply or for `wake`, for at most ``timeout_s`` seconds.
+        """
 
     def wake(self) -> None:
-        """Make `poll` return, now or the next time; any thread may call it, even after `close`."""
+        """Make the present or the next `poll` return at once.
+
+        Any thread may call this, even after `close`.
+        """
 
     def close(self) -> None:
         """Abandon all invocations, within about a second.
 
-        Daemon threads may remain until the invocations that they wait for end.
+        Daemon threads may remain until their invocations end.
         """
 
 
@@ -138,10 +144,11 @@ class Transport(Protocol):
 
 
 def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str, str]) -> Reply:
-    """Return an HTTP response as a reply; an error is one line and names a remedy.
+    """Convert an HTTP response of the service to a reply.
 
-    Four ``headers`` are read (names in lower case): the flag that the function failed, the tail of
-    its log in base64, the service's name for an error, and the seconds to wait.
+    An error is one line with a remedy. The names of ``headers`` must be in lower case. The function
+    reads four of them: the flag that the function failed, the end of its log in base64, the
+    service's name for an error, and the seconds to wait.
     """
     if headers.get("x-amz-function-error"):
         fields = _fields(body)
@@ -160,7 +167,7 @@ def reply_of(tag: int, at: float, status: int, body: Body, headers: Mapping[str,
         at=at,
         error=_line("; ".join(str(part) for part in parts if part)),
         throttled=status == 429,
-        ran=False if 400 <= status < 500 and status != 408 else None,  # 408 is a proxy's
+        ran=False if 400 <= status < 500 and status != 408 else None,  # 408 may come from a proxy
         retry_after_s=float(retry_after) if _SECONDS.fullmatch(retry_after) else 0.0,
     )
 
@@ -171,7 +178,7 @@ def connection_error(error: BaseException) -> str:
 
 
 def _function_error(fields: _Fields, log_tail: str) -> str:
-    """Return a function's error and the last line of the function's own log."""
+    """Return a function's error, with the last line that the function has logged."""
     parts = [str(part) for part in (fields.errorType, fields.errorMessage) if part]
     error = ": ".join(parts) or "the function failed without a message"
     try:
@@ -187,7 +194,7 @@ _Word: TypeAlias = str | int | float | None
 
 
 class _Fields(msgspec.Struct):
-    """The fields that are read from an error's JSON object; all others are skipped."""
+    """The fields that are read from the JSON object of an error."""
 
     errorType: _Word = None
     errorMessage: _Word = None

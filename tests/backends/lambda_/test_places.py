@@ -239,7 +239,7 @@ def test_each_answer_counts_once_and_what_was_never_asked_not_at_all(play: Play)
 def test_a_function_that_says_what_none_says_is_hung_up_on(play: Play, said: Message) -> None:
     play.ask(0)
     play.function.say(said)
-    assert "WireError: worker 0 sent a foreign" in play.failure()
+    assert "WireError: worker 0 sent an unexpected" in play.failure()
     assert play.function.is_hung_up_on()
 
 
@@ -483,6 +483,6 @@ def test_if_nobody_is_ever_ready_the_first_cause_is_named() -> None:
 
     helper = threading.Thread(target=fail)
     helper.start()
-    with pytest.raises(WorkerError, match=r"^no function stays: no data$"):
+    with pytest.raises(WorkerError, match=r"^no function became resident: no data$"):
         opened(transport)
     helper.join()

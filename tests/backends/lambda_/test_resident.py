@@ -310,7 +310,7 @@ def test_an_image_without_the_workload_is_refused_with_its_own_words(
     lambda_service: LocalLambda,
 ) -> None:
     unknown = WorkloadRef(name="unknown", settings={})
-    with pytest.raises(WorkerError, match=r"^no function stays: .*`workload` must be registered"):
+    with pytest.raises(WorkerError, match=r"^no function became resident: .*`workload` must"):
         opened(lambda_service, 2, unknown)
 
 

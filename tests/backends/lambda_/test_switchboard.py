@@ -264,7 +264,7 @@ def test_who_does_not_read_what_it_is_sent_is_hung_up_on() -> None:
         for _ in range(200):  # 20 MB: more than is on the way
             board.send(8, bytes(100_000))
         (end,) = eventually(board.take, "the end")
-        assert (end.tag, end.why) == (8, "it does not read what it is sent")
+        assert (end.tag, end.why) == (8, "the function does not read its messages")
         caller.sock.close()
     finally:
         board.close()
