@@ -283,7 +283,7 @@ class ResidentBackend(EventBackend):
         if (stay := self._stays.get(heard.tag)) is None:
             return  # the function has been disconnected
         if heard.frame is None:
-            self._lose(stay, f"the connection to the function ended: {heard.why}", at=heard.at)
+            self._lose(stay, f"the function is lost: {heard.why}", at=heard.at)
             return
         try:
             for event in self._said(stay, heard):

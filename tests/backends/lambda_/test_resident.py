@@ -152,7 +152,7 @@ def test_a_lease_that_ends_in_mid_piece_loses_that_piece_and_no_other(
             events = next_events(backend, 3)
             assert [address(e) for e in events[:2]] == [("Arrival", 1, 0, 0), ("Arrival", 2, 0, 0)]
             assert address(events[2]) == ("Failure", 0, 0, 0)
-            assert "has gone" in events[2].reason  # type: ignore[union-attr]
+            assert "is lost" in events[2].reason  # type: ignore[union-attr]
             (folder / "go a").touch()
             backend.dispatch(0, [task(0, 0, attempt=1)])
             assert address(next_event(backend)) == ("Arrival", 0, 0, 1)
@@ -183,7 +183,7 @@ def test_functions_killed_at_random_instants_lose_no_job(
         meanwhile=kill,
     )
     print(f"{len(failures)} tasks failed: {sorted({each[:60] for each in failures})}")
-    ours = ("has gone", "Runtime exited", "Timedout")  # the last: leases end, if it takes so long
+    ours = ("is lost", "Runtime exited", "Timedout")  # the last: leases end, if it takes so long
     assert all(any(why in each for why in ours) for each in failures)
 
 
