@@ -321,7 +321,7 @@ def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, 
 
 
 def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Setting:
-    """Return the setting of a defence; unless it is given, the bundle is as large as possible."""
+    """Return the setting of a defence; by default, its bundle is as large as the delay allows."""
     if isinstance(defence, Setting):
         return defence
     scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence

@@ -242,7 +242,7 @@ class Validation:
         return model.dataset if model.test_dataset is None else model.test_dataset
 
     def of(self, module: nn.Module, model: Model) -> dict[str, float]:
-        """Return the loss, the accuracy and the metrics of ``module``, a copy of the model's."""
+        """Return the loss, accuracy and metrics of ``module``, a copy of the model's module."""
         result = evaluate(
             module,
             loss=model.loss,

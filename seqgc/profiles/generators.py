@@ -67,7 +67,7 @@ class PowerLaw:
 
 
 class _Slowed(ABC):
-    """A generator in which some answers of a base take ``factor`` times as long."""
+    """A generator that multiplies some answer times of the generator ``base`` by ``factor``."""
 
     base: ProfileGenerator
     factor: float

@@ -43,8 +43,8 @@ class Defence(ABC):
     def jobs_in_flight(self, bundles: int) -> int:
         """Return the number of jobs in flight at the same time.
 
-        ``bundles`` is the number of bundles of models that take turns. When job ``t`` begins, all
-        jobs up to ``t`` minus the result have been decoded.
+        ``bundles`` is the number of bundles of models that take turns. If the result is m, all jobs
+        up to ``t - m`` have been decoded when job ``t`` begins.
         """
 
     def jobs_read(self, bundles: int) -> int:

@@ -178,7 +178,10 @@ class _FollowedRun:
         assert missed <= bound, f"job {job}: off by {missed:.3g}, above its bound {bound:.3g}"
 
     def _check_lost(self, decoding: Decoding, held: set[int]) -> None:
-        """Require that ``lost`` lists chunks that are in no term, and for inexact schemes all."""
+        """Require that ``lost`` lists only chunks that are in no term.
+
+        For inexact schemes, ``lost`` must list all these chunks, except for empty ones.
+        """
         job, lost = decoding.job, set(decoding.lost)
         without = set(range(len(self._fractions))) - held
         valid = len(lost) == len(decoding.lost) and without.issuperset(lost)
