@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FEW_SEEDS: Final = 3  # number of seeds for the choice of a learning rate
-_MOST_DOUBLINGS: Final = 3  # largest distance of a defence's best rate from the common rate
+_MOST_DOUBLINGS: Final = 6  # largest distance of a defence's best rate from the common rate
 _CONFIDENCE: Final = 0.95
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -19,21 +20,10 @@ import numpy.typing as npt
 from seqgc._digits import digit_images
 from seqgc.comparison._training import LossWatch, Race
 from seqgc.errors import require_int
-from seqgc.ports import (
-    Arrival,
-    Decoding,
-    FloatArray,
-    IntArray,
-    MiniTask,
-    Seen,
-    WeightedPoints,
-    WeightRef,
-)
+from seqgc.ports import Decoding, Dispatch, Finish, FloatArray, IntArray, MiniTask, Seen, Update
 from seqgc.rounds import Setting
 
-__all__ = ["SoftmaxProblem", "SoftmaxTrainees", "SoftmaxWorkload", "diverging", "exact_curve"]
-
-_NONE: Final = np.zeros(0, dtype=np.intp)
+__all__ = ["SoftmaxProblem", "SoftmaxTrainees", "SoftmaxTrainings", "diverging", "exact_curve"]
 
 diverging = np.errstate(over="ignore", invalid="ignore")
 """A decorator of functions that may overflow if training diverges."""
@@ -148,7 +138,7 @@ class SoftmaxTrainees:
     def check(self, setting: Setting) -> None:
         """Do nothing, because these models can be trained by any defence."""
 
-    def workloads(
+    def runs(
         self,
         setting: Setting,
         trainings: Sequence[tuple[SoftmaxTrainees, float]],
@@ -156,9 +146,9 @@ class SoftmaxTrainees:
         target: float,
         most: int,  # noqa: ARG002 (there is no schedule of learning rates)
         race: Race,
-    ) -> Iterator[SoftmaxWorkload]:
-        """Yield one workload for all trainings."""
-        yield SoftmaxWorkload(trainings, setting=setting, target=target, race=race)
+    ) -> Iterator[SoftmaxTrainings]:
+        """Yield all trainings at once."""
+        yield SoftmaxTrainings(trainings, setting=setting, target=target, race=race)
 
     def loss(self) -> float:
         """Return the loss of each model before any step."""
@@ -190,14 +180,14 @@ class _Bundle:
     losses: FloatArray | None = None  # (trainings,), the losses at these weights
 
 
-class SoftmaxWorkload:
-    """Several trainings of `SoftmaxTrainees` at the same time; a `TrialWorkload`.
+class SoftmaxTrainings:
+    """Several trainings of `SoftmaxTrainees` at the same time; a `TrialTrainings`.
 
     If jobs arrive in parts, the weights of a task contain all updates so far; otherwise the weights
     of a job are fixed when it begins. If a model diverges, its training ends before the target.
 
-    A gradient is computed when it is applied, in one pass for all trainings and all mini-tasks with
-    the same weights. Therefore the result of a mini-task is just the number of the mini-task.
+    Nothing is computed in the loop. A gradient is computed when it is applied, in one pass for all
+    trainings and all mini-tasks with the same weights.
     """
 
     def __init__(
@@ -215,69 +205,71 @@ class SoftmaxWorkload:
         self._seed_of = np.array([seeds.index(each.problem.seed) for each, _ in trainings])
         self._rates = np.array([rate for _, rate in trainings])
         self._in_parts = setting.scheme.kind == "stale"
-        self._cut = np.cumsum([0, *setting.scheme.cut(self._batch).tolist()])
+        cut = np.cumsum([0, *setting.scheme.cut(self._batch).tolist()])
+        self._chunks = [np.arange(start, end) for start, end in pairwise(cut.tolist())]
         start = np.zeros((len(trainings), 65, 10))
         self._models, self._bundle_size = first.models, setting.jobs_per_round
         self._bundles = [_Bundle(start) for _ in range(first.models // self._bundle_size)]
         self._points = lru_cache(maxsize=64)(self._points_of)
-        self._fixed: dict[int, FloatArray] = {}  # weights, by job
-        self._asked: list[_MiniTaskOnWeights] = []  # by number
-        self._answered: dict[tuple[int, int, int], int] = {}  # by round, worker, slot
+        self._begun, self._fixed = 0, dict[int, FloatArray]()  # weights, by job
+        # By job, then by round, worker and slot.
+        self._asked: dict[int, dict[tuple[int, int, int], _MiniTaskOnWeights]] = {}
+        self._decoded: list[Decoding] = []  # not applied yet
         numbers = range(len(trainings))
         self.watch = LossWatch(self._losses, target=target, race=race, numbers=numbers)
         self.staleness: list[float] = []
 
-    def needs(self, job: int, finished: int) -> bool:  # noqa: ARG002 (whichever they are)
-        """Return True, because all decoded gradients must be applied before tasks leave."""
-        return True
+    @property
+    def workload(self) -> None:
+        """None, because the loop has no results to decode."""
 
-    def begin(self, job: int) -> None:
-        """Fix the weights of a job, unless the job arrives in parts."""
-        if not self._in_parts:
-            self._fixed[job] = self._bundle(job).weights
-
-    def result_form(self, job: int) -> None:  # noqa: ARG002 (as the first one's)
-        """Return None, because all results have the same form."""
-        return
-
-    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the number of a mini-task, as the version of its weights."""
-        job, bundle = mini_task.job, self._bundle(mini_task.job)
-        step = job // len(self._bundles)
-        lacks = step - bundle.applied if self._in_parts else 0.0
-        self.staleness.append(max(0.0, lacks))
-        sizes = self._cut[mini_task.chunks + 1] - self._cut[mini_task.chunks]
-        asked = _MiniTaskOnWeights(
-            weights=self._fixed.get(job, bundle.weights),
-            step=step,
-            places=np.concatenate([self._chunk(chunk) for chunk in mini_task.chunks.tolist()]),
-            shares=np.repeat(mini_task.coefficients, sizes) / self._batch,
-        )
-        self._asked.append(asked)
-        number = len(self._asked) - 1
-        ref = WeightRef(model="model", version=number, digest="", dtype="float64", size=1)
-        return (
-            WeightedPoints(model="model", weights=ref, points=_NONE, coefficients=asked.shares[:0]),
-        )
-
-    def compute(self, parts: Sequence[WeightedPoints]) -> FloatArray:
-        """Return the number of a mini-task, (1,), as the result of the mini-task."""
-        return np.array([parts[0].weights.version], dtype=np.float64)
+    @property
+    def compute(self) -> None:
+        """None, because workers compute nothing."""
 
     def see(self, seen: Seen) -> None:
-        """Record the numbers of the mini-tasks that a worker has answered."""
-        if isinstance(seen, Arrival):
-            for slot, number in seen.results.items():
-                self._answered[seen.round, seen.worker, slot] = int(number[0])
+        """Record the weights that tasks read, and the gradients that can be decoded."""
+        if isinstance(seen, Finish | Update):
+            self._decoded.append(seen.decoding())
+        elif isinstance(seen, Dispatch):
+            self.rest()  # the tasks read the weights with all decoded gradients
+            for worker, mini_tasks in seen.assignment.items():
+                for task in mini_tasks:
+                    address = seen.round, worker, task.slot
+                    self._asked.setdefault(task.job, {})[address] = self._read(task)
+
+    def rest(self) -> None:
+        """Apply the decoded gradients."""
+        decoded, self._decoded = self._decoded, []
+        for decoding in decoded:
+            self._apply(decoding)
+
+    def _read(self, mini_task: MiniTask) -> _MiniTaskOnWeights:
+        job, bundle = mini_task.job, self._bundle(mini_task.job)
+        while not self._in_parts and self._begun <= job:
+            self._fixed[self._begun] = self._bundle(self._begun).weights
+            self._begun += 1
+        step = job // len(self._bundles)
+        self.staleness.append(max(0.0, step - bundle.applied) if self._in_parts else 0.0)
+        chunks = [self._chunks[chunk] for chunk in mini_task.chunks.tolist()]
+        return _MiniTaskOnWeights(
+            weights=self._fixed.get(job, bundle.weights),
+            step=step,
+            places=np.concatenate(chunks),
+            shares=np.repeat(mini_task.coefficients, [len(each) for each in chunks]) / self._batch,
+        )
 
     @diverging
-    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:  # noqa: ARG002
+    def _apply(self, decoding: Decoding) -> None:
         """Take a step, or a part of a step, with the models of a bundle."""
-        bundle, active = self._bundle(decoding.job), self._active()
+        job, bundle, active = decoding.job, self._bundle(decoding.job), self._active()
         terms: dict[int, list[tuple[_MiniTaskOnWeights, float]]] = {}
         for term in decoding.terms:
-            asked = self._asked[self._answered.pop((term.round, term.worker, term.slot))]
+            asked = self._asked[job].pop((term.round, term.worker, term.slot))
             terms.setdefault(id(asked.weights), []).append((asked, term.weight))
+        if decoding.part is None or not self._asked[job]:  # so that old weights are freed
+            del self._asked[job]
+            self._fixed.pop(job, None)
         weights, rates = bundle.weights.copy(), self._rates[active, None, None]
         for each in terms.values():
             weights[active] -= rates * self._slopes(each, active)
@@ -333,9 +325,6 @@ class SoftmaxWorkload:
     def _points_of(self, step: int) -> IntArray:
         """Return the points of a step, (seeds, batch)."""
         return np.array([draw_points(seed, step, self._batch) for seed in self._seeds])
-
-    def _chunk(self, chunk: int) -> IntArray:
-        return np.arange(self._cut[chunk], self._cut[chunk + 1])
 
     def _bundle(self, job: int) -> _Bundle:
         return self._bundles[job % len(self._bundles)]

@@ -47,7 +47,7 @@ class TorchTrainees:
         """The number of models."""
         return len(self.plan.models)
 
-    def workloads(
+    def runs(
         self,
         setting: Setting,
         trainings: Sequence[tuple[TorchTrainees, float]],
@@ -56,7 +56,7 @@ class TorchTrainees:
         most: int,
         race: Race,
     ) -> Iterator[TorchTrial]:
-        """Yield a workload for each training."""
+        """Yield each training by itself."""
         for number, (trainees, rate) in enumerate(trainings):
             plan = trainees._plan(setting, lr=rate, most=most)
             trial = TorchTrial(plan, setting, target=target, race=race, number=number)
@@ -122,7 +122,7 @@ class TorchTrainees:
 
 
 class TorchTrial:
-    """A training of torch models whose losses are recorded; a `TrialWorkload`.
+    """A training of torch models whose losses are recorded; a `TrialTrainings`.
 
     If a model diverges, or its code raises an error, the training ends before the target.
     """
@@ -179,6 +179,14 @@ class TorchTrial:
         for index in self._members(decoding.job):
             self._applied[index] += decoding.share
         self.watch.apply(decoding.share * self._bundle)
+
+    @property
+    def workload(self) -> TorchTrial:
+        """The workload itself."""
+        return self
+
+    def rest(self) -> None:
+        """Do nothing."""
 
     def see(self, seen: Seen) -> None:
         """Do nothing, because results are computed when tasks are."""

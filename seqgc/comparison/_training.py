@@ -20,7 +20,6 @@ from seqgc.ports import (
     Finish,
     FloatArray,
     Seen,
-    WeightedPoints,
     Workload,
 )
 from seqgc.profiles import Pace
@@ -36,8 +35,8 @@ __all__ = [
     "TimedRun",
     "Trained",
     "Trainees",
+    "TrialTrainings",
     "TrialWork",
-    "TrialWorkload",
     "jobs_of",
     "time_first_clocks",
     "time_run",
@@ -174,12 +173,19 @@ class LossWatch:
         return results
 
 
-class TrialWorkload(Workload, Protocol):
-    """A workload of trainings whose losses are recorded.
+class TrialTrainings(Protocol):
+    """Trainings whose losses are recorded, in one run of the loop.
 
-    ``staleness`` contains, for each requested mini-task, the number of clocks whose updates the
-    weights lack.
+    The loop has a ``workload`` whose results workers ``compute``, or none: then the trainings only
+    observe the loop. ``staleness`` contains, for each requested mini-task, the number of clocks
+    whose updates are not in the weights of the mini-task.
     """
+
+    @property
+    def workload(self) -> Workload | None: ...
+
+    @property
+    def compute(self) -> Compute | None: ...
 
     @property
     def watch(self) -> LossWatch: ...
@@ -187,10 +193,11 @@ class TrialWorkload(Workload, Protocol):
     @property
     def staleness(self) -> Sequence[float]: ...
 
-    def compute(self, parts: tuple[WeightedPoints, ...], /) -> FloatArray: ...
-
     def see(self, seen: Seen, /) -> None:
         """Observe an event or an action of the loop."""
+
+    def rest(self) -> None:
+        """Observe that the loop waits for the next event."""
 
 
 class Trainees(Protocol):
@@ -203,7 +210,7 @@ class Trainees(Protocol):
     def check(self, setting: Setting) -> None:
         """Raise `ParameterError` if the models cannot be trained by this defence."""
 
-    def workloads(
+    def runs(
         self,
         setting: Setting,
         trainings: Sequence[tuple[Any, float]],
@@ -211,11 +218,11 @@ class Trainees(Protocol):
         target: float,
         most: int,
         race: Race,
-    ) -> Iterator[TrialWorkload]:
-        """Yield workloads for ``trainings`` of at most ``most`` steps.
+    ) -> Iterator[TrialTrainings]:
+        """Yield the ``trainings``, of at most ``most`` steps, as runs of the loop.
 
-        Each training has trainees of this class, and a learning rate. A workload contains one or
-        several trainings, in order. It is run to its end before the next workload is created.
+        Each training has trainees of this class, and a learning rate. A run contains one or several
+        trainings, in order. It is driven to its end before the next run is created.
         """
 
     def loss(self) -> float:
@@ -275,7 +282,7 @@ class TimedRun:
 class TrialWork:
     """The work of a training so far.
 
-    ``staleness`` contains the staleness of each mini-task (`TrialWorkload`). ``busy_s`` are the
+    ``staleness`` contains the staleness of each mini-task (`TrialTrainings`). ``busy_s`` are the
     worker-seconds of all tasks to their end, and ``tasks`` is the number of tasks.
     """
 
@@ -323,19 +330,24 @@ def _drive(
     *,
     jobs: int,
     watch: _Watch,
-    workload: TrialWorkload | None = None,
+    trainings: TrialTrainings | None = None,
 ) -> None:
     conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)
 
     def see(seen: Seen) -> None:
         conduct(seen)
         watch(seen)
-        if workload is not None:
-            workload.see(seen)
+        if trainings is not None:
+            trainings.see(seen)
+
+    def rest(_: object) -> None:
+        if trainings is not None:
+            trainings.rest()
 
     with conduct.watching(), suppress(EnoughError):
         policy = policy_of(setting, num_jobs=jobs)
-        master.run(policy, backend, workload, observe=see)
+        workload = None if trainings is None else trainings.workload
+        master.run(policy, backend, workload, observe=see, rest=rest)
         conduct.end()
 
 
@@ -403,14 +415,14 @@ def trained(
     results, first = list[Trained](), trainings[0][0]
     jobs = jobs_of(setting, clocks=most * first.models)
     race = race or Race()
-    for workload in first.workloads(setting, trainings, target=target, most=most, race=race):
-        watch = _Watch(workers.backend(workload.compute))
-        workload.watch.now = partial(getattr, watch.backend, "now")
-        workload.watch.work = partial(_work, workload, watch)
-        _drive(setting, watch.backend, jobs=jobs, watch=watch, workload=workload)
-        results += workload.watch.trained()
+    for run in first.runs(setting, trainings, target=target, most=most, race=race):
+        watch = _Watch(workers.backend(run.compute))
+        run.watch.now = partial(getattr, watch.backend, "now")
+        run.watch.work = partial(_work, run, watch)
+        _drive(setting, watch.backend, jobs=jobs, watch=watch, trainings=run)
+        results += run.watch.trained()
     return results
 
 
-def _work(workload: TrialWorkload, watch: _Watch) -> TrialWork:
-    return TrialWork(staleness=list(workload.staleness), busy_s=watch.busy_s, tasks=watch.tasks)
+def _work(run: TrialTrainings, watch: _Watch) -> TrialWork:
+    return TrialWork(staleness=list(run.staleness), busy_s=watch.busy_s, tasks=watch.tasks)

@@ -28,6 +28,7 @@ from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import Reading, Rehearsal, replay
 from seqgc.virtual import WorkerKind
+from tests.comparison.plain import PlainTraining
 
 N, ROUNDS, ALPHA = 12, 15, 3.0
 QUICK = Trial(lrs=(4.0,), seeds=1, batch=512)
@@ -128,6 +129,29 @@ def test_trainings_side_by_side_are_those_that_are_alone(spec: str, rehearsal: R
         np.testing.assert_array_equal(of_many.curve.at_s, alone.curve.at_s)
         assert of_many.work == alone.work
     assert len({len(each.curve.losses) for each in together}) > 1  # they end at different times
+
+
+@pytest.mark.parametrize(
+    "spec", ["ssp:slack=1", "asp", "asp-dds:M=1", "backup:b=3", "ra-sgc:s=1,q=0.5,r=1"]
+)
+@pytest.mark.parametrize("kind", ["function", "resident"])
+def test_a_training_is_that_of_a_run_whose_workers_compute(
+    spec: str, kind: WorkerKind, rehearsal: Rehearsal
+) -> None:
+    workers = PacedWorkers(pace=latency_pace(rehearsal.profile, alpha=ALPHA), kind=kind)
+    setting, steps = Setting(scheme=parse_scheme(spec, n=N)), 8
+    problems = [SoftmaxProblem(batch=128, seed=seed) for seed in range(2)]
+    trainings = [
+        (SoftmaxTrainees(problem=each, models=2), rate) for rate in (1.0, 4.0) for each in problems
+    ]
+    runs = trained(setting, workers, trainings, target=1e-9, most=steps)
+    for run, (trainees, lr) in zip(runs, trainings, strict=True):
+        plain = PlainTraining(
+            setting, workers.backend, trainees.problem, lr=lr, models=2, steps=steps
+        )
+        np.testing.assert_allclose(run.curve.losses, plain.losses, rtol=1e-9)
+        np.testing.assert_array_equal(run.curve.at_s, plain.at_s)
+        assert run.work.staleness == pytest.approx(plain.lacks, abs=1e-9)
 
 
 def test_a_rate_that_cannot_win_any_more_is_given_up(rehearsal: Rehearsal) -> None:
