@@ -1,4 +1,4 @@
-"""``seqgc scheme``, which describes a scheme, and ``seqgc replay``, which replays it on delays."""
+"""``seqgc scheme`` describes a scheme. ``seqgc replay`` replays a scheme on recorded delays."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ class Budget:
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Add the cost of the run before it was resumed, which `memory` contains.
+        """Add the amounts in a saved `memory`: the cost of the run up to its interruption.
 
         Also add the cost of publishing the weights of the unfinished jobs again. Raises
         `BudgetError` if the total exceeds the budget.
@@ -487,7 +487,7 @@ class StayBudget:
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Add the cost of the run before it was resumed, which `memory` contains.
+        """Add the amounts in a saved `memory`: the cost of the run up to its interruption.
 
         Also add the cost of publishing the weights of the unfinished jobs again. Raises
         `BudgetError` if the total exceeds the budget.

@@ -79,7 +79,7 @@ def client_config() -> object:
 def calls(what: str, *, remedy: str = "") -> Iterator[None]:
     """Convert errors of botocore in this block into a `DeployError`.
 
-    ``what`` names the action that was tried, as in "cannot open a session". ``remedy`` is used for
+    ``what`` names the action in this block, for example "open a session". ``remedy`` is used for
     errors without a specific remedy.
     """
     from botocore.exceptions import BotoCoreError, ClientError

@@ -258,7 +258,7 @@ def write_deployment(path: Path, deployment: Deployment) -> None:
 
 
 def read_deployment(path: Path) -> Deployment:
-    """Read a file of `write_deployment`, or raise a `ParameterError`."""
+    """Read a file that `write_deployment` wrote; raise `ParameterError` if it is not valid."""
     rule = "must be a file that `seqgc deploy` wrote"
     try:
         values = read_toml(path)

@@ -250,8 +250,9 @@ class RoundRecord:
     ``dealt``      with `deal`: all pieces of this job and of earlier jobs have arrived
     =============  ================================================================================
 
-    ``kappa_s`` is the time of the first answer. With `deal`, a round is a job, ``responded`` marks
-    the workers that computed a piece, and times begin at the end of the previous round.
+    ``kappa_s`` (kappa) is the time of the first answer, and mu is the tolerance of the closing rule
+    (`seqgc.rounds.ClosingRule`). With `deal`, a round is a job, ``responded`` marks the workers that
+    computed a piece, and times begin at the end of the previous round.
     """
 
     round: int

@@ -456,7 +456,8 @@ class RecordedRun:
         round; ``began_s`` and ``closed_s``; ``kappa_s``, the seconds from the beginning of the
         round to its first answer; ``duration_s``, the seconds of the round for the closing rule;
         ``reason``, the reason for the close (see `seqgc.ports.RoundRecord`); ``waited_out``, True
-        if the round stayed open beyond (1+mu) kappa; ``stragglers``, the number of workers without
+        if the round stayed open beyond (1+mu) kappa, where mu is the tolerance of the closing
+        rule; ``stragglers``, the number of workers without
         an answer; and ``load``, the mean share of a job's batch that a worker had, or NaN with
         `deal`.
         """

@@ -231,7 +231,7 @@ def _require_equal(name: str, got: object, expected: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InvokeMessage:
-    """A task for a function, with everything that a function without any state needs.
+    """A task for a cloud function, with all information that the function needs about the run.
 
     If the reply would have more than ``inline_limit_bytes`` as JSON, the function puts the results
     into the store and answers with a receipt. ``weights`` are sent in the message; all other

@@ -33,7 +33,9 @@ _METHOD = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An address that accepts invocations by HTTP POST. `invoke_api` and `function_url` make it.
+    """An address that accepts invocations by HTTP POST.
+
+    Use `invoke_api` or `function_url` to make a target.
 
     Examples
     --------
