@@ -251,8 +251,8 @@ class RoundRecord:
     =============  ================================================================================
 
     ``kappa_s`` (kappa) is the time of the first answer, and mu is the tolerance of the closing rule
-    (`seqgc.rounds.ClosingRule`). With `deal`, a round is a job, ``responded`` marks the workers that
-    computed a piece, and times begin at the end of the previous round.
+    (`seqgc.rounds.ClosingRule`). With `deal`, a round is a job, ``responded`` marks the workers
+    that computed a piece, and times begin at the end of the previous round.
     """
 
     round: int
