@@ -119,7 +119,7 @@ class TrainingOptions:
     ] = None
     seeds: Annotated[
         int | None,
-        "Number of trainings of which the median is taken. By default 10, with --train 3.",
+        "Number of trainings; the result is their median. By default 10, or 3 with --train.",
     ] = None
     most: Annotated[
         int | None,

@@ -97,7 +97,7 @@ class OwnCode:
 
     def _refuse_secret(self, argument: str, place: str, path: Path) -> None:
         if not self.force and (why := _secret(place, path)) is not None:
-            remedy = "leave it out; --force includes it, readable for everybody who has the image"
+            remedy = "leave it out; with --force, everybody who has the image can read it"
             raise ParameterError(
                 argument, f"must not look like a secret ({why})", str(path), remedy
             )

@@ -121,7 +121,7 @@ class Environments:
         self._sender.submit(self._send, ORDER.pack(number, port, key), logs)
 
     def _send(self, order: bytes, logs: tuple[int, ...]) -> None:
-        with suppress(OSError):  # the parent has gone; `_receive` notices it
+        with suppress(OSError):  # the parent has ended; `_receive` handles this
             socket.send_fds(self._channel, [order], logs)
         for log in logs:
             os.close(log)
