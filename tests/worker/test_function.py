@@ -177,7 +177,7 @@ def test_what_is_no_invocation_raises(event: dict[str, object]) -> None:
 def test_a_frame_above_the_limit_raises() -> None:
     worker = worker_of(Scales(), max_bytes=1000)
     event = to_mapping(encode(invocation(np.zeros(200)), run_id="r"))
-    with pytest.raises(WireError, match="more than the 1000 bytes"):
+    with pytest.raises(WireError, match="more than 1000 bytes"):
         worker.serve(event)
 
 
