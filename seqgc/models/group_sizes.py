@@ -34,10 +34,11 @@ __all__ = ["GroupChoice", "choose_group_sizes"]
 _FORM_S: Final = 0.3  # limit of the processor time for a form
 _ALL_S: Final = 1.0  # limit of the processor time for all forms
 _SLOW_S: Final = 0.02  # a pass of one model that takes longer gains nothing in a group
-_REPEATS: Final = 3
+_REPEATS: Final = 4
 _FEWEST: Final = 4  # smallest group; fewer models hardly ever save time
 _WORTHWHILE: Final = 0.85  # largest acceptable time, relative to single models
 _BETTER: Final = 0.9  # largest acceptable time, relative to a smaller group
+_WORSE: Final = 1.2  # time, relative to a smaller group, at which no larger group is tried
 _ITEMS: Final = 8  # number of items that are read from a dataset of the user's own class
 _NOISE: Final = 0.05  # added to the weights, because weights of 0 hide errors
 _TOLERANCE: Final = {"float32": 1e-3, "float64": 1e-9, "bfloat16": 5e-2}
@@ -140,7 +141,7 @@ class _Trial:
         best, best_s, size = 1, math.inf, min(_FEWEST, most)
         while time.thread_time() < until:
             each_s = self._least_seconds(self._compute_together, size) / size
-            if each_s > best_s:
+            if each_s > _WORSE * best_s:
                 break
             if each_s < _BETTER * best_s:
                 best, best_s = size, each_s
@@ -148,6 +149,8 @@ class _Trial:
             if size == most or next_s > until - time.thread_time():
                 break
             size = min(2 * size, most)
+        # Measured again, as other processes may have slowed down the first passes.
+        alone_s = min(alone_s, self._least_seconds(self._compute_alone, 2) / 2)
         return best if best_s < _WORTHWHILE * alone_s else 1
 
     def require_same(self) -> None:
