@@ -314,7 +314,7 @@ class _Results:
         )
         weights = {term.weight for term in decoding.terms}
         if not due or None in places or sorted(filter(None, places)) != due or len(weights) != 1:
-            raise _broken(decoding.job, f"other results than those of part {cover}")
+            raise _broken(decoding.job, f"results that are not exactly the results of part {cover}")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
             total = self.sums[cover].taken()
             if (weight := weights.pop()) != 1:

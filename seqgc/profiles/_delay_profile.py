@@ -175,7 +175,7 @@ class DelayProfile:
             return self
         silent = ~self.answered.any(axis=1)
         if silent.any():
-            rule = "nobody answered in this round; leave it out"
+            rule = "nobody answered in this round; leave the round out"
             raise ProfileError(f"row {int(silent.argmax())}: {rule}")
         slowest = np.where(self.answered, self.times, 0.0).max(axis=1, keepdims=True)
         times = np.where(self.answered, self.times, np.maximum(self.times, slowest))

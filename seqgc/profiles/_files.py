@@ -182,7 +182,7 @@ def _check_archive(file: IO[bytes]) -> None:
     tail = file.read()
     end = tail[-_END_BYTES:]
     if not end.startswith(b"PK\5\6") or tail.startswith(b"PK\6\7") or end[-2:] != b"\0\0":
-        raise ValueError("it is no archive of a few arrays, or was cut short")
+        raise ValueError("it is not an archive of a few arrays, or the file was cut short")
     if int.from_bytes(end[12:16], "little") > _MOST_MEMBERS_BYTES:
         raise ValueError("it has too many members")
 
@@ -223,7 +223,7 @@ def _profile(seconds: FloatArray, meta: ProfileMeta) -> DelayProfile:
     if not missing.any():
         return DelayProfile.from_times(seconds, meta=meta)
     if missing.all():
-        raise ProfileError("no worker answered in any round: this is no recording of delays")
+        raise ProfileError("no worker answered in any round, which leaves no delays to use")
     slowest = np.where(missing, -np.inf, seconds).max(axis=1, keepdims=True)
     slowest[np.isneginf(slowest)] = np.nanmax(seconds)
     times = np.where(missing, slowest, seconds)

@@ -140,7 +140,7 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
     times, failed = profile.times, ~profile.answered
     silent = failed.all(axis=1)
     if silent.all():
-        message = "no worker answered in any round: this is no recording of delays"
+        message = "no worker answered in any round, which leaves no delays to use"
         yield _error(rule="no-answer", message=message)
         return
     for row in np.flatnonzero(silent).tolist():
@@ -148,9 +148,7 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
         yield _error(rule="no-answer", message=message, row=row)
     failures = int(np.count_nonzero(failed))
     if 2 * failures >= failed.size:
-        message = (
-            f"{failures} of {failed.size} calls failed: the few that were answered say little "
-        )
+        message = f"{failures} of {failed.size} calls failed: the few answers say little "
         message += f"of the workers; {_FIND_OUT}"
         yield _error(rule="mostly-failed", message=message)
     answers = times[~failed]

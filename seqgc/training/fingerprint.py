@@ -89,7 +89,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def require_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise `ParameterError` with all differences if a run is not resumed as it began."""
     if texts := changes(before, now):
-        rule = "must be resumed with what it was begun with; changed since: " + "; ".join(texts)
+        rule = "must be resumed as it was begun; changed since: " + "; ".join(texts)
         remedy = "undo the changes, or try --accept-changes"
         raise ParameterError("run", rule, f"{len(texts)} changes", remedy)
 

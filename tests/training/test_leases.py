@@ -77,7 +77,7 @@ def test_two_runs_on_the_same_workers_have_budgets_of_their_own(tmp_path: Path) 
         train(plan(), crew, run=tmp_path / name, observers=[budget])
         assert budget.committed_usd == pytest.approx(N * ENDED_USD)
     train(plan(), crew, run=tmp_path / "free")  # nobody's budget keeps its functions out
-    with pytest.raises(BudgetError, match="stopped before another function was invoked"):
+    with pytest.raises(BudgetError, match="stopped before another resident function"):
         train(plan(), crew, run=tmp_path / "dear", observers=[StayBudget(LEASE_USD, model=MODEL)])
     assert [leases.count for leases in crew.leases] == [N, N, N, 1]
 

@@ -107,7 +107,7 @@ def test_a_budget_ends_a_run_with_what_it_has_trained(tmp_path: Path) -> None:
         traffic=Traffic(where="inline", weights_bytes=0, result_bytes=0),
     )
     run = tmp_path / "run"
-    with pytest.raises(BudgetError, match="stopped before round 1: ") as stopped:
+    with pytest.raises(BudgetError, match="stopped before round 1, which") as stopped:
         train_here(run, scheme="gc:s=0", steps=3, observers=[Budget(0.0005339, model=prices)])
     assert 0 < stopped.value.spent_usd < 0.0005339
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
