@@ -123,7 +123,7 @@ def endless() -> object:
         (Keeping(lambda: {"a": np.ones(3)}), r"`callback.Keeping.a` must hold .* got 'ndarray'"),
         (Keeping(lambda: [print]), r"`callback.Keeping.0` must hold .*'builtin_function"),
         (Keeping(lambda: {(1, 2): 3}), r"`callback.Keeping` must hold .* by such keys; got 'dict'"),
-        (Keeping(lambda: torch.eye(2).to_sparse()), "must hold dense tensors"),
+        (Keeping(lambda: torch.eye(2).to_sparse()), "must contain only dense tensors"),
         (Keeping(endless), "RecursionError"),
         (Writing(), "must have both state_dict and load_state_dict, or neither"),
     ],
