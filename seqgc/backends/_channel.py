@@ -45,7 +45,7 @@ class Channel:
         """The number of bytes received of a frame that is still incomplete."""
         return self._filled + _LENGTH.size * self._in_body
 
-    def push(self, frame: bytes) -> None:
+    def push(self, frame: bytes | bytearray) -> None:
         """Send as much of a frame as the socket accepts; the rest waits for `flush`."""
         self._unsent += (memoryview(_LENGTH.pack(len(frame))), memoryview(frame))
         self.flush()

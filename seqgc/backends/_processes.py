@@ -17,6 +17,7 @@ the next master of this user removes the folder (`mark_in_use`).
 from __future__ import annotations
 
 import atexit
+import itertools
 import math
 import mmap
 import os
@@ -47,7 +48,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final, cast
 
-from seqgc._by_value import loads
+from seqgc._by_value import Parcel
 from seqgc._durable import is_marked, mark_in_use
 from seqgc._fault import fault_of
 from seqgc.backends._channel import Channel
@@ -58,6 +59,7 @@ from seqgc.wire import MAX_FRAME_BYTES, InvokeMessage, ReadyMessage, TaskMessage
 from seqgc.worker import PROGRESS, Compute, ComputeFactory, TaskServer, WorkerProgress, run_task
 
 __all__ = [
+    "SharedBuffers",
     "Sightings",
     "WorkerProcess",
     "fork_process",
@@ -69,6 +71,7 @@ __all__ = [
 
 _CONTEXT = get_context("forkserver")
 _FOLDER: Final = "SEQGC_FORK_SERVER_FOLDER"
+_ALIGNED: Final = 64  # bytes; torch and numpy align their own memory so
 _MASTER_ENDS_S: Final = 1.0  # time from the end of a killed master's sockets to the master's end
 
 # One thread per worker: with two, BLAS is 10 to 50 times slower when workers outnumber the cores.
@@ -113,7 +116,15 @@ if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_arg
 class WorkerProcess:
     """A running process of worker ``worker``; a later process may replace it."""
 
-    def __init__(self, worker: int, *, run_id: str, factory: bytes, sightings: Sightings) -> None:
+    def __init__(
+        self,
+        worker: int,
+        *,
+        run_id: str,
+        factory: bytes | bytearray,
+        buffers: SharedBuffers,
+        sightings: Sightings,
+    ) -> None:
         self.worker = worker
         self.ready = False
         self.problem = ""  # the worker's message if it could not become ready
@@ -121,7 +132,7 @@ class WorkerProcess:
         try:
             self._process = fork_process(
                 main,
-                (theirs, worker, run_id, max(MAX_FRAME_BYTES, len(factory)), sightings),
+                (theirs, worker, run_id, max(MAX_FRAME_BYTES, len(factory)), buffers, sightings),
                 name=f"seqgc-worker-{worker}",
             )
         except ParameterError:
@@ -244,9 +255,17 @@ def _ensure_running() -> None:
 
 
 def main(
-    end: socket.socket, worker: int, run_id: str, max_bytes: int, sightings: Sightings
+    end: socket.socket,
+    worker: int,
+    run_id: str,
+    max_bytes: int,
+    buffers: SharedBuffers,
+    sightings: Sightings,
 ) -> None:
-    """Serve tasks until the master has ended; its first frame is a pickled `ComputeFactory`."""
+    """Serve tasks until the master has ended; its first frame is a pickled `ComputeFactory`.
+
+    ``buffers`` are the large arrays of that factory.
+    """
     for number in (signal.SIGINT, signal.SIGTSTP):  # a terminal sends them to workers, too
         signal.signal(number, signal.SIG_IGN)  # the master decides when workers end
     threading.Thread(target=_die_with_master, daemon=True).start()
@@ -259,7 +278,9 @@ def main(
     try:
         # Unpickling is safe: the object comes from the master over its own socket pair, just as
         # multiprocessing passes arguments. Here, an import error can be reported to the master.
-        compute: Compute = cast("ComputeFactory", loads(frames.pop()))()
+        parcel = Parcel(frames.pop(), buffers.mapped())
+        compute: Compute = cast("ComputeFactory", parcel.open())()
+        del parcel
     except BaseException as error:
         reraise_stop(error)
         ready = ReadyMessage(worker=worker, problem=fault_of(error))
@@ -368,11 +389,7 @@ class Sightings:
 
     def __init__(self, n: int) -> None:
         size = n * WorkerProgress.BYTES
-        if hasattr(os, "memfd_create"):  # with a file, a full disk would kill the writing process
-            self._file = os.memfd_create("seqgc-sightings")
-        else:
-            with tempfile.TemporaryFile() as file:
-                self._file = os.dup(file.fileno())
+        self._file = _nameless_file("seqgc-sightings")
         os.ftruncate(self._file, size)
         self._open(size)
 
@@ -424,3 +441,62 @@ def _received(descriptor: object, size: int) -> Sightings:
     sightings._file = descriptor.detach()  # type: ignore[attr-defined]
     sightings._open(size)
     return sightings
+
+
+class SharedBuffers:
+    """Buffers that are written once to a file without a name, and mapped by worker processes.
+
+    Every process sees the buffers as they were written: if a process changes them, the others do
+    not see the changes. The system removes the file when no process has it open or mapped.
+    The object is pickled only as an argument of such a process.
+    """
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        lengths = [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in buffers]
+        starts = [
+            end - length for end, length in zip(itertools.accumulate(lengths), lengths, strict=True)
+        ]
+        self._pieces = [(start, each.nbytes) for start, each in zip(starts, buffers, strict=True)]
+        self._file: int | None = None
+        if not buffers:
+            return
+        self._file = _nameless_file("seqgc-buffers")
+        with open(self._file, "wb", closefd=False) as file:
+            for start, each in zip(starts, buffers, strict=True):
+                file.seek(start)
+                file.write(each)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        file = None if self._file is None else reduction.DupFd(self._file)
+        return _received_buffers, (file, self._pieces)
+
+    def mapped(self) -> list[memoryview]:
+        """Map the buffers into this process, and return them; the file is closed afterwards."""
+        if self._file is None:
+            return []
+        memory = memoryview(mmap.mmap(self._file, 0, access=mmap.ACCESS_COPY))
+        self.close()
+        return [memory[start : start + size] for start, size in self._pieces]
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+def _received_buffers(descriptor: object, pieces: list[tuple[int, int]]) -> SharedBuffers:
+    """Return the same buffers in a process that has received the file's descriptor."""
+    buffers = SharedBuffers([])
+    buffers._pieces = pieces
+    if descriptor is not None:
+        buffers._file = descriptor.detach()  # type: ignore[attr-defined]
+    return buffers
+
+
+def _nameless_file(label: str) -> int:
+    """Return the descriptor of a new file in memory, or of a deleted file on disk."""
+    if hasattr(os, "memfd_create"):  # in a file on disk, a full disk would end a writer
+        return os.memfd_create(label)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

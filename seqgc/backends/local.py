@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from seqgc._bounded import require_files
-from seqgc._by_value import PicklingError, dumps
+from seqgc._by_value import Parcel, PicklingError
 from seqgc.backends._events import (
     LONGEST_WAIT_S,
     EventBackend,
@@ -18,7 +18,7 @@ from seqgc.backends._events import (
     event_of,
     failure_of,
 )
-from seqgc.backends._processes import Sightings, WorkerProcess, set_preload
+from seqgc.backends._processes import SharedBuffers, Sightings, WorkerProcess, set_preload
 from seqgc.errors import ParameterError, WireError, WorkerError
 from seqgc.ports import Arrival, Clock, Computing, Failure, Task
 from seqgc.wire import CancelMessage, FailureMessage, ReadyMessage, ResultMessage, decode, encode
@@ -110,7 +110,7 @@ class LocalBackend(EventBackend):
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         require_local_files(self.n)
         try:
-            factory = dumps(compute)
+            factory = Parcel.of(compute)
         except PicklingError as error:
             rule = f"must pickle, to be sent to the workers ({error})"
             remedy = "let it open files, connections and locks when it is called"
@@ -192,8 +192,9 @@ class _LocalWorker:
 class WorkerPool:
     """``n`` processes, their connections, and one selector over all of them; no threads."""
 
-    def __init__(self, n: int, *, run_id: str, factory: bytes, clock: Clock) -> None:
-        self._run_id, self._factory, self._clock = run_id, factory, clock
+    def __init__(self, n: int, *, run_id: str, factory: Parcel, clock: Clock) -> None:
+        self._run_id, self._factory, self._clock = run_id, factory.payload, clock
+        self._buffers = SharedBuffers(factory.buffers)
         self._selector = selectors.DefaultSelector()
         self._places = [_LocalWorker() for _ in range(n)]
         self._sightings = Sightings(n)
@@ -305,6 +306,7 @@ class WorkerPool:
                 process.bury(grace_s=max(0.0, deadline - time.monotonic()))
         self._selector.close()
         self._sightings.close()
+        self._buffers.close()
 
     def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
         """Read the messages of a process; if it has ended, replace it after its last message."""
@@ -392,6 +394,7 @@ class WorkerPool:
                     worker,
                     run_id=self._run_id,
                     factory=self._factory,
+                    buffers=self._buffers,
                     sightings=self._sightings,
                 )
             except WorkerError as error:

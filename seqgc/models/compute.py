@@ -14,7 +14,7 @@ import copy
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from types import MappingProxyType
@@ -22,10 +22,12 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.storage import TypedStorage
 
-from seqgc._by_value import PicklingError, dumps, loads
+from seqgc._by_value import APART_BYTES, Parcel, PicklingError, dumps
 from seqgc._fault import fault_of, is_own_interrupt
 from seqgc.errors import ParameterError, reraise_stop
 from seqgc.models.model import Model, Objective, with_shared_modules
@@ -227,6 +229,10 @@ class TorchComputeFactory:
     tensor would need one file descriptor in each process. Workers fetch weights from ``store``,
     which must give access to the same weights in another process.
 
+    Large tensors and arrays, mostly of datasets, are not copied here. The local backend writes them
+    to shared memory once, and each worker maps that memory. A pickle of the factory contains them.
+    They must not change before the workers have started.
+
     Raises
     ------
     ParameterError
@@ -249,7 +255,7 @@ class TorchComputeFactory:
         content = (objectives, store, precision, cached_weights, dict(group_sizes))
         try:
             # Pickled together, so that a dataset that models share is also shared in the worker.
-            self._payload: Final = dumps(content)
+            self._content: Final = Parcel.of(content, reducers=_Storages().reducers)
         except PicklingError as error:
             raise _culprit(objectives, store) from error
 
@@ -258,7 +264,7 @@ class TorchComputeFactory:
         torch.set_num_threads(1)  # more threads than cores are far slower
         content = cast(
             "tuple[Sequence[Objective], WeightStore, Precision, int, GroupSizes]",
-            loads(self._payload),
+            self._content.open(),
         )
         objectives, store, precision, cached, group_sizes = content
         for module in {id(o.module): o.module for o in objectives}.values():
@@ -270,6 +276,40 @@ class TorchComputeFactory:
             cached_weights=cached,
             group_sizes=group_sizes,
         )
+
+
+class _Storages:
+    """The reductions by which a parcel keeps the memory of large tensors and memory maps apart.
+
+    Tensors that are views of the same memory stay views of the same memory.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: Final = dict[int, NDArray[np.uint8]]()  # by address
+
+    @property
+    def reducers(self) -> dict[type, Callable[[Any], Any]]:
+        return {TypedStorage: self._reduce, np.memmap: _reduce_mapped}
+
+    def _reduce(self, storage: TypedStorage) -> Any:
+        memory = storage._untyped_storage
+        if memory.device.type != "cpu" or memory.nbytes() < APART_BYTES:
+            return storage.__reduce__()  # type: ignore[no-untyped-call]
+        if (array := self._arrays.get(memory.data_ptr())) is None:
+            array = torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
+            self._arrays[memory.data_ptr()] = array
+        return _storage_in, (array, storage.dtype)
+
+
+def _storage_in(array: NDArray[np.uint8], dtype: torch.dtype) -> TypedStorage:
+    memory = torch.from_numpy(array).untyped_storage()
+    return TypedStorage(  # type: ignore[no-untyped-call]
+        wrap_storage=memory, dtype=dtype, _internal=True
+    )
+
+
+def _reduce_mapped(array: np.memmap[Any, Any]) -> Any:
+    return np.asarray(array).__reduce_ex__(5)  # a plain array in the worker: other subclasses copy
 
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:

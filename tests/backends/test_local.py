@@ -24,7 +24,7 @@ import pytest
 from seqgc import workers
 from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure
+from seqgc.ports import Arrival, Failure, FloatArray
 from seqgc.testing import HandWoundClock, eventually
 from seqgc.testing.scripted import address, next_event, next_events, task
 from seqgc.worker import Compute
@@ -468,3 +468,34 @@ def test_too_few_descriptors_are_said_before_anything_is_started(
         ):
             begin()
     assert not multiprocessing.active_children()
+
+
+class Counting:
+    """A compute function that counts a large array up, and returns its smallest and largest."""
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(300_000)
+
+    def __call__(self) -> Compute:
+        def compute(_parts: object) -> FloatArray:
+            self.numbers += 1
+            return np.array([self.numbers.min(), self.numbers.max()])
+
+        return compute
+
+
+def test_workers_map_large_arrays_and_a_change_stays_in_the_process_that_made_it() -> None:
+    counting = Counting()
+    with LocalBackend(2, counting) as backend:
+        counting.numbers += 100  # later than the workers' start
+
+        def count(round: int, worker: int) -> list[float]:
+            backend.dispatch(round, [task(round, worker)])
+            return [float(each) for each in next_event(backend).results[0]]
+
+        assert [count(0, 0), count(1, 0), count(2, 1)] == [[1, 1], [2, 2], [1, 1]]
+        backend.restart(0)
+        assert count(3, 0) == [1, 1]
+        mappings = Path(f"/proc/{backend.pids[1]}/maps")
+        if mappings.exists():
+            assert "seqgc-buffers" in mappings.read_text()

@@ -364,7 +364,7 @@ def test_functions_and_processes_read_the_same_points(place: Path, tmp_path: Pat
     from seqgc.stores import MemoryStore
 
     factory = TorchComputeFactory(models=[trained], store=MemoryStore())
-    assert np.ones((4, 1, 8, 8)).tobytes() not in factory._payload
+    assert np.ones((4, 1, 8, 8)).tobytes() not in pickle.dumps(factory)
 
 
 def test_what_a_function_cannot_hold_is_refused_before_anything_starts(

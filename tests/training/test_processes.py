@@ -88,6 +88,40 @@ def test_models_that_share_a_dataset_share_it_in_the_parcel() -> None:
     assert sizes[1] - sizes[0] < module_bytes + dataset_bytes / 2
 
 
+def test_datasets_that_are_views_of_the_same_memory_are_sent_once() -> None:
+    x, y = torch.randn(2_000, 64), torch.randint(0, 10, (2_000,))
+    models = [
+        make_model(f"m{i}", dataset=torch.utils.data.TensorDataset(x[i : i + 900], y[i : i + 900]))
+        for i in range(10)
+    ]
+    sizes = [
+        len(pickle.dumps(TorchComputeFactory(models=models[:count], store=MemoryStore())))
+        for count in (1, 10)
+    ]
+    assert sizes[1] - sizes[0] < x.nbytes
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_large_data_give_the_same_bits_after_a_pickle(protocol: int, tmp_path: Path) -> None:
+    rows = torch.randn(1_000, 96, dtype=torch.float64)
+    np.save(tmp_path / "y.npy", np.arange(1_000) % 10)
+    y = np.load(tmp_path / "y.npy", mmap_mode="r")
+    points = [(rows.t()[16:80].t()[i], int(y[i])) for i in range(1_000)]
+    data = torch.utils.data.TensorDataset(rows.t()[16:80].t(), torch.from_numpy(y.copy()))
+    store = MemoryStore()
+    models = [make_model("list", dataset=points), make_model("views", dataset=data)]
+    workload = TorchWorkload(models, scheme=Chunks(), store=store, jobs_per_round=2)
+    workload.begin(0)
+    task = MiniTask(job=0, slot=0, chunks=np.arange(4), coefficients=np.ones(4))
+    factory = TorchComputeFactory(models=models, store=store)
+    threads = torch.get_num_threads()
+    sent = pickle.loads(pickle.dumps(factory, protocol))()
+    torch.set_num_threads(threads)
+    here = TorchCompute([model.objective for model in models], store=store)
+    parts = workload.resolve(task)
+    np.testing.assert_array_equal(sent(parts), here(parts))
+
+
 def test_what_cannot_be_pickled_is_named_with_the_remedy() -> None:
     lock = threading.Lock()
 
