@@ -57,7 +57,7 @@ def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> objec
             return {"list" if isinstance(value, list) else "tuple": packed}
         case None | bool() | int() | float() | str():
             return value
-    rule = "must contain only dense tensors, numbers and text, with such keys, for a checkpoint"
+    rule = "must contain only dense tensors, numbers and text, with text or numbers as keys"
     raise ParameterError(name, rule, type(value).__name__)
 
 

@@ -120,9 +120,12 @@ def endless() -> object:
     ("callback", "says"),
     [
         (Keeping(lambda: 1 / 0), "ZeroDivisionError: division by zero"),
-        (Keeping(lambda: {"a": np.ones(3)}), r"`callback.Keeping.a` must hold .* got 'ndarray'"),
-        (Keeping(lambda: [print]), r"`callback.Keeping.0` must hold .*'builtin_function"),
-        (Keeping(lambda: {(1, 2): 3}), r"`callback.Keeping` must hold .* by such keys; got 'dict'"),
+        (Keeping(lambda: {"a": np.ones(3)}), r"`callback.Keeping.a` must contain .* got 'ndarray'"),
+        (Keeping(lambda: [print]), r"`callback.Keeping.0` must contain .*'builtin_function"),
+        (
+            Keeping(lambda: {(1, 2): 3}),
+            r"`callback.Keeping` must contain .* with text or numbers as keys; got 'dict'",
+        ),
         (Keeping(lambda: torch.eye(2).to_sparse()), "must contain only dense tensors"),
         (Keeping(endless), "RecursionError"),
         (Writing(), "must have both state_dict and load_state_dict, or neither"),
