@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
 
 from seqgc.errors import ParameterError, refusing, require_int
 from seqgc.ports import IntArray
@@ -86,11 +86,8 @@ def collate(dataset: PointDataset, points: IntArray, *, dtype: torch.dtype) -> t
 
 def stacked(dataset: PointDataset, points: IntArray) -> tuple[Any, Any]:
     """Return ``(x, y)`` of ``points`` (m,), stacked along a first axis, in the items' dtypes."""
-    batch: object
-    if has_tensors(dataset):  # faster than m Python calls, with the same result
-        index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
-        batch = [column.index_select(0, index) for column in cast("TensorDataset", dataset).tensors]
-    else:
+    batch: object = _rows(dataset, points)
+    if batch is None:
         batch = default_collate([dataset[int(point)] for point in points])
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         item: object = dataset[int(points[0])]
@@ -110,6 +107,22 @@ def has_tensors(dataset: PointDataset) -> bool:
     A subclass of `TensorDataset` that overrides ``__getitem__`` may change the items.
     """
     return getattr(type(dataset), "__getitem__", None) is TensorDataset.__getitem__
+
+
+def _rows(dataset: PointDataset, points: IntArray) -> list[Tensor] | None:
+    """Return the tensors of a batch without m Python calls; None if the dataset has other items.
+
+    A subclass of `Subset` that has its own ``__getitem__`` has other items.
+    """
+    if getattr(type(dataset), "__getitem__", None) is Subset.__getitem__:
+        subset = cast("Subset[tuple[object, object]]", dataset)
+        whole: Any = subset.dataset
+        inner = np.array([int(subset.indices[point]) for point in points.tolist()], dtype=np.intp)
+        return _rows(whole, np.where(inner < 0, inner + len(whole), inner))
+    if not has_tensors(dataset):
+        return None
+    index = torch.from_numpy(points.copy())  # torch warns of read-only arrays
+    return [column.index_select(0, index) for column in cast("TensorDataset", dataset).tensors]
 
 
 def map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Subset, TensorDataset, default_collate
 
+from seqgc.models.datasets import collate
 from seqgc.models.provenance import describe_data
 from seqgc.training import TrainingPlan, Validation, train
 from tests.models.exactness import CASES, NESTED, STEPS, Exact, Pair, nested
@@ -55,3 +57,24 @@ def test_a_change_deep_in_an_item_changes_what_a_run_was_begun_with() -> None:
     lines = [describe_data(data) for data in (NESTED, *others)]
     assert lines[0] == describe_data(list(NESTED))
     assert len(set(lines)) == len(lines)
+
+
+def test_a_subset_gives_the_items_that_torch_gives() -> None:
+    whole = TensorDataset(torch.randn(20, 3), torch.arange(20))
+    subset = Subset(Subset(whole, [3, -1, 7, 7, 0, -20]), [5, 1, 2, 3, 4])
+    points = np.array([4, 0, 1, 1, 3, -1])
+    x, y = collate(subset, points, dtype=torch.float32)
+    expected = default_collate([subset[int(point)] for point in points])
+    assert torch.equal(x, expected[0])
+    assert torch.equal(y, expected[1])
+
+    class Doubled(Subset[tuple[torch.Tensor, ...]]):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+            x, y = super().__getitem__(index)
+            return 2 * x, y
+
+        def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, ...]]:
+            return [self[index] for index in indices]
+
+    x, _ = collate(Doubled(whole, range(5)), np.arange(2), dtype=torch.float32)
+    assert torch.equal(x, 2 * whole.tensors[0][:2])
