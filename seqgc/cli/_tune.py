@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
@@ -116,7 +119,10 @@ def tune(
         meta = replace(rehearsal.profile.meta, provider=backend)
         rehearsal = replace(rehearsal, profile=replace(rehearsal.profile, meta=meta))
     began = time.monotonic()
-    with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
+    with (
+        progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar,
+        _interrupted() as interrupted,
+    ):
         task = bar.add_task("search", total=None)
         tuning = search_rehearsal(
             rehearsal,
@@ -126,6 +132,7 @@ def tune(
             pareto=ranked.pareto,
             seed=ranked.seed,
             progress=lambda settled, total: bar.update(task, completed=settled, total=total),
+            stop=interrupted.is_set,
         )
     seconds = time.monotonic() - began
     if as_json:
@@ -136,6 +143,27 @@ def tune(
             Screen().print(_AT_SPEED)
         train = _command(tuning.best, rehearsal, plugins)
         Screen().print("To train with the first one:", train, sep="\n", soft_wrap=True)
+    if tuning.stopped:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT sets; a second SIGINT raises `KeyboardInterrupt`."""
+    event, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def note(_number: int, _frame: object) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield event
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _report(tuning: Tuning, seconds: float) -> dict[str, object]:
@@ -153,6 +181,7 @@ def _report(tuning: Tuning, seconds: float) -> dict[str, object]:
         "rounds": tuning.num_rounds,
         "rounds_seen": tuning.rounds_seen,
         "left_out": tuning.left_out,
+        "stopped": tuning.stopped,
         "lead": None
         if lead is None
         else {
@@ -220,6 +249,8 @@ def _print(tuning: Tuning, seconds: float, *, jobs_given: bool) -> None:
             f"({lead.confidence:.0%} interval {lead.low_s:.3f} … {lead.high_s:.3f} s): {sure}"
         )
     unfit = f", {tuning.unfit} too long for the profile" if tuning.unfit else ""
+    if tuning.stopped:
+        console.print("interrupted: not all candidates were tried, and a better one may exist")
     console.print(
         f"searched {tuning.evaluated + tuning.pruned} candidates in {seconds:.1f} s: "
         f"{tuning.evaluated} replayed, {tuning.pruned} too slow in any case{unfit}"

@@ -25,9 +25,20 @@ from seqgc.search._virtual_workers import Reading
 from seqgc.search.kernel import Covers, Need, batch_replay, least_loads, necessary_answers
 from seqgc.stragglers import over_bound
 
-__all__ = ["SLACK", "Floors", "Progress", "PrunedSearch", "Ranked", "pareto_front", "with_accuracy"]
+__all__ = [
+    "SLACK",
+    "Floors",
+    "Progress",
+    "PrunedSearch",
+    "Ranked",
+    "Stop",
+    "pareto_front",
+    "with_accuracy",
+]
 
 Progress: TypeAlias = Callable[[int, int], None]
+Stop: TypeAlias = Callable[[], bool]
+"""A function that returns True when a search must end with the candidates replayed so far."""
 """A function that is called with the number of candidates replayed or pruned, and the total."""
 
 _SAMPLE, _BATCH = 8, 8192
@@ -108,9 +119,11 @@ class PrunedSearch:
         pareto: bool,
         prune: bool,
         progress: Progress | None,
+        stop: Stop,
     ) -> None:
         self._seen, self._held, self._space = seen, held, space
-        self._exact, self._pareto, self._prune, self._progress = exact, pareto, prune, progress
+        self._exact, self._pareto, self._prune = exact, pareto, prune
+        self._progress, self._stop = progress, stop
         self._num_jobs = num_jobs = seen.num_jobs or 1
         self._schemes = list(space.schemes(seen.profile.num_workers, exact=exact))
         if not self._schemes:
@@ -149,7 +162,7 @@ class PrunedSearch:
         self.evaluated = 0
 
     def run(self) -> PrunedSearch:
-        """Replay all candidates that may be ranked, and return ``self``.
+        """Replay all candidates that may be ranked, or until ``stop``, and return ``self``.
 
         Families with few candidates are replayed first, and within a family the rules with the
         lowest floors. Good results are then known early, and most other candidates can be pruned.
@@ -170,7 +183,7 @@ class PrunedSearch:
                 for start in range(0, len(chosen), _BATCH):  # each batch may prune the next
                     self._replay(number, in_order[start : start + _BATCH])
                 settled += len(chosen)
-                if self._progress is not None:
+                if self._progress is not None and not self._stop():
                     self._progress(settled, self.total)
         return self
 
@@ -220,7 +233,12 @@ class PrunedSearch:
         return unfit
 
     def _replay(self, number: int, chosen: IntArray) -> None:
-        """Replay the chosen schemes that are new and may be ranked, under one closing rule."""
+        """Replay the chosen schemes that are new and may be ranked, under one closing rule.
+
+        Nothing is replayed if the search must stop, unless nothing has been replayed yet.
+        """
+        if self.evaluated and self._stop():
+            return
         new = np.isinf(self._seconds[number, chosen])
         chosen = chosen[new & self._may_be_ranked(number, chosen)]
         if not len(chosen):

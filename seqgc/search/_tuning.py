@@ -13,7 +13,7 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
 from seqgc.schemes import entry_of
-from seqgc.search._pruned_search import Progress, PrunedSearch, Ranked, pareto_front
+from seqgc.search._pruned_search import Progress, PrunedSearch, Ranked, Stop, pareto_front
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._replay import replay
 from seqgc.search._space import SearchSpace
@@ -69,7 +69,8 @@ class Tuning:
     ``rounds_seen[k]`` is the number of these rounds that bundles of k models used. If it is 0,
     bundles of k models were not searched, because k does not divide the jobs or the models.
     ``left_out`` are the requested names that cannot run on the recorded workers
-    (`Rehearsal.can_deal`).
+    (`Rehearsal.can_deal`). If ``stopped`` is True, the search was ended before it had tried all
+    candidates, and a better one may exist.
     """
 
     ranking: tuple[Ranked, ...]
@@ -83,6 +84,7 @@ class Tuning:
     num_rounds: int = 0
     rounds_seen: Mapping[int, int] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    stopped: bool = False
 
     @property
     def best(self) -> Ranked:
@@ -100,6 +102,7 @@ def tune(
     prune: bool = True,
     seed: int | None = None,
     progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> Tuning:
     """Search the scheme, its parameters and the closing rule that are fastest on recorded delays.
 
@@ -122,7 +125,8 @@ def tune(
     computed too, for which more candidates are replayed. If ``prune`` is False, all candidates are
     replayed. ``seed`` determines the position of the held-out rounds, and the bootstrap; if it is
     None, the last rounds are held out, and the bootstrap uses 0. ``progress`` is called with the
-    number of candidates that were replayed or skipped, and with the total.
+    number of candidates that were replayed or skipped, and with the total. ``stop`` is called
+    between replays; once it returns True, the search ends with the candidates replayed so far.
 
     Raises
     ------
@@ -141,9 +145,10 @@ def tune(
     require_int("seed", seed or 0, least=0)
     require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
-    tell = progress or (lambda _settled, _total: None)
+    tell, stops = progress or (lambda _settled, _total: None), stop or (lambda: False)
     if rehearsal.recorded == "speed":
-        return _at_speed(seen, held, speeds_space(space), top=top, pareto=pareto, tell=tell)
+        space = speeds_space(space)
+        return _at_speed(seen, held, space, top=top, pareto=pareto, tell=tell, stop=stops)
     deals = deal_candidates(seen, space)
     search = partial(
         PrunedSearch,
@@ -154,15 +159,18 @@ def tune(
         pareto=pareto,
         prune=prune,
         progress=lambda settled, total: tell(settled, total + len(deals)),
+        stop=stops,
     )
     exact = search(exact=True) if space.has_schemes else None
     inexact = search(exact=False) if space.inexact else None  # raises before the first replay
     found = exact.run() if exact else None
     ranking, front = (found.ranking(), found.front()) if found else ([], [])
     most_s = found.threshold() if found else math.inf
-    dealt = rank_deals(deals, seen, held, most_s=most_s, prune=prune and not pareto)
+    deals = [] if found and stops() else deals
+    dealt = rank_deals(deals, seen, held, most_s=most_s, prune=prune and not pareto, stop=stops)
     total = len(deals) + (found.total if found else 0)
-    tell(total, total)
+    if not stops():
+        tell(total, total)
     most_s = max(most_s, min((row.runtime_s for row in dealt), default=0.0))
     short = [row for row in dealt if row.runtime_s <= most_s]
     ranking = sorted([*ranking, *short], key=lambda row: row.runtime_s)
@@ -175,10 +183,11 @@ def tune(
         evaluated=evaluated,
         pruned=total - evaluated,
         unfit=found.unfit if found else 0,
-        inexact=tuple(inexact.run().ranking()) if inexact else (),
+        inexact=tuple(inexact.run().ranking()) if inexact and not stops() else (),
         num_rounds=seen.profile.num_rounds,
         rounds_seen=_rounds_seen(seen, space),
         left_out=() if seen.can_deal else space.dealing,
+        stopped=stops(),
     )
 
 
@@ -190,10 +199,12 @@ def _at_speed(
     top: int,
     pareto: bool,
     tell: Progress,
+    stop: Stop,
 ) -> Tuning:
     """Search in virtual time, without a lead, because rounds of a run are not recorded rounds."""
-    rows = rank_speeds(seen, held, space, exact=True, progress=tell)
-    inexact = rank_speeds(seen, held, space, exact=False, progress=tell) if space.inexact else []
+    rank = partial(rank_speeds, seen, held, space, progress=tell, stop=stop)
+    rows = rank(exact=True)
+    inexact = rank(exact=False) if space.inexact and not stop() else []
     return Tuning(
         ranking=tuple(short_list(rows, top)),
         pareto=tuple(_front(rows)) if pareto else (),
@@ -203,6 +214,7 @@ def _at_speed(
         num_rounds=seen.profile.num_rounds,
         rounds_seen=_rounds_seen(seen, space),
         left_out=() if seen.can_deal else space.dealing,
+        stopped=stop(),
     )
 
 

@@ -8,14 +8,14 @@ Schemes that deal their work are searched here too; they have few candidates and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from seqgc.errors import ParameterError
 from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Scheme, entry_of
-from seqgc.search._pruned_search import SLACK, Ranked, with_accuracy
+from seqgc.search._pruned_search import SLACK, Progress, Ranked, Stop, with_accuracy
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._replay import accuracy, deal, decode_some, paced_run
 from seqgc.search._space import SearchSpace
@@ -49,9 +49,12 @@ def rank_speeds(
     space: SearchSpace,
     *,
     exact: bool,
-    progress: Callable[[int, int], None],
+    progress: Progress,
+    stop: Stop,
 ) -> list[Ranked]:
     """Run every exact candidate, or every inexact one; return the results, the best first.
+
+    After the first candidate, ``stop`` is asked whether to leave out the other candidates.
 
     Candidates are sorted by `Ranked.equivalent_s`, which is the run time of exact candidates, and
     combines time and error of inexact ones.
@@ -64,6 +67,8 @@ def rank_speeds(
     settings = _settings(seen, space, exact=exact)
     rows = list[Ranked]()
     for setting in settings:
+        if rows and stop():
+            break
         row = _ranked(setting, seen, held)
         rows.append(row if exact else with_accuracy(row, accuracy(setting, seen), held))
         progress(len(rows), len(settings))
@@ -141,14 +146,17 @@ def rank_deals(
     *,
     most_s: float,
     prune: bool,
+    stop: Stop,
 ) -> list[Ranked]:
     """Replay the candidates in order of their bounds, and return the results.
 
     If ``prune`` is True, a candidate is skipped if its bound is above the best time, and
-    ``most_s``.
+    ``most_s``. After the first replay, ``stop`` is asked whether to leave out the others.
     """
     best_s, rows = math.inf, list[Ranked]()
     for setting in sorted(candidates, key=seen.bound_s):
+        if rows and stop():
+            break
         if not prune or seen.bound_s(setting) * SLACK <= max(best_s, most_s):
             rows.append(_ranked(setting, seen, held))
             best_s = min(best_s, rows[-1].runtime_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
-from seqgc.search import Rehearsal, replay
+from seqgc.search import Rehearsal, Tuning, replay, tune
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
@@ -284,6 +285,22 @@ def test_tune_prints_the_documented_keys_and_replay_agrees(profile: Path, capsys
         )
         assert again["runtime_s"] == row["runtime_s"]
         assert again["ideal_s"] == row["ideal_s"]
+
+
+def test_an_interrupted_search_prints_what_it_has_found(
+    profile: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **options: object) -> Tuning:
+        signal.raise_signal(signal.SIGINT)
+        return tune(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("seqgc.cli._tune.search_rehearsal", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    assert main(["tune", str(profile), "--alpha", "1"]) == 130
+    printed = capsys.readouterr().out
+    assert "interrupted" in printed
+    assert "seqgc train --scheme" in printed
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_tune_looks_where_it_is_told(profile: Path, capsys: Out) -> None:

@@ -253,6 +253,25 @@ def test_a_search_is_deterministic_and_tells_its_progress() -> None:
     assert seen[-1] == (first.evaluated + first.pruned,) * 2
 
 
+def test_a_search_that_is_stopped_returns_what_it_has_replayed() -> None:
+    profile = DelayProfile.from_times(1 + np.random.default_rng(0).exponential(1.0, (6, 6)))
+    rehearsal, asked = Rehearsal(profile=profile, alpha=1.0), list[bool]()
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 1
+
+    stopped, whole = tune(rehearsal, stop=stop), tune(rehearsal)
+    assert stopped.stopped
+    assert not whole.stopped
+    assert 0 < stopped.evaluated < whole.evaluated
+    for row in stopped.ranking:
+        assert (
+            row.runtime_s
+            == replay(row.setting, replace(rehearsal, num_jobs=24, repeat=True)).runtime_s
+        )
+
+
 def test_approximations_that_there_are_not_are_refused_before_anything_is_replayed() -> None:
     settled: list[int] = []
     space = replace(SMALL, families=("m-sgc",), inexact=True)
