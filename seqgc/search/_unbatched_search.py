@@ -151,7 +151,7 @@ def rank_deals(
     """Replay the candidates in order of their bounds, and return the results.
 
     If ``prune`` is True, a candidate is skipped if its bound is above the best time, and
-    ``most_s``. After the first replay, ``stop`` is asked whether to leave out the others.
+    ``most_s``. After the first replay, ``stop`` is asked whether to leave out the other candidates.
     """
     best_s, rows = math.inf, list[Ranked]()
     for setting in sorted(candidates, key=seen.bound_s):
