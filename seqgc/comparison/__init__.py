@@ -15,6 +15,7 @@ from seqgc.comparison._softmax import SoftmaxTrainees as SoftmaxTrainees
 from seqgc.comparison._softmax import exact_curve as exact_curve
 from seqgc.comparison._training import Curve as Curve
 from seqgc.comparison._training import PacedWorkers as PacedWorkers
+from seqgc.comparison._training import Race as Race
 from seqgc.comparison._training import TimedRun as TimedRun
 from seqgc.comparison._training import time_run as time_run
 from seqgc.comparison._training import trained as trained

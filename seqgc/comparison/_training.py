@@ -76,6 +76,14 @@ class Race:
 
     ``rates`` contains, for each learning rate, the numbers of the trainings whose median time
     counts. The trainings in ``lasting`` have no time limit.
+
+    Examples
+    --------
+    >>> race = Race([[0, 1, 2], [3, 4, 5]], lasting=[0])
+    >>> race.reach(0, 5.0)
+    >>> race.reach(1, 7.0)  # the median of the first rate is now known
+    >>> race.limit_s(0), race.limit_s(2), race.limit_s(3)
+    (inf, 7.0, 7.0)
     """
 
     def __init__(

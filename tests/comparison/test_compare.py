@@ -13,6 +13,7 @@ from seqgc.comparison import (
     Metering,
     PacedWorkers,
     ProfileReading,
+    Race,
     SoftmaxProblem,
     SoftmaxTrainees,
     Trial,
@@ -21,7 +22,6 @@ from seqgc.comparison import (
     exact_curve,
     trained,
 )
-from seqgc.comparison._training import Race
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, ProfileMeta, latency_pace
 from seqgc.rounds import ClosingRule, Setting
