@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -349,13 +349,15 @@ Digests = dict[int, tuple[Tensor, str]]  # by id; stores the tensor, so that its
 def structure_of(value: object, digests: Digests | None = None) -> bytes | None:
     """Return a digest of a module, or of any other object, without its trainable weights.
 
-    Modules with the same digest differ at most in their trainable weights. If the object cannot be
-    pickled, it cannot be compared, and the result is None. ``digests`` caches the digests of
-    tensors that several objects share.
+    Modules with the same digest differ at most in their trainable weights. Parameters that
+    ``module.parameters()`` does not contain, for example of a teacher in a list or in a loss, are
+    not trained, and must also be equal. If the object cannot be pickled, it cannot be compared, and
+    the result is None. ``digests`` caches the digests of tensors that several objects share.
     """
     out = io.BytesIO()
+    trained = ParameterVector(value).tensors if isinstance(value, nn.Module) else ()
     try:
-        _StructurePickler(out, {} if digests is None else digests).dump(value)
+        _StructurePickler(out, {} if digests is None else digests, trained=trained).dump(value)
     except Exception:  # the user's classes may raise anything
         return None
     return xxhash.xxh3_128_digest(out.getbuffer())
@@ -392,9 +394,10 @@ def has_hooks(tensor: Tensor) -> bool:
 class _StructurePickler(pickle.Pickler):
     """A pickler that writes a description of each tensor instead of its values."""
 
-    def __init__(self, out: io.BytesIO, digests: Digests) -> None:
+    def __init__(self, out: io.BytesIO, digests: Digests, *, trained: Sequence[Tensor]) -> None:
         super().__init__(out)
         self._digests: Final = digests
+        self._trained: Final = set(map(id, trained))
         self._tensors: Final[dict[int, Tensor]] = {}  # by address, which stored tensors keep in use
 
     def persistent_id(self, obj: object) -> object:
@@ -407,8 +410,7 @@ class _StructurePickler(pickle.Pickler):
         kind = (type(obj), obj.dtype, tuple(obj.shape), obj.stride(), obj.requires_grad)
         # Tied parameters and views of one tensor have the same number of a storage.
         place = list(self._tensors).index(address), obj.storage_offset()
-        trainable = isinstance(obj, nn.Parameter) and obj.requires_grad
-        return (*map(str, kind), place, "" if trainable else self._digest(obj))
+        return (*map(str, kind), place, "" if id(obj) in self._trained else self._digest(obj))
 
     def _digest(self, tensor: Tensor) -> str:
         if id(tensor) not in self._digests:

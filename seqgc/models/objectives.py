@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import default_collate
 
-from seqgc.models.datasets import collate, has_tensors, items_of
+from seqgc.models.datasets import collate, has_tensors, items_of, leaves_of
 from seqgc.models.dropout import dropout_layers, masks_of, stacked_masks_of
 from seqgc.models.losses import PointLosses, loss_in, point_losses
 from seqgc.models.model import Digests, Objective, ParameterVector, structure_of
@@ -202,6 +202,9 @@ class ObjectiveGroup:
         for (each, part), some in zip(parts, items, strict=True):
             PROGRESS.enter(part.model)  # reading may execute the user's code
             batches.append(collate(each.objective.dataset, some, dtype=dtype))
+        # Stacking would convert the data of all models to one dtype.
+        if len({tuple(leaf.dtype for leaf in leaves_of(batch)) for batch in batches}) > 1:
+            raise TypeError("the data of the models have different dtypes")
         return tuple(default_collate(batches))
 
 

@@ -208,6 +208,47 @@ def test_models_of_a_form_may_have_data_sets_of_their_own() -> None:
     np.testing.assert_allclose(together(parts), alone(parts), rtol=0, atol=1e-12)
 
 
+class Pixels(nn.Linear):
+    """A layer that scales its input if it is an image of bytes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = x.to(self.weight.dtype) / 255 if x.dtype == torch.uint8 else x
+        return super().forward(scaled.flatten(1))
+
+
+def test_data_sets_of_different_dtypes_are_not_stacked() -> None:
+    store, pixels = MemoryStore(), (FLAT.abs() * 50).to(torch.uint8)
+    data = [TensorDataset(x, LABELS) for x in (pixels / 255, pixels / 255, pixels, pixels)]
+    models = [
+        make_model(f"m{i}", module=seeded(lambda: Pixels(64, 10))(i), dataset=each)
+        for i, each in enumerate(data)
+    ]
+    alone, together = computes(models, store, size=4)
+    parts = parts_of(models, store)
+    np.testing.assert_allclose(together(parts), alone(parts), rtol=0, atol=1e-12)
+
+
+class Distance:
+    """A loss with a teacher, whose weights are not frozen."""
+
+    def __init__(self, seed: int) -> None:
+        self.teacher = make_module("mlp", seed=seed).double()
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - self.teacher(target).detach()).square().mean(1)
+
+
+def test_losses_with_different_teachers_are_different_forms() -> None:
+    store, (x, _) = MemoryStore(), blobs().tensors
+    models = [
+        make_model(f"m{i}", seed=i, loss=Distance(seed=i // 2), dataset=TensorDataset(x, x))
+        for i in range(4)
+    ]
+    alone, together = computes(models, store, size=4)
+    parts = parts_of(models, store)
+    np.testing.assert_allclose(together(parts), alone(parts), rtol=0, atol=1e-12)
+
+
 def test_the_same_parts_have_the_same_bits_on_every_worker() -> None:
     store, models = MemoryStore(), models_of("cnn")
     parts = parts_of(models, store, precision="float32")

@@ -61,6 +61,14 @@ def with_hook() -> Net:
     return net
 
 
+def with_teacher(seed: int) -> Net:
+    net = Net()
+    net.teachers = [nn.Linear(64, 10)]  # in a list, so that it is not trained
+    for p in net.teachers[0].parameters():
+        p.data.fill_(seed)
+    return net
+
+
 def in_columns() -> Net:
     net = Net()
     net.weight = nn.Parameter(net.weight.detach().T.contiguous().T)
@@ -94,6 +102,8 @@ def test_modules_that_differ_by_their_weights_alone_have_one_structure() -> None
             == structure_of(make_module(name, seed=2))
             is not None
         )
+    assert structure_of(with_teacher(1)) == structure_of(with_teacher(1))
+    assert structure_of(with_teacher(1)) != structure_of(with_teacher(2))
     assert structure_of(tied()) == structure_of(tied())
     assert structure_of(tied()) != structure_of(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
 
