@@ -20,6 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from seqgc._fault import fault_of
 from seqgc.errors import reraise_stop
@@ -154,10 +157,11 @@ class _Trial:
         return best if best_s < _WORTHWHILE * alone_s else 1
 
     def require_same(self) -> None:
-        """Raise `ValueError` if a group has other results than single models."""
+        """Raise an exception if a group may have other results than single models."""
         self._compute_alone(2)
         alone = self._out[:2].copy()
-        self._compute_together(2)
+        with _NoPaddedEmbeddings():
+            self._compute_together(2)
         for one, other in zip(alone, self._out, strict=False):
             limit = self._tolerance * np.abs(one[np.isfinite(one)]).max(initial=0.0)
             if not np.allclose(one, other, rtol=0, atol=limit, equal_nan=True):
@@ -209,6 +213,28 @@ class _Trial:
 
     def _weights_of(self, ref: WeightRef) -> FloatArray:
         return self._weights[ref.model]
+
+
+class _NoPaddedEmbeddings(TorchFunctionMode):
+    """A context in which an embedding with a ``padding_idx`` raises `NotImplementedError`.
+
+    In a group, `torch.vmap` skips the gradient of the padding row only for the first model. The
+    results of a trial show the error only if its points contain the padding.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func is functional.embedding or func is torch.embedding:
+            none = None if func is functional.embedding else -1
+            if kwargs.get("padding_idx", args[2] if len(args) > 2 else none) != none:
+                raise NotImplementedError("torch.vmap does not support padding_idx of embeddings")
+        return func(*args, **kwargs)
 
 
 class _FewItems:

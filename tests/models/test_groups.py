@@ -341,6 +341,29 @@ def test_a_network_with_other_results_in_a_group_is_computed_alone() -> None:
     assert "differ" in choice.notes[0]
 
 
+class Words(nn.Module):
+    def __init__(self, padding_idx: int | None) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 3, padding_idx=padding_idx)
+        self.last = nn.Linear(3, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.words(x).mean(1))
+
+
+@pytest.mark.parametrize(("padding_idx", "size"), [(None, 2), (0, 0), (19, 0), (-1, 0)])
+def test_an_embedding_with_padding_is_computed_alone(padding_idx: int | None, size: int) -> None:
+    """The data have no padding: the padding's gradient would be wrong only where it occurs."""
+    data = TensorDataset(torch.arange(80).view(40, 2) % 18 + 1, LABELS)
+    models = [
+        make_model(f"m{i}", module=seeded(lambda: Words(padding_idx))(i), dataset=data)
+        for i in range(2)
+    ]
+    choice = choose_group_sizes([models], points=lambda _: 4, precision="float64", size=2)
+    assert choice.sizes == (dict.fromkeys(["m0", "m1"], size) if size else {})
+    assert ["padding_idx" in note for note in choice.notes] == ([] if size else [True])
+
+
 def test_a_group_is_never_larger_than_a_bundle() -> None:
     models = models_of("mlp", 4)
     bundles = [models[:2], models[2:]]
