@@ -163,8 +163,9 @@ def _measure(name: str, metric: Metric, outputs: list[object], targets: list[obj
 def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float, float]:
     """Return the number of correctly classified targets, and the number of targets that count.
 
-    A target whose weight is 0 does not count, because the loss ignores it. If the points have no
-    classes, both numbers are NaN.
+    Scores of classes lie along axis 1, as in torch's losses, or along the last axis, as in the
+    output of most language models. A target whose weight is 0 does not count, because the loss
+    ignores it. If the points have no classes, both numbers are NaN.
     """
     if (
         not isinstance(output, Tensor)
@@ -173,10 +174,16 @@ def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float
         or target.is_floating_point()
     ):
         return math.nan, math.nan
+    if target.shape == (*output.shape[:1], *output.shape[2:]):
+        axis = 1
+    elif target.shape == output.shape[:-1]:
+        axis = -1
+    else:
+        return math.nan, math.nan
     counts = torch.ones_like(target, dtype=torch.bool)
     if weights is not None and weights.ndim <= target.ndim:
         counts &= (weights != 0).reshape(*weights.shape, *[1] * (target.ndim - weights.ndim))
-    right = (output.argmax(1) == target) & counts
+    right = (output.argmax(axis) == target) & counts
     return float(right.sum()), float(counts.sum())
 
 

@@ -101,6 +101,21 @@ def test_accuracy_over_sequences_counts_every_element() -> None:
     assert evaluate(nn.Identity(), loss=nn.CrossEntropyLoss(), dataset=data).accuracy == 0.75
 
 
+@pytest.mark.parametrize("accuracy", [0.75, None])
+def test_accuracy_is_of_classes_along_the_last_axis_if_axis_1_does_not_fit(
+    accuracy: float | None,
+) -> None:
+    """The output of a language model is (points, words, classes)."""
+    output = nn.functional.one_hot(torch.tensor([[0, 1], [2, 2]]), 3).float()
+    target = torch.tensor([[0, 1], [2, 0]])
+
+    def loss(scores: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return (scores.flatten(1).sum(1) - words.sum(1)).abs()
+
+    data = TensorDataset(output if accuracy else torch.zeros(2, 5, 4), target)
+    assert evaluate(nn.Identity(), loss=loss, dataset=data).accuracy == accuracy
+
+
 def test_there_is_no_accuracy_without_classes() -> None:
     data = TensorDataset(torch.ones(3, 1), torch.zeros(3, 1))
     result = evaluate(nn.Identity(), loss=nn.MSELoss(), dataset=data)
