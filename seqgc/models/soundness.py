@@ -46,9 +46,10 @@ from seqgc._fault import fault_of
 from seqgc.errors import ParameterError, refusing, reraise_stop
 from seqgc.models.datasets import PointDataset, collate, leaves_of, sample_points
 from seqgc.models.evaluation import evaluate
+from seqgc.models.losses import loss_in, point_losses
 from seqgc.models.model import Model, has_hooks
 from seqgc.models.narrowing import require_distinct
-from seqgc.models.precision import Precision, torch_dtype
+from seqgc.models.precision import Precision, autocasting, torch_dtype
 from seqgc.models.trial import ModelTrial, TrialSum
 from seqgc.ports import FloatArray, IntArray
 
@@ -95,6 +96,7 @@ def require_sound(model: Model, *, precision: Precision) -> None:
         _try(trial)
         if model.autocast != "off":  # the coarse rounding of autocast hides small effects
             _try_without_autocast(model, precision)
+        _require_independent_loss(model, trial.module, dtype)
         _require_evaluable(model, trial.module)
 
 
@@ -188,6 +190,34 @@ def _frozen_norms(model: Model) -> list[tuple[str, nn.modules.batchnorm._NormBas
 
 
 # ---- the trial -----------------------------------------------------------------------------------
+
+
+def _require_independent_loss(model: Model, module: nn.Module, dtype: torch.dtype) -> None:
+    """Raise `ParameterError` if the loss reads weights of the model's module.
+
+    ``module`` is a copy, as in a run. The loss would always read the weights of the original, and
+    its gradient would be lost.
+    """
+    x, y = collate(model.dataset, sample_points(model.dataset, 1), dtype=dtype)
+    loss = loss_in(model.loss, dtype)
+    with autocasting(model.autocast):
+        values = point_losses(loss, module(x), y, count=1).values
+    named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+    if not values.requires_grad:
+        return
+    gradients = torch.autograd.grad(values.sum(), [p for _, p in named], allow_unused=True)
+    read = [
+        name for (name, _), gradient in zip(named, gradients, strict=True) if gradient is not None
+    ]
+    if read:
+        raise ParameterError(
+            "loss",
+            "must not read weights of the module: a run trains a copy of the module, so that the "
+            "loss would read the initial weights",
+            f"a loss of model {model.name!r} that reads {read[0]!r}",
+            "return what the loss needs from the module's forward, or use the optimizer's "
+            "weight_decay",
+        )
 
 
 def _try(trial: ModelTrial) -> None:

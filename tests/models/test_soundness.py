@@ -380,3 +380,22 @@ def test_a_batch_larger_than_its_data_set_is_refused() -> None:
     TrainingPlan(models=models[:1], scheme="uncoded", steps=1)
     with pytest.raises(ParameterError, match=r"`batch_size` must be at most 15.* 'more'.*got 16"):
         TrainingPlan(models=models, scheme="uncoded", steps=1)
+
+
+def test_a_loss_that_reads_the_weights_is_refused() -> None:
+    """A run trains a copy of the module; the loss would always read the initial weights."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def penalised(output: Tensor, target: Tensor, *, detached: bool = False) -> Tensor:
+        weight = module[1].weight.detach() if detached else module[1].weight
+        return F.cross_entropy(output, target, reduction="none") + 0.1 * weight.square().sum()
+
+    TorchWorkload(
+        [make_model(module=module, loss=partial(penalised, detached=True))],
+        scheme=Chunks(),
+        store=MemoryStore(),
+    )
+    with pytest.raises(ParameterError, match=r"copy of the module.*'1\.weight'"):
+        TorchWorkload(
+            [make_model(module=module, loss=penalised)], scheme=Chunks(), store=MemoryStore()
+        )
