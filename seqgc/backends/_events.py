@@ -209,11 +209,11 @@ class EventBackend(ABC):
     def _look(self, until: float = -math.inf) -> bool:
         """Queue the incoming events; if there is no event, wait for one until ``until``.
 
-        Return True if ``until`` has passed. A master that waits reads events when they come. A
-        master that has been away for half a second reads events that may have come at any time
-        since its last look began. (The end of the last look does not count, because the master may
-        have been stopped while it waited.) If the master was away for less time, the stamps of
-        events are taken as exact: a run closes its rounds by the stamps, as a replay does.
+        Return True if ``until`` has passed. Normally the stamp of an event is taken as its exact
+        time: a run closes its rounds by the stamps, as a replay does. If the master has not looked
+        for half a second, an event may be older than its stamp. It may then have come at any time
+        since the last look began, not only since that look ended, because the master may have been
+        stopped while it waited.
         """
         now = self._clock.now()  # read first: events that came before this time are collected below
         left = until - now
@@ -339,9 +339,10 @@ class Owed:
         return bool(sent)
 
     def settle(self, event: Arrival | Failure) -> bool:
-        """Record an answer; return True if it is an event for the master.
+        """Record an answer; return True if the master must receive it.
 
-        It is not an event if its task was not sent, or was answered before.
+        The master does not receive an answer to a task that was never sent or is already answered,
+        nor the failure of a cancelled task.
         """
         task = (event.round, event.attempt)
         if task in self.tasks:

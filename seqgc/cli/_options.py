@@ -285,7 +285,10 @@ def _drop_handled(arguments: dict[str, Any]) -> None:
 
 
 def _message_options() -> list[inspect.Parameter]:
-    """Return the options of messages. typer shows them and checks them; `speaking` uses them."""
+    """Return ``--log-format`` and ``--quiet``, which every verb has.
+
+    typer shows and checks these options. `speaking` reads their values from the command line.
+    """
     formats = typer.Option(
         LOG_FORMAT, help="Format of messages on stderr: text or json.", callback=check_format
     )

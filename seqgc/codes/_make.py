@@ -187,8 +187,9 @@ def compare_codes(n: int, s: int, *, payload: Payload = "float32") -> CodeCompar
 
     A kind is eligible if its predicted relative error is low for any set of missing workers, as far
     as a bounded search for the worst survivors can tell (`worst_survivors`). The eligible kind with
-    the smallest load is chosen, and among equal loads the kind with the smallest preference. Raises
-    `ParameterError` if ``n``, ``s`` or ``payload`` is out of range.
+    the smallest load is chosen. Among equal loads, the kind with the smallest number ``preference``
+    is chosen (`register_code`). Raises `ParameterError` if ``n``, ``s`` or ``payload`` is out of
+    range.
 
     Examples
     --------

@@ -135,7 +135,7 @@ class LossWatch:
         self._ends: dict[int, tuple[int, TrialWork]] = {}  # number of points, and work, at the end
 
     def apply(self, clocks: float) -> None:
-        """Record that ``clocks`` more clocks of data have been applied."""
+        """Record that more data have been applied: ``clocks`` batches, each of one model."""
         before = math.floor(self._applied + 1e-9)
         self._applied += clocks
         if math.floor(self._applied + 1e-9) == before:

@@ -141,7 +141,10 @@ def _check_options(model: ModelConfig) -> None:
 
 
 def require_unregistered(name: str) -> None:
-    """Raise `ParameterError` if registered data have this name, because models would use them."""
+    """Raise `ParameterError` if this name of a new data set is already the name of registered data.
+
+    Models would use the registered data, and never the new data set.
+    """
     taken: Collection[str] = DATA
     if "seqgc.models.factories" in sys.modules:
         from seqgc.models.factories import data_names

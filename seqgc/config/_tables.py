@@ -137,12 +137,14 @@ class RunConfig(Settings):
         bool, "Compare results that several workers computed; exclude workers with wrong results."
     ] = False
     jobs_per_round: Annotated[
-        int, Field(ge=0), "Most models in a job (a bundle). 0: as many as the scheme allows."
+        int,
+        Field(ge=0),
+        "Most models in a job (a bundle). 0: the most that the delay and 10^6 parameters allow.",
     ] = 0
     vectorize: Annotated[
         int | None,
         Field(ge=1),
-        "Models of one form that a worker computes at once. By default it is measured.",
+        "Most models of one form computed at once; 1: one by one. By default the fastest.",
     ] = None
     stale: Annotated[
         bool, "Allow fewer than T + 1 models for a delay of T: gradients are then T rounds late."

@@ -281,7 +281,7 @@ class Versions:
         return "".join(function.log(request_id) for function in self._functions)
 
     def close(self) -> None:
-        """Release ports and descriptors; end the parents of later versions and wait for them."""
+        """Release ports and descriptors; end the parent processes of later versions, and wait."""
         for function in self._functions:
             function.environments.close()
         for channel, _ in self._parents:

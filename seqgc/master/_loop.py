@@ -387,7 +387,7 @@ class _Loop:
         )
 
     def _prepare(self, action: Dispatch, workload: Workload) -> None:
-        """Begin the jobs of the tasks, and pass on the decoded gradients that they need."""
+        """Begin the jobs of the tasks; give the workload the gradients that these jobs need."""
         jobs = {task.job for mini_tasks in action.assignment.values() for task in mini_tasks}
         for job in sorted(jobs):
             for beginning in range(self._begun + 1, job + 1):

@@ -95,7 +95,7 @@ def choose_group_sizes(
         except BaseException as error:  # from the user's code, or from torch.vmap
             reraise_stop(error)
             who = f"{len(form)} models like {form[0].name} ({type(form[0].module).__name__})"
-            notes.append(f"{who} are computed one by one, not in groups ({fault_of(error)})")
+            notes.append(f"{who} are computed one by one, not several at once ({fault_of(error)})")
             continue
         if best > 1:
             sizes |= {model.name: best for model in form}

@@ -59,7 +59,7 @@ class Pace(Protocol):
         """The number of workers."""
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
-        """Return the seconds, >= 0, before the first data point of a task that begins ``at``."""
+        """Return the seconds, >= 0, from the task's beginning at time ``at`` to its first point."""
 
     def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
         """Return the seconds, >= 0, that the next ``load`` takes if it begins ``at`` this time."""

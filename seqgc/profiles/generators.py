@@ -1,4 +1,8 @@
-"""Generators of delay profiles: heavy-tailed independent times, and slowdowns of a base."""
+"""Generators of delay profiles.
+
+`PowerLaw` draws independent heavy-tailed times. The other generators slow down some times of a base
+generator.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,9 @@ class _DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredData:
-    """A data set in a place. Its arrays are ``x``, ``y`` and possibly ``x_test`` and ``y_test``.
+    """A stored data set. Its arrays are ``x``, ``y`` and possibly ``x_test`` and ``y_test``.
+
+    ``place`` is the folder or the ``s3://bucket/prefix`` in which it is stored.
 
     Data sets with the same ``digest`` have equal contents. ``before`` is the digest of the previous
     version in this place; it is empty for the first version.

@@ -256,7 +256,10 @@ class Recorder:
         self.lease.check()  # again, because writing may have taken long
 
     def restore_observers(self) -> list[str]:
-        """Restore the memories of the lasting observers; return warnings."""
+        """Restore the recorded state of each `LastingObserver`.
+
+        Return a warning for each observer whose state is missing in the journal of a resumed run.
+        """
         memories, warnings = self.history.memories, []
         for name, observer in self._lasting.items():
             if name in memories:

@@ -86,7 +86,7 @@ class TrainingPlan:
     scheme: str | Defence | Setting
     steps: int  # optimizer steps of each model
     rule: ClosingRule | None = None  # when rounds close; None: `ClosingRule()`
-    jobs_per_round: int | None = None  # models in a bundle; None: as many as the scheme allows
+    jobs_per_round: int | None = None  # most models in a bundle; None: see `bundle_size`
     precision: Precision = "float32"  # of weights, computation and gradients
     payload: Payload | None = None  # format of results: not wider than `precision`, the default
     # Round results to `payload` stochastically on the workers. The seed depends on the name that

@@ -145,7 +145,7 @@ class Strategy(ABC):
 
 
 class SchemeStrategy(Strategy):
-    """The strategy of a scheme, whose rounds can be closed again from the journal.
+    """The strategy of a scheme. A resumed run repeats its rounds from the recorded answers.
 
     If the plan has an ``adaptation``, ``tuner`` searches for better settings; each switch is
     appended to ``switches``. ``before_decision`` is called before a decision is made, and
@@ -239,10 +239,10 @@ class SchemeStrategy(Strategy):
         )
 
     def follow(self, seen: ports.Seen) -> None:
-        """Pass the number of remaining bundles to the policy; adopt a new segment.
+        """Pass the number of remaining bundles to the policy; switch the workload's scheme.
 
-        The policy must have this number before its next decision. A segment is adopted before its
-        tasks leave.
+        The policy must have this number before its next decision. If the setting has changed, the
+        workload's scheme is switched before the first tasks of the new setting are sent.
         """
         self.policy.go_on_with(self._workload.bundles_left)
         super().follow(seen)

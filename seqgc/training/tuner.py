@@ -191,7 +191,8 @@ def choose(question: Question) -> Choice:
 
     Candidates are schemes that run in rounds. Codes that decode by weighted sums are candidates
     only for few workers: for many workers, the decoding may be ill-conditioned, which a replay does
-    not show. To leave the present scheme costs as many rounds as its delay.
+    not show. The cost of a switch is included: the last jobs of the present scheme need as many
+    additional rounds as its delay.
 
     Raises
     ------

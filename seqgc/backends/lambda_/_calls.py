@@ -87,9 +87,10 @@ class ThrottlePolicy:
 
 
 class Throttle:
-    """The throttled invocations of a backend, by their tags, and the window of re-submissions.
+    """The throttled invocations of a backend, by their tags.
 
-    At most ``per_s`` invocations are submitted again in a second.
+    The class decides when they are submitted again, by the rules of a `ThrottlePolicy`. At most
+    ``per_s`` invocations are submitted again in a second.
     """
 
     def __init__(self, policy: ThrottlePolicy, *, per_s: float = math.inf) -> None:

@@ -309,7 +309,7 @@ class Starts:
     def invoke(self, worker: int, number: int) -> Stay:
         """Invoke a function for a worker; ``number`` counts the worker's invocations.
 
-        `Leases.admit` may raise an error instead.
+        If `Leases.admit` raises an error, no function is invoked.
         """
         self._leases.admit()
         tag, staying = next(self._tags), self._staying

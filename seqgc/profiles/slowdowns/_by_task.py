@@ -49,7 +49,7 @@ class RotatingSleep(Slowdown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepWindows(Slowdown):
-    """Workers sleep before every task: some for a while, some until they are replaced [A].
+    """Workers sleep before every task: some for a while, some until they are restarted (AntDT).
 
     In the first half of every period of ``period_s`` seconds, each worker sleeps with probability
     ``probability``, for ``1.5 * intensity`` seconds before each task. The workers with the numbers

@@ -80,7 +80,7 @@ class AnswerHistory:
         return part
 
     def close(self, answered: IntArray) -> None:
-        """Append the number of answers of the next round, (candidates,)."""
+        """Append the round that closes: ``answered`` (candidates,) are its numbers of answers."""
         self._answered.append(answered.astype(self.arrivals.dtype))
 
     def answered(self, round: int) -> SmallInts:
