@@ -43,7 +43,7 @@ class Parts:
         if self._shares.shape != (n,):
             raise ParameterError("shares", f"must be {n} loads, one a part", self._shares.shape)
         self._of: list[tuple[int, ...]] = []  # by worker
-        self._loads = self._shares  # (n,), by worker, of one job
+        self._loads: dict[int, FloatArray] = {}  # (n,), by worker, for each number of jobs
         self.give(range(n))
 
     @property
@@ -89,17 +89,23 @@ class Parts:
     def _own(self, of: Iterable[Sequence[int]]) -> None:
         self._of = [tuple(parts) for parts in of]
         self._members = sum(map(bool, self._of))
-        self._loads = np.array([self._shares[list(parts)].sum() for parts in self._of])
+        self._loads.clear()
 
     def loads(self, sent: Mapping[int, Sequence[int]], *, jobs: int) -> FloatArray:
         """Return everybody's loads (n,) of so many jobs.
 
         That is all of a worker's parts, but for those who are ``sent`` only some of theirs.
         """
-        loads = jobs * self._loads
-        for worker, parts in sent.items():
-            if len(parts) < len(self._of[worker]):
-                loads[worker] = jobs * self._shares[list(parts)].sum()
+        if (usual := self._loads.get(jobs)) is None:
+            usual = jobs * np.array([self._shares[list(parts)].sum() for parts in self._of])
+            usual.flags.writeable = False
+            self._loads[jobs] = usual
+        some = {who: parts for who, parts in sent.items() if len(parts) < len(self._of[who])}
+        if not some:
+            return usual
+        loads = usual.copy()
+        for worker, parts in some.items():
+            loads[worker] = jobs * self._shares[list(parts)].sum()
         loads.flags.writeable = False
         return loads
 

@@ -75,8 +75,9 @@ class Errands:
         self._pace = AnswerPace(by_gaps=by_coming)
         self._open: dict[Address, Errand] = {}
         self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
+        self._pieces = [0] * n  # in each queue
+        self._without = n  # workers without a piece
         self._came_s = [0.0] * n  # what the latest greeting took
-        self.ways_back_s: Final = [0.0] * n  # what answers should take beside work and round trip
         self._answered_at = [-math.inf] * n  # the latest piece
         self._there: set[int] = set()  # who has answered a greeting, and had no other since
         # When it was last judged when all could be here, the result, and who is too late for that.
@@ -101,7 +102,10 @@ class Errands:
         """Take note of what is sent."""
         self._open[errand.address] = errand
         self.queues[errand.worker].append(errand)
-        if errand.piece is None and not errand.is_probe:
+        if errand.piece is not None:
+            self._without -= self._pieces[errand.worker] == 0
+            self._pieces[errand.worker] += 1
+        elif not errand.is_probe:
             self._there.discard(errand.worker)
 
     @property
@@ -114,6 +118,9 @@ class Errands:
         del self._open[errand.address]
         errand.is_over = True
         self.queues[errand.worker].remove(errand)
+        if errand.piece is not None:
+            self._pieces[errand.worker] -= 1
+            self._without += self._pieces[errand.worker] == 0
 
     def leave(self, errand: Errand, at: float) -> None:
         """Take note of when it left."""
@@ -133,22 +140,19 @@ class Errands:
         elif errand.piece is None:
             self._came_s[worker] = at - errand.left_at
             self._there.add(worker)
-            self.ways_back_s[worker] = self._way_back_s(worker)
         else:
-            was_known, before, is_anew = self._pace.known, self._answered_at[worker], False
+            was_known, before = self._pace.known, self._answered_at[worker]
             if not errand.is_behind:
                 seconds = max(0.0, at - errand.left_at - rtt_s)
-                is_anew = self._pace.learn(errand.share, seconds, came_s=self._came_s[worker])
-            elif errand.left_at + rtt_s + self.ways_back_s[worker] <= before:
-                is_anew = self._pace.learn_gap(errand.share, at - before)
-            if is_anew:
-                self.ways_back_s[:] = map(self._way_back_s, range(len(self.queues)))
+                self._pace.learn(errand.share, seconds, came_s=self._came_s[worker])
+            elif errand.left_at + rtt_s + self._way_back_s(worker) <= before:
+                self._pace.learn_gap(errand.share, at - before)
             self._answered_at[worker] = at
             if self._pace.known and not was_known:
                 for queue in self.queues:
                     self._expect_all(queue, -math.inf)
         if queue := self.queues[worker]:
-            free_at = at - self.ways_back_s[worker]
+            free_at = at - self._way_back_s(worker)
             if abs(queue[0].ends_at - free_at - self._work_s(queue[0])) > 0.1 * rtt_s:
                 self._expect_all(queue, free_at)
 
@@ -162,7 +166,7 @@ class Errands:
         if not queue or queue[-1].piece is None:
             return None
         if not self._pace.known:
-            return -math.inf if self._by_coming and self._pieces(worker) < 2 else None
+            return -math.inf if self._by_coming and self._pieces[worker] < 2 else None
         return queue[-1].ends_at - self._rtt_s
 
     def is_kept(self, worker: int, pieces: int) -> bool:
@@ -170,12 +174,9 @@ class Errands:
 
         That is so as long as nobody knows the pace: then nobody knows when the others come.
         """
-        if self._pace.known or not self._pieces(worker):
+        if self._pace.known or not self._pieces[worker]:
             return False
-        return pieces <= sum(not self._pieces(each) for each in range(len(self.queues)))
-
-    def _pieces(self, worker: int) -> int:
-        return sum(errand.piece is not None for errand in self.queues[worker])
+        return pieces <= self._without
 
     def is_late(self, worker: int, now: float) -> bool:
         """Whether something that a worker has is overdue: it had better have no more."""
@@ -209,7 +210,7 @@ class Errands:
         It could, if those who are there shared it so that all their answers come at one time.
         Where answers take as long from everybody, or nobody can tell how long, nobody is too late.
         """
-        if not self._by_coming or not self._pace.sure or self.ways_back_s[worker] <= self._rtt_s:
+        if not self._by_coming or not self._pace.sure or self._way_back_s(worker) <= self._rtt_s:
             return False
         if self._is_old(now):
             self._looked_at, self._end_at = now, self._could_end_at(math.fsum(left), now)
@@ -234,7 +235,7 @@ class Errands:
         free_at, queue = now + self._rtt_s, self.queues[worker]
         if queue and math.isfinite(ends_at := queue[-1].ends_at):
             free_at = max(free_at, ends_at)
-        return free_at + self.ways_back_s[worker]
+        return free_at + self._way_back_s(worker)
 
     @property
     def first_due(self) -> Errand | None:
@@ -255,7 +256,7 @@ class Errands:
         worker = self._soonest(workers, errand.worker, now)
         if worker is None:
             return None
-        if errand is not due and not self._gains(errand, now, self.ways_back_s[worker]):
+        if errand is not due and not self._gains(errand, now, self._way_back_s(worker)):
             self.spared = errand
             return None
         errand.copied = True
@@ -263,11 +264,11 @@ class Errands:
 
     def _soonest(self, workers: Collection[int], but: int, now: float) -> int | None:
         """Return who has the shortest way back of those with nothing overdue, ``but`` one."""
-        worker = min(workers, key=self.ways_back_s.__getitem__, default=None)
+        worker = min(workers, key=self._way_back_s, default=None)
         if worker is None or (worker != but and not self.is_late(worker, now)):
             return worker  # as a rule: nobody else need be asked
         able = [each for each in workers if each != but and not self.is_late(each, now)]
-        return min(able, key=self.ways_back_s.__getitem__, default=None)
+        return min(able, key=self._way_back_s, default=None)
 
     def _first(self, heap: list[_Entry]) -> Errand | None:
         while heap and not self._is_valid(heap[0]):
@@ -293,7 +294,7 @@ class Errands:
         if errand.piece is None or not self._pace.known:
             return
         pace, worker, rtt_s, work_s = self._pace, errand.worker, self._rtt_s, self._work_s(errand)
-        way_back_s = usual_s = self.ways_back_s[worker]
+        way_back_s = usual_s = self._way_back_s(worker)
         if not self._by_coming:
             usual_s = max(usual_s, pace.usual_s)
         errand.ends_at = max(errand.left_at + rtt_s, free_at) + work_s
@@ -311,6 +312,7 @@ class Errands:
         return self._pace.per_batch_s * errand.share
 
     def _way_back_s(self, worker: int) -> float:
+        """Return the seconds that an answer should take beside its work and the round trip."""
         if self._by_coming:
             return self._pace.per_coming * self._came_s[worker]
         return self._pace.way_back_s

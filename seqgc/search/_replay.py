@@ -165,8 +165,8 @@ def paced_run(
     def see(seen: Seen) -> None:
         conduct(seen)
         recorder(seen)
-        if isinstance(seen, Dispatch) and seen.loads is not None:
-            mean_loads.setdefault(seen.round, float(seen.loads.mean()))
+        if isinstance(seen, Dispatch) and seen.loads is not None and seen.round not in mean_loads:
+            mean_loads[seen.round] = float(seen.loads.mean())
         if observe is not None:
             observe(seen)
 
