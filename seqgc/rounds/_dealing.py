@@ -364,9 +364,14 @@ class DealingPolicy(TaskPolicy):
     def _deal(self, others: Collection[int]) -> list[Sent]:
         """Give whoever can take one the next piece; see `DealtJob.next_for` for the ``others``."""
         dealt: list[Sent] = []
-        for worker in self._errands.in_time(self._takers, self._now):
+        self._errands.forget_too_late(self._now)
+        if not any(job.left for job in self._jobs.values()):
+            return dealt
+        for worker in list(self._takers):
             if not any(job.left for job in self._jobs.values()):
                 break
+            if worker in self._errands.too_late:
+                continue
             if self._errands.is_late(worker, self._now):
                 del self._takers[worker]  # till it answers
                 continue

@@ -37,6 +37,8 @@ class Doubts:
 
         There are so many ``members`` who can say it.
         """
+        if not (answer.flaws or self._accusers):
+            return None
         for model in self._accusers.keys() - answer.flaws.keys():
             self._accusers[model].discard(answer.worker)
         for model in (suspects := self.suspects(answer)):

@@ -82,7 +82,7 @@ class Errands:
         self._there: set[int] = set()  # who has answered a greeting, and had no other since
         # When it was last judged when all could be here, the result, and who is too late for that.
         self._looked_at, self._end_at = -math.inf, math.inf
-        self._too_late: set[int] = set()
+        self.too_late: Final[set[int]] = set()
         # Heaps, by when they are overdue and by when they should answer, the last first; some
         # errands in them are over, or have been judged anew.
         self._dues: list[_Entry] = []
@@ -193,16 +193,15 @@ class Errands:
 
     def look_at(self, now: float) -> float:
         """Return when a free worker may be given something next, if no answer comes before."""
-        times = [self._looked_at + _LOOK * self._rtt_s] if self._too_late else []
+        times = [self._looked_at + _LOOK * self._rtt_s] if self.too_late else []
         if (due := self.first_due) is not None:
             times.append(due.due_at)
         return min((at for at in times if at > now), default=math.inf)
 
-    def in_time(self, workers: Iterable[int], now: float) -> list[int]:
-        """Return these workers, but those that have just been judged too late."""
+    def forget_too_late(self, now: float) -> None:
+        """Judge the workers that are too late again, if that was last done long ago."""
         if self._is_old(now):
-            self._too_late.clear()
-        return [worker for worker in workers if worker not in self._too_late]
+            self.too_late.clear()
 
     def is_too_late(self, worker: int, left: Iterable[float], now: float) -> bool:
         """Whether all that is ``left`` (batches) could be here before a worker's next answer.
@@ -216,7 +215,7 @@ class Errands:
             self._looked_at, self._end_at = now, self._could_end_at(math.fsum(left), now)
         if self._ready_at(worker, now) <= self._end_at:
             return False
-        self._too_late.add(worker)
+        self.too_late.add(worker)
         return True
 
     def _is_old(self, now: float) -> bool:
