@@ -208,7 +208,7 @@ class SoftmaxTrainings:
         cut = np.cumsum([0, *setting.scheme.cut(self._batch).tolist()])
         self._chunks = [np.arange(start, end) for start, end in pairwise(cut.tolist())]
         start = np.zeros((len(trainings), 65, 10))
-        self._models, self._bundle_size = first.models, setting.jobs_per_round
+        self._bundle_size = setting.jobs_per_round
         self._bundles = [_Bundle(start) for _ in range(first.models // self._bundle_size)]
         self._points = lru_cache(maxsize=64)(self._points_of)
         self._begun, self._fixed = 0, dict[int, FloatArray]()  # weights, by job

@@ -216,6 +216,6 @@ def _require_turns(models: int, *, delay: int, jobs_per_round: int) -> None:
             f"must number at least T * jobs_per_round + 1 = {least}, because a gradient may "
             f"come T={delay} rounds late",
             models,
-            "train more models, take a scheme with a smaller delay, or allow gradients that "
-            "are applied T rounds late (stale)",
+            "train more models, take a smaller jobs_per_round or a scheme with a smaller delay, or "
+            "allow gradients that are applied T rounds late (stale)",
         )
