@@ -295,12 +295,16 @@ def test_an_interrupted_search_prints_what_it_has_found(
         return tune(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("seqgc.cli._tune.search_rehearsal", interrupted)
-    handler = signal.getsignal(signal.SIGINT)
-    assert main(["tune", str(profile), "--alpha", "1"]) == 130
+    # A shell's background job ignores SIGINT, and so would the tests that it runs.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["tune", str(profile), "--alpha", "1"]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, inherited)
     printed = capsys.readouterr().out
     assert "interrupted" in printed
     assert "seqgc train --scheme" in printed
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_tune_looks_where_it_is_told(profile: Path, capsys: Out) -> None:
