@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -47,6 +47,8 @@ PACKAGES: Final = {
     "dask": "distributed",
     "dask-direct": "distributed",
 }
+# Ray's daemon ignores SIGCHLD, so the kernel forgets the processor seconds of its workers.
+UNCOUNTED: Final = {"ray"}
 BATCH_SIZE, SMALL, MEDIUM = 32, 16, 256  # widths of `digits-cnn`
 STALL_PROBABILITY, STALL_S = 0.05, 0.2
 TOLERANCE: Final = 0.02  # see `distance`
@@ -110,12 +112,14 @@ class Outcome:
     """The seconds of a contestant, or the reason why it has none."""
 
     wall_s: float = 0.0
-    cpu_s: float = 0.0
+    cpu_s: float | None = None
     distance: float = 0.0  # from the weights of the plain loop
     failure: str = ""
 
     def __str__(self) -> str:
-        return self.failure or f"{self.wall_s:.1f} ({self.cpu_s:.1f})"
+        if self.failure or self.cpu_s is None:
+            return self.failure or f"{self.wall_s:.1f}"
+        return f"{self.wall_s:.1f} ({self.cpu_s:.1f})"
 
 
 def distance(weights: FloatArray, expected: FloatArray, initial: FloatArray) -> float:
@@ -190,7 +194,7 @@ def run(name: str, problem: Path, result: Path, *, limit_s: float) -> Outcome:
         return Outcome(failure=f"> {limit_s:.0f}")
     if status != 0:
         return Outcome(failure=f"failed, status {status}")
-    return Outcome(wall_s=wall_s, cpu_s=_cpu_s() - cpu)
+    return Outcome(wall_s=wall_s, cpu_s=None if name in UNCOUNTED else _cpu_s() - cpu)
 
 
 def measure(workload: Workload, names: Sequence[str], *, limit_s: float) -> dict[str, Outcome]:
@@ -212,7 +216,7 @@ def measure(workload: Workload, names: Sequence[str], *, limit_s: float) -> dict
                     outcome = Outcome(failure="no plain loop to compare with")
                 else:
                     apart = distance(weights, expected, problem.initial)
-                    outcome = Outcome(outcome.wall_s, outcome.cpu_s, apart)
+                    outcome = replace(outcome, distance=apart)
             print(f"{workload}: {name} {outcome} {outcome.distance:.1e}", file=sys.stderr)
             outcomes[name] = outcome
     return outcomes
