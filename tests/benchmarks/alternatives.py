@@ -51,7 +51,7 @@ PACKAGES: Final = {
 UNCOUNTED: Final = {"ray"}
 BATCH_SIZE, SMALL, MEDIUM = 32, 16, 256  # widths of `digits-cnn`
 STALL_PROBABILITY, STALL_S = 0.05, 0.2
-TOLERANCE: Final = 0.02  # see `distance`
+TOLERANCE, SHORT_TOLERANCE = 0.1, 1e-4  # see `distance`
 ONE_THREAD: Final = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
 )
@@ -125,8 +125,10 @@ class Outcome:
 def distance(weights: FloatArray, expected: FloatArray, initial: FloatArray) -> float:
     """Return the largest distance of a model from the plain loop's, per distance trained.
 
-    float32 sums in another order differ in the last bits, and Adam divides small gradients by
-    their own magnitude. The distances of equal trainings are therefore small, but not zero.
+    Trainings that are equal up to the order of sums are 1e-6 apart after five steps. Later, a few
+    models part by up to 0.054 in float32, because Adam divides a gradient that is nearly zero by
+    its own magnitude; in float64 the same models are 3e-15 apart after 120 steps. Batches that come
+    one step late give 0.4 to 0.7, and batches without one of their 32 points 0.2.
     """
     apart = np.linalg.norm(weights - expected, axis=1)
     trained = np.linalg.norm(expected - initial, axis=1)
@@ -272,13 +274,15 @@ def main() -> int:
     print(table(columns, names))
     for reason in reasons:
         print(f"\nLeft out: {reason}.")
+    tolerance = SHORT_TOLERANCE if given.short else TOLERANCE
     apart = [
         f"{workload}, {name}: {outcome.failure or outcome.distance}"
         for workload, outcomes in columns.items()
         for name, outcome in outcomes.items()
-        if outcome.failure or outcome.distance > TOLERANCE
+        if outcome.failure or outcome.distance > tolerance
     ]
-    print("\n".join(apart), file=sys.stderr)
+    if apart:
+        print("\n".join(apart), file=sys.stderr)
     return 1 if apart else 0
 
 
