@@ -49,7 +49,8 @@ def main() -> None:
     reading = Reading(rtt_s=given.rtt, after=given.after, resident=given.resident)
     _, held = hold_out(read_profile(given.recording), fraction=0.5)
     jobs = given.times * held.num_rounds
-    setting = Setting(scheme=Deal(n=held.num_workers))
+    n = held.num_workers
+    setting = Setting(scheme=Deal(n=n, pieces=3 * n if given.models == 1 else None))
     table = Table("alpha", "R1", "s per job", "over R1", "own bound over R1", "computed")
     table.title = f"{reading.label}, rtt {given.rtt:g} s, {given.dying:.1%} die, seed {given.seed}"
     for alpha in given.alpha or (1.12, 5.0, 20.0, 60.0):

@@ -28,7 +28,7 @@ from seqgc.worker import require_known
 _GRID = SearchSpace()
 _BACKENDS = ("local", "dask", *FUNCTIONS)
 _WIDTH = 80  # columns, if the output is not a terminal
-_MIN_MODELS = 4  # in the suggested command
+_MIN_MODELS = 4  # in the suggested command; deal was replayed with one bundle
 _LEGEND = (
     f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
     "× bound: the time divided by that of a master that knows all delays beforehand. bill: "
@@ -282,7 +282,8 @@ def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
         mu = str(setting.rule.mu).removesuffix(".0")
         words += ["--mu", mu, "--wait-out", setting.rule.wait_out]
     bundle = setting.jobs_per_round
-    models = rehearsal.models or max(scheme.delay + 1, -(-_MIN_MODELS // bundle)) * bundle
+    bundles = 1 if isinstance(scheme, Deal) else max(scheme.delay + 1, -(-_MIN_MODELS // bundle))
+    models = rehearsal.models or bundles * bundle
     words += ["--models", str(models), "--jobs-per-round", str(bundle)]
     if rehearsal.batch is not None:
         words += ["--batch-size", str(rehearsal.batch)]

@@ -106,7 +106,7 @@ class PolicyDefence(Defence):
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)
         return _ANY if self.staleness is None else self.staleness + 1
 
-    def fitted(self, bundles: int) -> PolicyDefence:  # noqa: ARG002 (it leaves nothing open)
+    def fitted(self, bundles: int, *, batch: int | None = None) -> PolicyDefence:  # noqa: ARG002
         return self
 
     @property

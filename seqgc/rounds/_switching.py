@@ -299,7 +299,7 @@ class SwitchingPolicy:
         """
         segment, closed = self._segments[-1], len(self._answers)
         if isinstance(deal := segment.setting.scheme, Deal):
-            deal = deal.fitted(self._bundles)
+            deal = deal.fitted(self._bundles, batch=min(self._batches, default=None))
             cuts = [deal.cut(batch) for batch in self._batches]
             return DealingPolicy(
                 deal,

@@ -56,8 +56,11 @@ class Defence(ABC):
         return self.jobs_in_flight(bundles)
 
     @abstractmethod
-    def fitted(self, bundles: int) -> Defence:
-        """Return this defence with its open parameters chosen for a number of model bundles."""
+    def fitted(self, bundles: int, *, batch: int | None = None) -> Defence:
+        """Return this defence with its open parameters chosen for a number of model bundles.
+
+        ``batch`` is the number of data points in the smallest batch of a model, if it is known.
+        """
 
     @property
     @abstractmethod

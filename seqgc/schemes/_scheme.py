@@ -379,7 +379,7 @@ class Scheme(Defence):
         # A late answer is useful for ``delay`` rounds; its task may read ``delay`` earlier jobs.
         return self.jobs_in_flight(bundles) + (self.delay if self.late == "take" else 0)
 
-    def fitted(self, bundles: int) -> Scheme:  # noqa: ARG002 (no parameter is open)
+    def fitted(self, bundles: int, *, batch: int | None = None) -> Scheme:  # noqa: ARG002
         return self
 
     @property

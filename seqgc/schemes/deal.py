@@ -20,9 +20,10 @@ a job at nearly the same time if the last pieces of the job are small. *Guided s
 continues until such a piece would be smaller than the remaining work divided by the remaining
 number of pieces; from then on, pieces are equal. If more than ``(1 + ln 4) n`` pieces are
 requested, all pieces are made smaller, so that the last piece is still about a quarter of the first
-(at least 0.24 of it for 18 workers or more, 0.15 for two). If M jobs are in flight at a time,
-workers that find no piece of one job compute pieces of the next. Then ``n/M`` equal pieces of each
-job keep all workers busy.
+(at least 0.24 of it for 18 workers or more, 0.15 for two). By default there are ten pieces per
+worker: if workers differ in speed, a job with fewer pieces waits longer for its last one. If M jobs
+are in flight at a time, workers that find no piece of one job compute pieces of the next. Then
+``n/M`` equal pieces of each job keep all workers busy.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ from seqgc.schemes._registry import register
 __all__ = ["Deal"]
 
 _MOST_PIECES = 100_000  # for one job
+# The default for one job in flight: ten pieces per worker, but at most this many pieces, and of at
+# least this many data points on average; and at least two per worker.
+_USUAL_MOST_PIECES = 4000
+_USUAL_LEAST_POINTS = 8
+_SEARCHED = (1, 3, 6, 10, 20)  # pieces per worker
 # If the first of p n pieces has the size 1/n, the last has about exp(1 - p) times this size: a
 # quarter for this p.
 _FINEST = 1 + math.log(4)
@@ -55,8 +61,8 @@ class Deal(Defence):
 
     Gradients are exact, and each job costs one batch of work plus a few copies of overdue pieces.
     Up to ``n`` pieces have equal sizes; if there are more, later pieces are smaller. If ``pieces``
-    is None, `fitted` chooses the number: ``3 n`` if one job is in flight at a time, ``n / M`` if M
-    jobs are.
+    is None, `fitted` chooses the number: ``n / M`` if M > 1 jobs are in flight at a time, and about
+    ``10 n`` if one is.
 
     `seqgc.rounds.DealingPolicy` runs a `Deal`. It is not a `Scheme`: it has no rounds and no
     promise, and its workers must stay alive from one piece to the next.
@@ -89,10 +95,15 @@ class Deal(Defence):
     def jobs_in_flight(self, bundles: int) -> int:
         return bundles
 
-    def fitted(self, bundles: int) -> Deal:
+    def fitted(self, bundles: int, *, batch: int | None = None) -> Deal:
         if self.pieces is not None:
             return self
-        return replace(self, pieces=3 * self.n if bundles == 1 else math.ceil(self.n / bundles))
+        if bundles > 1:
+            return replace(self, pieces=math.ceil(self.n / bundles))
+        most = min(10 * self.n, _USUAL_MOST_PIECES)
+        if batch is not None:
+            most = min(most, batch // _USUAL_LEAST_POINTS)
+        return replace(self, pieces=max(2 * self.n, most))
 
     @property
     def worker_loads(self) -> FloatArray:
@@ -105,14 +116,18 @@ class Deal(Defence):
 
     @property
     def chunk_fractions(self) -> FloatArray:
-        return _shares(self.n, self.pieces or 3 * self.n)
+        pieces = self.fitted(1).pieces
+        assert pieces is not None
+        return _shares(self.n, pieces)
 
     def points_touched(self, sizes: IntArray) -> IntArray:
         return np.full(self.n, sizes.max())
 
     @classmethod
-    def candidates(cls, n: int, grid: Grid) -> Iterable[Defence]:  # noqa: ARG003 (one only)
-        return [cls(n=n)]
+    def candidates(cls, n: int, grid: Grid) -> Iterable[Defence]:
+        numbers = () if grid.coarse else [each * n for each in _SEARCHED]
+        most = max(n, _USUAL_MOST_PIECES)
+        return [cls(n=n), *(cls(n=n, pieces=each) for each in numbers if each <= most)]
 
 
 @lru_cache(maxsize=64)

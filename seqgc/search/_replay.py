@@ -215,7 +215,7 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
     jobs, in_flight = rehearsal.bundles(setting), rehearsal.in_flight(setting)
     if not isinstance(setting.scheme, Deal):
         raise ParameterError("scheme", "must be one that deals its work", setting.scheme.spec)
-    scheme = setting.scheme.fitted(in_flight)
+    scheme = setting.scheme.fitted(in_flight, batch=rehearsal.batch)
     shares, empty = scheme.chunk_fractions, None
     if rehearsal.batch is not None:
         sizes = scheme.cut(rehearsal.batch)

@@ -108,8 +108,10 @@ def tune(
 
     A candidate is skipped if a lower bound of its run time is above the run times of the ``top``
     best and of the best candidate of its own scheme. All other candidates are replayed. The ranking
-    is therefore the same as if all candidates were replayed. If a batch is given, schemes that cut
-    it into more pieces than it has points are omitted, unless all schemes do this.
+    is therefore the same as if all candidates were replayed. The only exception is `deal`: in
+    bundles of a size that cannot win, only its default number of pieces is tried. If a batch is
+    given, schemes that cut it into more pieces than it has points are omitted, unless all schemes
+    do this.
 
     If the rehearsal has no number of gradients, the profile is repeated so that every bundle size
     uses every round equally often, and all candidates compute the same number of gradients. If the
@@ -171,9 +173,7 @@ def tune(
     total = len(deals) + (found.total if found else 0)
     if not stops():
         tell(total, total)
-    most_s = max(most_s, min((row.runtime_s for row in dealt), default=0.0))
-    short = [row for row in dealt if row.runtime_s <= most_s]
-    ranking = sorted([*ranking, *short], key=lambda row: row.runtime_s)
+    ranking = short_list(sorted([*ranking, *dealt], key=lambda row: row.runtime_s), top)
     evaluated = len(dealt) + (found.evaluated if found else 0)
     return Tuning(
         ranking=tuple(ranking),

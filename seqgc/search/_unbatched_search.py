@@ -14,7 +14,7 @@ from typing import Final
 
 from seqgc.errors import ParameterError
 from seqgc.rounds import Setting
-from seqgc.schemes import Deal, Scheme, entry_of
+from seqgc.schemes import Deal, entry_of
 from seqgc.search._pruned_search import SLACK, Progress, Ranked, Stop, with_accuracy
 from seqgc.search._rehearsal import Rehearsal
 from seqgc.search._replay import accuracy, deal, decode_some, paced_run
@@ -83,9 +83,7 @@ def short_list(rows: list[Ranked], top: int) -> list[Ranked]:
 
 def _settings(seen: Rehearsal, space: SearchSpace, *, exact: bool) -> list[Setting]:
     n, jobs = seen.profile.num_workers, seen.num_jobs or 1
-    schemes = list[Scheme | Deal](space.schemes(n, exact=exact) if space.has_schemes else ())
-    if exact and seen.can_deal:
-        schemes += space.deals(n)
+    schemes = list(space.schemes(n, exact=exact) if space.has_schemes else ())
     settings = [
         Setting(scheme=scheme, rule=closing.rule, jobs_per_round=closing.jobs_per_round)
         for closing in space.closings()
@@ -93,6 +91,8 @@ def _settings(seen: Rehearsal, space: SearchSpace, *, exact: bool) -> list[Setti
         if jobs % closing.jobs_per_round == 0
         and scheme.delay <= seen.longest_delay(jobs_per_round=closing.jobs_per_round)
     ]
+    if exact:
+        settings += _dealt_settings(seen, space)
     if not settings:
         kind = "exact" if exact else "inexact"
         rule = f"must admit an {kind} candidate whose bundles divide the jobs and the models"
@@ -118,13 +118,7 @@ def deal_candidates(seen: Rehearsal, space: SearchSpace) -> list[Setting]:
     ParameterError
         If no candidate deals work, and the space has no other schemes.
     """
-    jobs = seen.num_jobs or 1
-    candidates = [
-        Setting(scheme=scheme, jobs_per_round=k)
-        for k in (space.jobs_per_round if seen.can_deal else ())
-        if jobs % k == 0 and seen.longest_delay(jobs_per_round=k) >= 0
-        for scheme in space.deals(seen.profile.num_workers)
-    ]
+    candidates = _dealt_settings(seen, space)
     if candidates or space.has_schemes:
         return candidates
     if not seen.can_deal:
@@ -139,6 +133,23 @@ def deal_candidates(seen: Rehearsal, space: SearchSpace) -> list[Setting]:
     raise ParameterError("jobs_per_round", rule, space.jobs_per_round)
 
 
+def _dealt_settings(seen: Rehearsal, space: SearchSpace) -> list[Setting]:
+    """Return the distinct settings that deal work, with pieces of at least one data point."""
+    jobs, most = seen.num_jobs or 1, math.inf if seen.batch is None else seen.batch
+    candidates = [
+        Setting(scheme=scheme, jobs_per_round=k)
+        for k in (space.jobs_per_round if seen.can_deal else ())
+        if jobs % k == 0 and seen.longest_delay(jobs_per_round=k) >= 0
+        for scheme in space.deals(seen.profile.num_workers)
+        if (scheme.pieces or 0) <= most
+    ]
+    fitted = [
+        replace(each, scheme=each.scheme.fitted(seen.in_flight(each), batch=seen.batch))
+        for each in candidates
+    ]
+    return list(dict.fromkeys(fitted))
+
+
 def rank_deals(
     candidates: Sequence[Setting],
     seen: Rehearsal,
@@ -150,14 +161,17 @@ def rank_deals(
 ) -> list[Ranked]:
     """Replay the candidates in order of their bounds, and return the results.
 
-    If ``prune`` is True, a candidate is skipped if its bound is above the best time, and
-    ``most_s``. After the first replay, ``stop`` is asked whether to leave out the other candidates.
+    If ``prune`` is True, a candidate is skipped if its bound is above the best time. The first
+    candidate of each bundle size is skipped only if its bound is above ``most_s`` too. After the
+    first replay, ``stop`` is asked whether to leave out the other candidates.
     """
     best_s, rows = math.inf, list[Ranked]()
     for setting in sorted(candidates, key=seen.bound_s):
         if rows and stop():
             break
-        if not prune or seen.bound_s(setting) * SLACK <= max(best_s, most_s):
+        is_first = all(row.setting.jobs_per_round != setting.jobs_per_round for row in rows)
+        bar_s = max(best_s, most_s) if is_first else best_s
+        if not prune or seen.bound_s(setting) * SLACK <= bar_s:
             rows.append(_ranked(setting, seen, held))
             best_s = min(best_s, rows[-1].runtime_s)
     return rows

@@ -185,8 +185,9 @@ class TrainingPlan:
             rule = f"must be {setting.scheme.n}, the number of workers of the scheme"
             raise ParameterError("workers", rule, n)
         bundle = setting.jobs_per_round
-        bundles = num_bundles(len(self.models), bundle)
-        setting = replace(setting, scheme=setting.scheme.fitted(max(1, bundles)))
+        bundles = max(1, num_bundles(len(self.models), bundle))
+        batch = min(batch_sizes(self.models), default=None)
+        setting = replace(setting, scheme=setting.scheme.fitted(bundles, batch=batch))
         for on, what in ((self.audit, "an audit"), (self.adaptation, "--probe and --retune")):
             if on:
                 by_rounds(setting.scheme, what)

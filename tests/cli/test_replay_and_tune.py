@@ -121,12 +121,14 @@ def test_tune_names_each_reading_and_takes_resident_ones_on_demand(
     assert {row["reading"] for row in dealt} == {"per round"}  # type: ignore[attr-defined]
     # A worker's load is settled beforehand of schemes by rounds alone.
     for row in dealt:  # type: ignore[attr-defined]
-        assert (row["normalized_load"] is None) == (row["scheme"] == "deal")
+        assert (row["normalized_load"] is None) == row["scheme"].startswith("deal:")
         assert (row["normalized_load"] or 1) >= row["load_lower_bound"]
     best = answer(capsys, *arguments, "--json", "--resident", "--models", "4")["best"]
     assert best["reading"] == "resident"  # type: ignore[index]
     assert main([*arguments, "--resident", "--models", "4"]) == 0
-    assert "deal (resident)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{best['scheme']} (resident)" in shown  # type: ignore[index]
+    assert f"seqgc train --scheme {best['scheme']} -n 6 --models 4" in shown  # type: ignore[index]
 
 
 def test_replay_repeats_a_profile_when_told_to(profile: Path, capsys: Out) -> None:

@@ -44,11 +44,31 @@ def test_a_deal_is_its_spec_and_its_repr(n: int, pieces: int | None) -> None:
 
 
 def test_what_is_left_open_is_decided_for_the_models_that_take_turns() -> None:
-    assert Deal(n=10).fitted(1) == Deal(n=10, pieces=30)
-    assert Deal(n=10).fitted(4) == Deal(n=10, pieces=3)
-    assert Deal(n=10, pieces=7).fitted(4) == Deal(n=10, pieces=7)
+    assert Deal(n=10).fitted(1) == Deal(n=10, pieces=100)
+    assert Deal(n=10).fitted(4) == Deal(n=10).fitted(4, batch=16) == Deal(n=10, pieces=3)
+    assert Deal(n=10, pieces=7).fitted(4) == Deal(n=10, pieces=7).fitted(1) == Deal(n=10, pieces=7)
     assert Deal(n=10).jobs_in_flight(4) == 4
     assert parse_scheme("gc:s=1", n=10).jobs_in_flight(4) == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "batch", "pieces"),
+    [
+        (10, 800, 100),
+        (10, 799, 99),  # of 8 points on average
+        (10, 16, 20),  # but no fewer than two per worker
+        (399, None, 3990),
+        (401, None, 4000),  # many small messages are too much for the master
+        (3000, None, 6000),
+    ],
+)
+def test_there_are_ten_pieces_per_worker_of_eight_points_up_to_a_bound(
+    n: int, batch: int | None, pieces: int
+) -> None:
+    fitted = Deal(n=n).fitted(1, batch=batch)
+    assert fitted.pieces == pieces
+    if batch is None:
+        assert Deal(n=n).chunk_fractions.tolist() == fitted.chunk_fractions.tolist()
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,58 @@ def test_resident_workers_are_ranked_by_what_they_come_to() -> None:
         assert row.ideal_s == on.bound_s(row.setting)
 
 
+def specs(on: Rehearsal, *jobs_per_round: int, coarse: bool = False) -> list[str]:
+    """Return the candidates that a search ranks of work that is dealt, without a bound."""
+    space = SearchSpace(families=("deal",), jobs_per_round=jobs_per_round, coarse=coarse)
+    return [row.setting.scheme.spec for row in tune(on, space=space, prune=False).ranking]
+
+
+def test_the_number_of_pieces_is_searched() -> None:
+    on = Rehearsal(profile=random_profile(3), alpha=1.0, reading=Reading(resident=True))
+    numbers = {f"deal:pieces={12 * each}" for each in (1, 3, 6, 10, 20)}
+    assert sorted(specs(on, 1)) == sorted(numbers)  # the default is one of them
+    assert set(specs(replace(on, models=4), 1)) == numbers | {"deal:pieces=3"}
+    assert specs(replace(on, models=4), 1, coarse=True) == ["deal:pieces=3"]
+    few = replace(on, batch=100)  # points
+    assert sorted(specs(few, 1)) == [
+        "deal:pieces=12",
+        "deal:pieces=24",
+        "deal:pieces=36",
+        "deal:pieces=72",
+    ]
+    wide = Rehearsal(
+        profile=random_profile(3, rounds=1, workers=700), alpha=1.0, reading=on.reading
+    )
+    assert sorted(specs(wide, 1)) == ["deal:pieces=2100", "deal:pieces=4000", "deal:pieces=700"]
+
+
+def test_equal_messages_decide_how_many_pieces_are_best() -> None:
+    # Work of 12 s is shared by workers of very different speed: few pieces leave the slow ones at
+    # work, and many pieces that take less than a message keep all of them waiting.
+    meta = ProfileMeta(base_load=1 / 12, provider="local")
+    speeds = np.random.default_rng(1).lognormal(0, 0.6, 12)
+    profile = DelayProfile.from_times(np.tile(speeds, (4, 1)), meta=meta)
+    space = SearchSpace(families=("deal",), jobs_per_round=(1,))
+    best = {}
+    for rtt_s in (0.002, 0.5):
+        on = Rehearsal(profile=profile, recorded="speed", reading=Reading(rtt_s=rtt_s))
+        scheme = tune(on, space=space).best.setting.scheme
+        assert isinstance(scheme, Deal)
+        best[rtt_s] = scheme.pieces or 0
+    assert best[0.002] > best[0.5], best
+
+
+def test_more_pieces_are_tried_in_bundles_that_can_win_only() -> None:
+    on = Rehearsal(profile=random_profile(3), alpha=1.0, reading=Reading(rtt_s=0.001))
+    on = replace(on, profile=replace(on.profile, meta=ProfileMeta(provider="local")))
+    space = SearchSpace(families=("deal",), jobs_per_round=(1, 4))
+    every, found = tune(on, space=space, prune=False), tune(on, space=space)
+    assert found.best.setting == every.best.setting
+    assert found.evaluated + found.pruned == every.evaluated == 10
+    by_size = [row.setting.scheme.spec for row in found.ranking if row.setting.jobs_per_round == 1]
+    assert by_size == ["deal:pieces=120"]
+
+
 def test_only_what_deals_may_be_searched() -> None:
     profile = replace(random_profile(5), meta=ProfileMeta(provider="local"))
     found = tune(

@@ -137,6 +137,17 @@ def test_a_number_of_jobs_that_the_plan_leaves_open_stays_as_it_was(run: Path) -
     assert resume(run, plan(jobs_per_round=None), crew()).jobs == 4
 
 
+def test_a_run_that_chose_another_number_of_pieces_goes_on_with_its_own_only() -> None:
+    def begun(spec: str) -> dict[str, str]:
+        alone = plan(models=[make_model("m0")], scheme=spec)
+        return fingerprint(alone.on(N), config=f'scheme = "{spec}"')
+
+    older = begun(f"deal:pieces={3 * N}")  # what `deal` stood for in version 0.1
+    (change,) = changes(older, begun("deal"))
+    assert f"pieces={3 * N}" in change
+    assert changes(begun("deal"), begun(f"deal:pieces={2 * N}")) == []
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_field_of_a_model_that_changed_is_refused(name: str, run: Path) -> None:
     model = replace(make_model("m1"), **{name: MODELS[name]})
