@@ -65,6 +65,8 @@ def cost(
         predicted, estimate = _hindsight(target, config)
         use = predicted.use
     else:
+        if "probe" not in values:  # the defaults of functions, also without a backend
+            values.setdefault("scheme", RunConfig.model_fields["scheme"].default)
         config = validated(values)
         plan = make_plan(config.model_copy(update={"backend": "local"}))
         if config.backend in FUNCTIONS:  # raise if functions could not run the plan

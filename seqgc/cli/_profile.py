@@ -63,7 +63,8 @@ def record(
     chosen = numbers("loads", loads, float)
     paths = _new_files(output, loads=sorted(chosen) if every_load else chosen[:1])
     name = str(flags.get("models.module", "digits-cnn")).replace(":", ".")
-    values: Values = {"models": [{"name": name, "batch_size": _BATCH_SIZE}]}
+    model = {"name": name, "batch_size": _BATCH_SIZE}
+    values: Values = {"scheme": "uncoded", "models": [model]}
     apply(flags, values)
     if "delays" in values and "delays.source" not in flags:
         del values["delays"]  # without a source, other options of delays have no effect

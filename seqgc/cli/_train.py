@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from seqgc.training import TrainResult
 
 
-@configured()
+@configured(
+    defaults={
+        "scheme": "deal on local workers, else gc-rep:s=1",
+        "workers": "without a scheme, one for each core on local workers; else 16",
+    }
+)
 def train(
     flags: Values,
     config: Annotated[Path | None, typer.Argument(help="TOML file. Options override it.")] = None,

@@ -15,11 +15,14 @@ from seqgc.errors import ParameterError, no_run, require_int
 from seqgc.ports import Payload
 from seqgc.rounds import WaitOut
 from seqgc.schemes import load_plugins
-from seqgc.workers import DelaySettings, FunctionSettings, Settings
+from seqgc.workers import DelaySettings, FunctionSettings, Settings, usable_cores
 
 Values = dict[str, object]
 
 MOST_WORKERS: Final = 10_000
+_OF_ROUNDS: Final = {"mu", "wait_out", "audit", "probe", "retune", "stale"}
+_ELSEWHERE: Final = {"scheme", "delays", *_OF_ROUNDS}
+"""The keys with which a run on local processes gets the defaults of other workers."""
 
 
 class ValidationConfig(Settings):
@@ -95,7 +98,8 @@ class RunConfig(Settings):
     """The complete configuration of a run.
 
     A field whose type is annotated with text is also an option of the command line. The text is the
-    option's help; flags before the text replace the usual flag.
+    option's help; flags before the text replace the usual flag. `checked` gives runs on local
+    processes other defaults for ``scheme`` and ``workers``.
     """
 
     scheme: Annotated[
@@ -272,6 +276,10 @@ def validated(values: Values) -> RunConfig:
 def checked(values: Values) -> RunConfig:
     """Check a configuration and return it, without importing the modules that it names.
 
+    A run on local processes that names no scheme gets `deal`, with one worker for each usable core
+    unless it names their number. This does not hold if it injects delays, or if it has an option
+    of schemes that have rounds, such as ``audit``.
+
     Raises
     ------
     ParameterError
@@ -281,7 +289,10 @@ def checked(values: Values) -> RunConfig:
     --------
     >>> checked({"scheme": "gc:s=1", "models": [{"name": "net"}]}).models[0].module
     'digits-cnn'
+    >>> checked({"models": [{"name": "net"}]}).scheme
+    'deal'
     """
+    values = _with_local_defaults(values)
     if values.get("probe") is not None:
         scheme = values.setdefault("scheme", "uncoded")
         if scheme != "uncoded":
@@ -298,6 +309,13 @@ def checked(values: Values) -> RunConfig:
         if isinstance(axes, dict) and place.isdecimal() and key.partition(".")[0] in axes:
             raise ParameterError(f"grid.{key}", error.rule, error.value, error.remedy) from None
         raise
+
+
+def _with_local_defaults(values: Values) -> Values:
+    given = {key for key, value in values.items() if value}
+    if values.get("backend", "local") != "local" or given & _ELSEWHERE:
+        return values
+    return {"scheme": "deal", "workers": usable_cores(), **values}
 
 
 def _multiplied(values: Values) -> Values:

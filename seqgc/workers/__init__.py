@@ -13,6 +13,7 @@ from seqgc.workers._lambda import undeployed as undeployed
 from seqgc.workers._processes import custom as custom
 from seqgc.workers._processes import dask as dask
 from seqgc.workers._processes import local as local
+from seqgc.workers._processes import usable_cores as usable_cores
 from seqgc.workers._settings import DelaySettings as DelaySettings
 from seqgc.workers._settings import FunctionSettings as FunctionSettings
 from seqgc.workers._settings import InjectedDelays as InjectedDelays

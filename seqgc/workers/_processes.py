@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,8 +102,15 @@ class _Dask(ProcessWorkers):
         return partial(DaskBackend, self.n, messaging=messaging, client=self._client)
 
 
-def local(n: int, *, delays: LoadDelays | None = None) -> ProcessWorkers:
-    """Return ``n`` worker processes of this machine.
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def local(n: int | None = None, *, delays: LoadDelays | None = None) -> ProcessWorkers:
+    """Return ``n`` worker processes of this machine, by default one for each usable core.
 
     To inject stragglers, pass a function ``delays(round, worker, load)`` that returns seconds, for
     example an `InjectedDelays`.
@@ -113,7 +121,7 @@ def local(n: int, *, delays: LoadDelays | None = None) -> ProcessWorkers:
     ...     w.n, w.provider
     (4, 'local')
     """
-    return _Local(n, delays=delays)
+    return _Local(usable_cores() if n is None else n, delays=delays)
 
 
 def dask(

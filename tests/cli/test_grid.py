@@ -110,11 +110,13 @@ def test_flags_and_models_that_a_grid_would_overrule_are_refused(capsys: Out) ->
 
 def test_models_are_trained_in_bundles_unless_the_number_is_given() -> None:
     def bundle(**more: object) -> int:
-        values = {"workers": 4, "grid": {"module": ["mlp"], "seed": 12}, **more}
+        values = {"scheme": "uncoded", "grid": {"module": ["mlp"], "seed": 12}, **more}
+        values |= {"workers": 4}
         config = checked({name: value for name, value in values.items() if value is not None})
         return make_plan(config).on(4).setting.jobs_per_round
 
     assert bundle() == 12
+    assert bundle(scheme=None) == 3  # some, for pieces of one while others are computed
     assert bundle(models=[{"name": name, "module": "mlp"} for name in "abc"], grid=None) == 3
     assert bundle(jobs_per_round=3) == 3
     assert bundle(grid={"module": ["mlp"], "seed": 41}, scheme="m-sgc:B=1,W=2,lam=1") == 21
