@@ -1,4 +1,4 @@
-"""A model that ends or hangs the workers that compute it is found, and the others lose nothing."""
+"""Whether a worker or a model is to blame for a result that cannot be used, under every policy."""
 
 from __future__ import annotations
 
@@ -10,224 +10,199 @@ import numpy as np
 import pytest
 
 from seqgc import master
-from seqgc.clocks import ClockPolicy
-from seqgc.errors import WorkerError
+from seqgc.errors import ModelError
 from seqgc.ports import (
     Arrival,
-    Computing,
     Decoding,
     Failure,
+    Flaw,
     FloatArray,
     MiniTask,
-    Policy,
+    Seen,
     Task,
     WeightedPoints,
 )
-from seqgc.rounds import ClosingRule, DealingPolicy, RoundPolicy
-from seqgc.schemes import Deal, Scheme, parse_scheme
-from seqgc.shards import ShardPolicy
-from seqgc.testing.scripted import ChunkWorkload, HandWoundClock
+from seqgc.rounds import ClosingRule, Setting, policy_of
+from seqgc.schemes import Scheme, parse_scheme
+from seqgc.testing import ChunkWorkload, ScriptedBackend
 
-N, JOBS, LIMIT_S = 4, 3, 5.0
-RULE = ClosingRule(timeout_s=LIMIT_S)
+N, JOBS = 4, 6
+SPECS = [
+    "uncoded",
+    "gc:s=1",
+    "gc-rep:s=1",
+    "sr-sgc:B=1,W=2,lam=2",
+    "m-sgc:B=1,W=2,lam=2",
+    "deal:pieces=8",
+    "bsp",
+    "ssp:slack=2",
+    "asp",
+    "asp-dds:M=2",
+    "antdt-dd",
+]
+Address = tuple[int, int, int]  # round, worker, attempt
 
 
-class Trio(ChunkWorkload):
-    """Each job is of three models; what has been parked is computed no more in later jobs."""
+class Pair(ChunkWorkload):
+    """Each job has two models of two parameters; errors are those of the first one."""
 
-    def __init__(self, scheme: Scheme | Deal, names: str = "abc") -> None:
-        super().__init__(scheme, seed=0)  # type: ignore[arg-type] (it looks at the chunks)
-        self.names, self.parked, self.kinds = list(names), list[str](), list[str]()
-        self.sums: dict[int, FloatArray] = {}
+    def __init__(self, scheme: Scheme) -> None:
+        super().__init__(scheme, seed=0, size=4)
+        self.parked: dict[str, str] = {}
+        self._parts: dict[int, dict[int, FloatArray]] = {}  # by job and part
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         (part,) = super().resolve(mini_task)
-        return tuple(
-            replace(part, model=model, weights=replace(part.weights, model=model))
-            for model in self.names
-        )
+        halves = [replace(part.weights, model=model, size=2) for model in "ab"]
+        return tuple(replace(part, model=half.model, weights=half) for half in halves)
 
     def compute(self, parts: tuple[WeightedPoints, ...]) -> FloatArray:
-        return np.concatenate([super(Trio, self).compute((part,)) for part in parts])
+        return super().compute(parts[:1])
 
     def park(self, names: Sequence[str], *, why: str, kind: str) -> None:
-        assert why
-        self.parked += names
-        self.kinds.append(kind)
+        assert not self.parked.keys() & set(names), "a model fails once"
+        self.parked |= dict.fromkeys(names, f"{kind}: {why}")
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        self.sums[decoding.job] = self.sums.get(decoding.job, 0.0) + gradient
+        part = 0 if decoding.part is None else decoding.part.index
+        self._parts.setdefault(decoding.job, {})[part] = gradient
 
-    def check(self, models: str) -> None:
-        """Compare the gradients of these models with the sums of the partial ones."""
-        assert sorted(self.sums) == list(range(JOBS))
-        for job, total in self.sums.items():
-            by_model = dict(zip(self.names, np.split(total, len(self.names)), strict=True))
-            for model in models:
-                np.testing.assert_allclose(by_model[model], self.partials(job).sum(axis=0))
+    @property
+    def gradients(self) -> dict[int, FloatArray]:
+        """The gradient (4,) of each job, whose parts are added in a fixed order."""
+        return {job: sum(parts[p] for p in sorted(parts)) for job, parts in self._parts.items()}
 
 
-class Mortal:
-    """Workers that die, or hang, of the models that ``ends`` names in a task of theirs."""
+Damage = Callable[[Address, FloatArray], tuple[FloatArray, bool]]
 
-    def __init__(
-        self,
-        workload: Trio,
-        ends: Callable[[Task], str],
-        *,
-        hang: bool = False,
-        knows: bool = True,
-        is_stuck: bool = True,
-    ) -> None:
-        self._workload, self._ends, self._hang, self._knows = workload, ends, hang, knows
-        self._is_stuck = is_stuck
-        self.clock = HandWoundClock()
-        self.deaths = 0
-        self._at: dict[int, Computing] = {}  # by worker, where it hangs
-        self._waiting: dict[int, list[Failure]] = {}  # by worker, what a restart will say
-        self._events: list[Arrival | Failure] = []
 
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> list[float]:
-        now = self.clock.now()
-        for task in tasks:
-            address = {"round": round, "worker": task.worker, "attempt": task.attempt}
-            if model := self._ends(task):
-                self.deaths += 1
-                said = model if self._knows else ""
-                if self._hang:
-                    at = Computing(
-                        round=round, attempt=task.attempt, model=said, is_stuck=self._is_stuck
-                    )
-                    self._at[task.worker] = at
-                    lost = Failure(**address, at=now, reason="restarted")
-                    self._waiting.setdefault(task.worker, []).append(lost)
-                else:
-                    dead = Failure(**address, at=now + 0.01, reason="exit 7", model=said)
-                    self._events.append(dead)
-                continue
-            results = {item.slot: self._workload.compute(item.parts) for item in task.items}
-            self._events.append(Arrival(**address, at=now + 0.1, results=results))
-        self._events.sort(key=lambda event: event.at)
-        return [now] * len(tasks)
+class Damaged(ScriptedBackend):
+    """A backend whose answers are changed: ``damage`` returns a result, and whether b raised."""
 
-    def restart(self, worker: int) -> Computing | None:
-        lost = self._waiting.pop(worker, [])
-        self._events[:0] = [replace(each, at=self.clock.now()) for each in lost]
-        return self._at.pop(worker, None)
+    def __init__(self, workload: ChunkWorkload, damage: Damage) -> None:
+        super().__init__({})
+        self._compute, self._damage = workload.compute, damage
+        self._tasks: dict[Address, Task] = {}
 
-    def cancel(self, round: int, workers: Sequence[int]) -> None:
-        gone = [e for e in self._events if e.round == round and e.worker in workers]
-        self._events = [event for event in self._events if event not in gone]
+    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
+        self._tasks |= {(round, task.worker, task.attempt): task for task in tasks}
+        return super().dispatch(round, tasks)
 
     def receive(self, until: float) -> Arrival | Failure | None:
-        due = bool(self._events) and self._events[0].at <= until
-        at = self._events[0].at if due else until
-        assert at < math.inf
-        self.clock.wind(max(0.0, at - self.clock.now()))
-        return self._events.pop(0) if due else None
-
-    def close(self) -> None:
-        pass
-
-
-def computes(task: Task, model: str) -> bool:
-    return any(p.model == model and len(p.points) for item in task.items for p in item.parts)
+        event = super().receive(until)
+        if not isinstance(event, Arrival):
+            return event
+        address = event.round, event.worker, event.attempt
+        results, raised = dict[int, FloatArray](), False
+        for item in self._tasks[address].items:
+            results[item.slot], bad = self._damage(address, self._compute(item.parts))
+            raised |= bad
+        flaws = {"b": Flaw(kind="raised", why="no memory")} if raised else {}
+        return replace(event, results=results, flaws=flaws)
 
 
-def first_of(models: str, *, on: Callable[[Task], bool] = lambda _: True) -> Callable[[Task], str]:
-    """Have a task end its worker by the first of these models that it computes."""
-    return lambda task: next((m for m in models if on(task) and computes(task, m)), "")
-
-
-def uncoded(spec: str = "uncoded") -> tuple[Policy, Trio]:
+def trained(spec: str, damage: Damage) -> tuple[Pair, list[Seen]]:
     scheme = parse_scheme(spec, n=N)
-    return RoundPolicy(scheme.start(JOBS), RULE), Trio(scheme)
+    workload, seen = Pair(scheme), list[Seen]()
+    setting = Setting(scheme=scheme, rule=ClosingRule(timeout_s=60.0))
+    policy = policy_of(setting, num_jobs=JOBS)
+    master.run(policy, Damaged(workload, damage), workload, observe=seen.append, max_norm=1e6)
+    return workload, seen
 
 
-def in_parts(policy: Policy) -> tuple[Policy, Trio]:
-    return policy, Trio(parse_scheme("uncoded", n=N))
+def fine(_: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+    return result, False
 
 
-POLICIES: dict[str, Callable[[], tuple[Policy, Trio]]] = {
-    "uncoded": uncoded,
-    "gc": lambda: uncoded("gc:s=1"),
-    "gc-rep": lambda: uncoded("gc-rep:s=1"),
-    "bsp": lambda: in_parts(ClockPolicy(N, RULE, num_jobs=JOBS)),
-    "asp-dds": lambda: in_parts(ShardPolicy(N, RULE, num_jobs=JOBS)),
-    "deal": lambda: (
-        DealingPolicy(Deal(n=N, pieces=N), RULE, num_jobs=JOBS),
-        Trio(Deal(n=N, pieces=N)),
-    ),
-}
+def without_b(result: FloatArray, value: float = 0.0) -> FloatArray:
+    return np.append(result[:2], [value, 0.0])
 
 
-@pytest.mark.parametrize("how", ["dies", "dies, nobody knows where", "hangs"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("model", "ac")
-def test_one_model_of_three_is_parked_and_the_others_gradients_are_right(
-    model: str, policy: str, how: str
+@pytest.mark.parametrize("kind", ["raised", "diverged"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_model_that_fails_everywhere_fails_once_and_the_other_keeps_its_bits(
+    spec: str, kind: str
 ) -> None:
-    driven, workload = POLICIES[policy]()
-    backend = Mortal(workload, first_of(model), hang=how == "hangs", knows="nobody" not in how)
-    master.run(driven, backend, workload)
-    assert set(workload.parked) == {model}
-    assert set(workload.kinds) == {"hung" if how == "hangs" else "crashed"}
-    assert backend.deaths <= 7 * N
-    workload.check("abc".replace(model, ""))
+    def damage(_: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+        return without_b(result, math.nan if kind == "diverged" else 0.0), kind == "raised"
+
+    expected, _ = trained(spec, fine)
+    workload, seen = trained(spec, damage)
+    assert list(workload.parked) == ["b"]
+    assert workload.parked["b"].startswith(kind)
+    assert sorted(workload.gradients) == list(range(JOBS))
+    for job, gradient in workload.gradients.items():
+        np.testing.assert_array_equal(gradient[:2], expected.gradients[job][:2])
+        np.testing.assert_array_equal(gradient[2:], 0.0)
+    flawed = [each for each in seen if isinstance(each, Failure)]
+    assert flawed
+    assert all(list(each.flaws) == ["b"] for each in flawed)
+    assert len({(each.round, each.worker) for each in flawed}) == len(flawed)
 
 
-def test_it_is_found_if_one_worker_meets_it_alone() -> None:
-    for hang in (False, True):
-        driven, workload = uncoded()
-        ends = first_of("b", on=lambda task: task.worker == 2)
-        master.run(driven, Mortal(workload, ends, hang=hang), workload)
-        assert workload.parked == ["b"]
-        workload.check("ac")
+# Schemes under which a job can always be finished without one of the workers.
+WITHOUT_ONE = [spec for spec in SPECS if spec not in ("uncoded", "antdt-dd", "m-sgc:B=1,W=2,lam=2")]
 
 
-def test_two_deaths_in_a_row_are_no_models_fault() -> None:
-    driven, workload = uncoded()
-    ends = first_of("b", on=lambda task: task.attempt < 2)
-    master.run(driven, Mortal(workload, ends), workload)
-    assert workload.parked == []
-    workload.check("abc")
+@pytest.mark.parametrize("spec", WITHOUT_ONE)
+def test_no_model_fails_because_of_a_single_worker(spec: str) -> None:
+    def damage(address: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+        is_bad = address[1] == 1
+        return (without_b(result) if is_bad else result), is_bad
+
+    workload, seen = trained(spec, damage)
+    assert workload.parked == {}
+    assert any(isinstance(each, Failure) and each.worker == 1 for each in seen)
+    expected, _ = trained(spec, fine)
+    for job, gradient in workload.gradients.items():
+        np.testing.assert_allclose(gradient, expected.gradients[job], rtol=0, atol=1e-9)
 
 
-def test_a_worker_that_is_slow_with_all_models_is_no_models_fault() -> None:
-    driven, workload = uncoded()
-    ends = first_of("c", on=lambda task: task.attempt < 2)
-    master.run(driven, Mortal(workload, ends, hang=True, is_stuck=False), workload)
-    assert workload.parked == []
-    workload.check("abc")
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_result_that_is_right_the_second_time_is_used(spec: str) -> None:
+    once = set[Address]()
+
+    def damage(address: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+        if not once:
+            once.add(address)
+        return (without_b(result), True) if address in once else (result, False)
+
+    workload, seen = trained(spec, damage)
+    assert workload.parked == {}
+    assert len([each for each in seen if isinstance(each, Failure)]) == 1
+    expected, _ = trained(spec, fine)
+    for job, gradient in workload.gradients.items():
+        np.testing.assert_allclose(gradient, expected.gradients[job], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("names", ["a", "abc"])
-def test_what_happens_to_most_models_ends_the_run(names: str) -> None:
+def test_where_no_other_worker_has_the_question_two_answers_to_it_decide() -> None:
+    def damage(address: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+        is_bad = address[:2] == (2, 1)
+        return (without_b(result) if is_bad else result), is_bad
+
+    workload, seen = trained("uncoded", damage)
+    assert list(workload.parked) == ["b"]
+    assert [each.attempt for each in seen if isinstance(each, Failure)] == [0]
+
+
+def test_reports_of_two_jobs_are_no_agreement() -> None:
+    def damage(address: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+        is_bad = address[0] == address[1]
+        return (without_b(result) if is_bad else result), is_bad
+
+    workload, seen = trained("gc-rep:s=1", damage)
+    assert workload.parked == {}
+    assert len([each for each in seen if isinstance(each, Failure)]) == N
+
+
+def test_a_workload_that_cannot_go_on_without_the_model_ends_the_run() -> None:
     scheme = parse_scheme("uncoded", n=N)
-    workload = Trio(scheme, names)
-    with pytest.raises(WorkerError, match="exit 7"):
-        master.run(
-            RoundPolicy(scheme.start(JOBS), RULE), Mortal(workload, first_of(names)), workload
-        )
-    assert len(workload.parked) <= len(names) // 2
+    workload = ChunkWorkload(scheme, seed=0)
 
+    def damage(_: Address, result: FloatArray) -> tuple[FloatArray, bool]:
+        return result * math.nan, False
 
-class Deaf(Mortal):
-    """Workers that nobody can replace, as functions are: the backend cannot restart them."""
-
-    restart = None  # type: ignore[assignment]
-
-
-def test_if_silent_workers_end_a_run_the_model_that_they_are_at_is_named() -> None:
-    class Alone(Trio):
-        def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-            return super().resolve(mini_task)[mini_task.job : mini_task.job + 1]
-
-    scheme = parse_scheme("uncoded", n=N)
-    workload = Alone(scheme)
-    backend = Deaf(workload, first_of("b"), hang=True)
-    with pytest.raises(
-        WorkerError, match=r"silent.*; all tasks in flight belong to model 'b'"
-    ) as caught:
-        master.run(RoundPolicy(scheme.start(JOBS), RULE), backend, workload)
-    assert caught.value.round == 1
+    policy = policy_of(Setting(scheme=scheme), num_jobs=JOBS)
+    with pytest.raises(ModelError) as caught:
+        master.run(policy, Damaged(workload, damage), workload)
+    assert list(caught.value.models) == ["m"]

@@ -29,7 +29,6 @@ from seqgc.ports import (
     FloatArray,
     MiniTask,
     Notice,
-    Park,
     Seen,
     Task,
     WeightedPoints,
@@ -155,9 +154,9 @@ DAMAGES: dict[str, tuple[Callable[[FloatArray], FloatArray], str]] = {
         lambda result: result.astype(np.float32),
         "must be 5 numbers of float64, like all results of job 0; got 5 numbers of float32",
     ),
-    "nan": (last_number(math.nan), "must be finite; it holds NaN or Inf"),
-    "inf": (last_number(-math.inf), "must be finite; it holds NaN or Inf"),
-    "huge": (last_number(1e300), "must have a norm of at most 1e+06 (max_norm); got 1e+300"),
+    "nan": (last_number(math.nan), "model 'm': its results are not finite"),
+    "inf": (last_number(-math.inf), "model 'm': its results are not finite"),
+    "huge": (last_number(1e300), "a result's norm is 1e+300, above max_norm, 1e+06"),
 }
 
 
@@ -200,7 +199,8 @@ def test_a_result_that_cannot_be_used_is_its_workers_failure(spec: str, damage: 
     master.run(policy, backend, workload, observe=seen.append, max_norm=1e6)
     (failure,) = [event for event in seen if isinstance(event, Failure)]
     assert (failure.worker, failure.round) == (1, 0)
-    assert failure.reason == f"the result of slot 0 {DAMAGES[damage][1]}"
+    assert DAMAGES[damage][1] in failure.reason
+    assert list(failure.flaws) == ([] if damage in ("short", "dtype") else ["m"])
     assert sorted(workload.errors) == list(range(JOBS))
     assert max(workload.errors.values()) <= 1e-10
 
@@ -329,12 +329,11 @@ def test_the_first_bad_result_is_a_failure_whatever_else_has_failed_before(
     master.run(policy, backend, workload, observe=seen.append, max_norm=1e6)
     reasons = [each.reason for each in seen if isinstance(each, Failure)]
     assert [reason == "reset" for reason in reasons] == [True] * resets + [False]
-    assert not any(isinstance(each, Park) for each in seen)
     assert workload.errors[0] < 1e-12
 
 
-@pytest.mark.parametrize("spec", ["uncoded", "ssp:slack=1"])
-def test_what_is_remembered_of_bad_results_ends_with_their_jobs(spec: str) -> None:
+@pytest.mark.parametrize(("spec", "least"), [("uncoded", 300), ("ssp:slack=1", 20)])
+def test_what_is_remembered_of_bad_results_ends_with_their_jobs(spec: str, least: int) -> None:
     rounds, of_master, marks, failures = 300, [tracemalloc.Filter(True, "*/master/*")], [], 0
     scheme = parse_scheme(spec, n=4)
     workload = Parts(scheme, seed=0)
@@ -353,7 +352,7 @@ def test_what_is_remembered_of_bad_results_ends_with_their_jobs(spec: str) -> No
         master.run(policy, Trying(workload), workload, observe=watch, max_norm=1e6)
     finally:
         tracemalloc.stop()
-    assert failures >= rounds
+    assert failures >= least
     assert marks[1] < marks[0] + 10_000
 
 

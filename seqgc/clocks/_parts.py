@@ -52,11 +52,6 @@ class Parts:
         by_part = {part: worker for worker, parts in enumerate(self._of) for part in parts}
         return tuple(by_part[part] for part in range(self.n))
 
-    @property
-    def members(self) -> int:
-        """How many workers have a part."""
-        return self._members
-
     def of(self, worker: int) -> tuple[int, ...]:
         """Return the parts that are a worker's."""
         return self._of[worker]
@@ -88,7 +83,6 @@ class Parts:
 
     def _own(self, of: Iterable[Sequence[int]]) -> None:
         self._of = [tuple(parts) for parts in of]
-        self._members = sum(map(bool, self._of))
         self._loads.clear()
 
     def loads(self, sent: Mapping[int, Sequence[int]], *, jobs: int) -> FloatArray:

@@ -39,9 +39,9 @@ as long as before. So who was down for long can work again, and who cannot work 
 *Addresses.* A task's round is its clock. Its attempt counts the tasks that the worker was sent in
 it, and its slots number results by part and job: another's part that it takes over has others.
 
-*Flaws* of a model that are not yet its own (`Doubts`) make an answer a failure, and another worker
-is asked at once: the parts go to the next one as in R3, and their worker's own one returns, without
-a greeting, once it has been tried there, with whatever result.
+*Flaws.* After a failure with flaws of a model, another worker is asked at once: the parts go to the
+next worker as in R3. The own part of their worker returns without a greeting as soon as the other
+worker has tried it, with any result.
 
 Source: Cui et al., "Exploiting bounded staleness to speed up big data analytics", 2014, 2.3, 3.1;
 Harlap et al., "Addressing the straggler problem for iterative convergent parallel ML", 2016, 2.1.
@@ -63,7 +63,7 @@ from seqgc.clocks._state import ClockState, read_state
 from seqgc.clocks._tasks import ClockTask, ClockTasks
 from seqgc.errors import ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
-from seqgc.rounds import TIME_LIMITS, ClosingRule, Doubts, Records, Retries, TaskPolicy
+from seqgc.rounds import TIME_LIMITS, ClosingRule, Records, Retries, TaskPolicy
 
 __all__ = ["ClockPolicy"]
 
@@ -117,7 +117,7 @@ class ClockPolicy(TaskPolicy):
         self._jobs = require_int("num_jobs", num_jobs, least=0)
         self._clocks = GlobalClock([0] * n)
         self._latest = -1  # clock that anybody has begun
-        self._errands, self._doubts = ClockTasks(self._parts), Doubts()
+        self._errands = ClockTasks(self._parts)
         self._failing: dict[int, str] = {}  # by worker, why its newest task with parts failed
         # Workers without parts that are well, and whether their own may return: not before another
         # has tried it, if they were in doubt
@@ -172,7 +172,6 @@ class ClockPolicy(TaskPolicy):
             jobs=self._jobs,
             completed=list(self._clocks.completed),
             owners=list(self._parts.owners),
-            failed_models=sorted(self._doubts.failed),
         )
 
     def restore(self, state: object) -> None:
@@ -185,7 +184,6 @@ class ClockPolicy(TaskPolicy):
         self._jobs = min(self._jobs, known["jobs"])
         self._clocks, self._latest = GlobalClock(completed), max(completed) - 1
         self._parts.give(owners)
-        self._doubts.failed.update(known["failed_models"])
         for clock in range(self._clocks.least, max(completed)):
             givers = (owners[part] for part in range(self._n) if completed[part] > clock)
             self._records.recall(clock, givers)
@@ -213,20 +211,13 @@ class ClockPolicy(TaskPolicy):
             return
         self._silent.clear()
         if isinstance(event, Failure):
-            self._fail(errand, event.reason, actions)
+            self._fail(errand, event.reason, actions, in_doubt=bool(event.flaws))
         elif not errand.parts:
             self._errands.end(errand)
             self._well[errand.worker] = True
             actions += self._begin(self._bring_home(actions))
         else:
-            members = self._parts.members + len(self._well)
-            if (park := self._doubts.judge(event, members=members)) is not None:
-                actions.append(park)
-            if suspects := self._doubts.suspects(event):
-                actions.append(ports.Doubt(event=event))
-                self._fail(errand, event.flaws[min(suspects)].why, actions, in_doubt=True)
-            else:
-                self._take(errand, actions)
+            self._take(errand, actions)
 
     def _take(self, errand: ClockTask, actions: list[Action]) -> None:
         worker, clock, jobs = errand.worker, errand.clock, self._jobs_of(errand.clock)

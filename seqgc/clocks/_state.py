@@ -16,7 +16,6 @@ class ClockState(TypedDict):
     jobs: int  # of the run, as it stands
     completed: list[int]  # clocks, by part
     owners: list[int]  # workers, by part
-    failed_models: list[str]
 
 
 def read_state(state: object, *, n: int) -> ClockState:
@@ -35,5 +34,4 @@ def read_state(state: object, *, n: int) -> ClockState:
         jobs=require_int("jobs", state["jobs"], least=0),
         completed=completed,
         owners=owners,
-        failed_models=[str(model) for model in state["failed_models"]],
     )

@@ -1,18 +1,26 @@
-"""Search for a model whose computation kills worker processes, or never ends.
+"""Decide whether a worker or a model is to blame for a result that cannot be used.
 
-Theory of operation ------------------- A task may contain several models, and one of them may call
-``os._exit``, end with a segmentation fault, or hang. The master then sees only a `Failure` that
-reports the death of a process, or a worker that is replaced because it exceeded the time limit.
-Because any worker may die of another cause at any time, one such loss proves nothing. The task is
-sent again unchanged.
+Theory of operation
+-------------------
+*Answers with flaws.* A part of a result may be too large or not finite, or its computation may have
+raised an error. Either the model is at fault or the worker that computed it. The first report
+proves nothing: the answer becomes a `Failure`, and the policy asks another worker, or the same one
+if there is no other. The report is stored until the job ends, under its *question*: a mini-task,
+whichever worker receives it. A model has *failed* if a second report of the same job comes from
+another worker, or is about the same question. It is then no longer trained, and its parts of all
+results are zeros. Answers that were failures only because of failed models are used after all. If
+a worker answers a question correctly, the earlier report about this question is removed.
 
-Losses are counted by question and model. A question is a mini-task, whichever worker receives it.
-When the question is answered, its losses are forgotten. If a question has been lost `_DEATHS` times
-at the same model, or `_TIME_OUTS` times because the model hung, the model is *left out* of the next
-task with this question: the model's parts are sent without data points, and the worker returns
-zeros for them. The master then adds a `Flaw` of the model to the answer, as if the model's code had
-raised an error. The policy asks another worker; when the answers of two workers have the flaw, it
-parks the model, which is then no longer trained.
+*Losses.* A model may also call ``os._exit``, end with a segmentation fault, or hang. The master
+then sees only a `Failure` that reports the death of a process, or a worker that is replaced because
+it exceeded the time limit. Because any worker may die of another cause at any time, one such loss
+proves nothing. The task is sent again unchanged.
+
+Losses are counted by question and model. When the question is answered, its losses are forgotten.
+If a question has been lost `_DEATHS` times at the same model, or `_TIME_OUTS` times because the
+model hung, the model is *left out* of the next task with this question: the model's parts are sent
+without data points, and the worker returns zeros for them. The answer then counts as a report that
+the model has a flaw.
 
 If the backend does not know at which of several models a process died, one model after the other is
 left out. If the task is then answered, the model that was left out is to blame.
@@ -27,11 +35,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from seqgc.ports import Computing, Failure, Flaw, WeightedPoints, WorkItem
+from seqgc.ports import (
+    Arrival,
+    Computing,
+    Failure,
+    Flaw,
+    FlawKind,
+    MiniTask,
+    WeightedPoints,
+    WorkItem,
+)
 
-__all__ = ["Address", "Blame", "Question"]
+__all__ = ["Blame", "Judgement"]
 
 _DEATHS: Final = 3
 _TIME_OUTS: Final = 2
@@ -39,6 +56,20 @@ _TIME_OUTS: Final = 2
 Question: TypeAlias = tuple[int, ...]
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 _Loss: TypeAlias = Literal["crashed", "hung"]
+_Reports: TypeAlias = dict[Question, set[int]]  # workers that reported a flaw, by question
+
+
+class Judgement(NamedTuple):
+    """The outcome of an answer with flaws.
+
+    ``failed`` are the models that are known to have failed since this answer. ``doubted`` are the
+    flaws for which the worker may be to blame: if there are any, the answer is a failure.
+    ``usable`` are earlier answers that were failures and can be used now.
+    """
+
+    failed: Mapping[str, Flaw]
+    doubted: Mapping[str, Flaw]
+    usable: Sequence[Arrival]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,13 +87,17 @@ class _SentTask:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Blame:
-    """Counter of the losses of each question; see the docstring of this module.
+    """Judge of flaws and losses; see the docstring of this module.
 
     ``names`` are the models of the run that are known before the first task; tasks add more.
+    ``failed`` are the models that have failed, each with its kind of flaw.
     """
 
     names: set[str] = field(default_factory=set)
-    _failed: set[str] = field(default_factory=set)  # models that are no longer computed
+    failed: dict[str, FlawKind] = field(default_factory=dict)
+    _reports: dict[int, dict[str, _Reports]] = field(default_factory=dict)  # by job and model
+    # Answers that are failures because of flaws, by round and worker.
+    _doubted: dict[tuple[int, int], Arrival] = field(default_factory=dict)
     # By round and worker, then by attempt: a `Cancel` ends all attempts.
     _sent: dict[tuple[int, int], dict[int, _SentTask]] = field(default_factory=dict)
     _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
@@ -78,19 +113,19 @@ class Blame:
         return _only(model for sent in out for models in sent.models.values() for model in models)
 
     def send(
-        self, address: Address, questions: Sequence[Question], items: Sequence[WorkItem]
+        self, address: Address, mini_tasks: Sequence[MiniTask], items: Sequence[WorkItem]
     ) -> tuple[WorkItem, ...]:
-        """Record a task with an item for each question; return the items that are to be sent.
+        """Record a task with an item for each mini-task; return the items that are to be sent.
 
         In the returned items, the parts of models that are left out have no data points.
         """
         models = {
-            question: tuple(part.model for part in item.parts if len(part.points))
-            for question, item in zip(questions, items, strict=True)
+            _question(address, mini_task): tuple(p.model for p in item.parts if len(p.points))
+            for mini_task, item in zip(mini_tasks, items, strict=True)
         }
         self.names.update(*models.values())
         left_out = self._to_leave_out(models) if self._losses else {}
-        without = self._failed | left_out.keys()
+        without = self._not_computed | left_out.keys()
         for question, those in models.items() if without else ():
             models[question] = tuple(model for model in those if model not in without)
         round, worker, attempt = address
@@ -98,19 +133,64 @@ class Blame:
         self._sent.setdefault((round, worker), {})[attempt] = sent
         return tuple(_without(item, without) for item in items) if without else tuple(items)
 
-    def answered(self, address: Address) -> Mapping[str, Flaw]:
-        """Forget the losses of an answered task; return the flaws of the models it left out."""
-        if (sent := self._ended(address)) is None:
-            return {}
+    def judge(self, answer: Arrival) -> Judgement:
+        """Judge the flaws of an answer, and of the models that were left out of its task.
+
+        The answer's losses are forgotten. If it is in doubt, it is stored until it can be used, or
+        until its task is cancelled.
+        """
+        round, worker = answer.round, answer.worker
+        sent = self._ended((round, worker, answer.attempt))
+        if sent is not None:
+            self._forget_losses(sent)
+        questions = [] if sent is None else list(sent.models)
+        flaws = {**answer.flaws, **({} if sent is None else sent.left_out)}
+        flaws = {model: flaw for model, flaw in flaws.items() if model not in self.failed}
+        failed = {m: flaws[m] for m in sorted(flaws) if self._is_second(m, worker, questions)}
+        doubted = {model: flaw for model, flaw in flaws.items() if model not in failed}
+        for job, *rest in questions if doubted or self._reports else ():
+            reports = self._reports.setdefault(job, {})
+            for model in reports.keys() - doubted.keys():
+                reports[model].pop((job, *rest), None)
+            for model in doubted:
+                reports.setdefault(model, {}).setdefault((job, *rest), set()).add(worker)
+        self._fail(failed)
+        if doubted:
+            self._doubted[round, worker] = replace(answer, flaws=flaws)
+        elif self._doubted:
+            self._doubted.pop((round, worker), None)
+        return Judgement(failed, doubted, self._usable() if failed else ())
+
+    def _is_second(self, model: str, worker: int, questions: Iterable[Question]) -> bool:
+        """Return whether the model was reported before by another worker, or for a question."""
+        for question in questions:
+            reports = self._reports.get(question[0], {}).get(model, {})
+            if question in reports or any(workers - {worker} for workers in reports.values()):
+                return True
+        return False
+
+    def _usable(self) -> list[Arrival]:
+        """Return the answers in doubt whose flaws all belong to failed models, and forget them."""
+        doubted = self._doubted.values()
+        usable = [each for each in doubted if self.failed.keys() >= each.flaws.keys()]
+        for each in usable:
+            del self._doubted[each.round, each.worker]
+        return usable
+
+    def _forget_losses(self, sent: _SentTask) -> None:
         if any(sent.models.values()):
             self._blamed.clear()
         if self._losses:
             own = {(q, model) for q, models in sent.models.items() for model in models}
             for loss in [each for each in self._losses if each[:2] in own]:
                 del self._losses[loss]
-        return sent.left_out
 
-    def failed(self, failure: Failure) -> None:
+    def close(self, jobs: Iterable[int]) -> None:
+        """Forget the reports of jobs that have ended."""
+        for job in jobs if self._reports else ():
+            self._reports.pop(job, None)
+
+    def lost(self, failure: Failure) -> None:
         """Count a failure if the process that computed the task has died."""
         sent = self._ended((failure.round, failure.worker, failure.attempt))
         if sent is not None and failure.model is not None:
@@ -133,13 +213,20 @@ class Blame:
         """Forget tasks whose answers are not needed."""
         for worker in workers:
             self._sent.pop((round, worker), None)
+            self._doubted.pop((round, worker), None)
 
-    def park(self, flaws: Mapping[str, Flaw]) -> None:
-        """Leave models that have crashed or hung out of all future tasks."""
-        self._failed.update(m for m, flaw in flaws.items() if flaw.kind in ("crashed", "hung"))
+    @property
+    def _not_computed(self) -> set[str]:
+        """The models that are left out of all tasks, because they would crash or hang again."""
+        return {model for model, kind in self.failed.items() if kind in ("crashed", "hung")}
+
+    def _fail(self, flaws: Mapping[str, Flaw]) -> None:
+        if not flaws:
+            return
+        self.failed.update({model: flaw.kind for model, flaw in flaws.items()})
         self.names.difference_update(flaws)
         for loss in [each for each in self._losses if not each[1]]:
-            del self._losses[loss]  # a parked model may have caused it
+            del self._losses[loss]  # a failed model may have caused it
 
     def _ended(self, address: Address) -> _SentTask | None:
         """Forget a task; return it unless it was forgotten before."""
@@ -160,7 +247,7 @@ class Blame:
         """Return the models to leave out of a task with these questions, each with its flaw."""
         left_out, tried = dict[str, Flaw](), dict[str, Flaw]()
         for question, those in models.items():
-            able = [model for model in those if model not in self._failed]
+            able = [model for model in those if model not in self._not_computed]
             for model in able:
                 if (times := self._losses[question, model, "crashed"]) >= _DEATHS:
                     why = f"{self._reasons[model]}, {times} times in a row"
@@ -177,6 +264,13 @@ class Blame:
             return {model: flaw for model, flaw in left_out.items() if model in self._blamed}
         self._blamed |= left_out.keys()
         return left_out or tried
+
+
+def _question(task: Address, mini_task: MiniTask) -> Question:
+    """Return a key of the result of a mini-task; tasks that request equal results share a key."""
+    round, worker, _ = task
+    own = (round, worker, mini_task.slot)
+    return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))
 
 
 def _only(models: Iterable[str]) -> str:

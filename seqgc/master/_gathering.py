@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc.errors import ScheduleError
-from seqgc.master._blame import Address, Question
 from seqgc.master._replicas import Replicas, ResultKey
 from seqgc.master._sums import CoverSum, Memory, Rows
 from seqgc.ports import Decoding, FloatArray, MiniTask, Part, ResultForm, Term
@@ -137,25 +136,6 @@ class Gatherer:
             else:
                 self._add(job, job.summed[key], result)
 
-    def doubt(self, task: Address, mini_tasks: Iterable[MiniTask]) -> None:
-        """Mark the results of a failed task as doubtful until its jobs have gradients."""
-        for each in mini_tasks:
-            self._jobs[each.job].doubted.add(question_of(task, each))
-
-    def ask_again(self, task: Address, mini_tasks: Sequence[MiniTask]) -> None:
-        """Record a task if it recomputes a doubtful result, of the same worker or of another."""
-        jobs = [self._jobs.get(each.job) for each in mini_tasks]
-        if any(
-            job is not None and question_of(task, each) in job.doubted
-            for job, each in zip(jobs, mini_tasks, strict=True)
-        ):
-            for each in mini_tasks:
-                self._jobs[each.job].asked_again.add(task)
-
-    def is_second(self, task: Address) -> bool:
-        """Return whether a task recomputes a doubtful result of a job without a gradient."""
-        return any(task in job.asked_again for job in self._jobs.values())
-
     def combine(self, decoding: Decoding, *, marks: Sequence[slice] = ()) -> FloatArray:
         """Return the gradient (p,) of a job or of a part, and forget its results.
 
@@ -268,8 +248,6 @@ class _Results:
         self.sums: dict[int, CoverSum] = {}  # by cover
         self.stored: set[ResultKey] = set()
         self.summed: dict[ResultKey, tuple[int, int]] = {}  # result -> cover and place
-        self.doubted: set[Question] = set()
-        self.asked_again: set[Address] = set()  # tasks
         self.replicas: Replicas | None = None  # until they are compared; then `sums`
         self.parts = 0  # number of parts that were decoded separately
 
@@ -346,13 +324,6 @@ class _Results:
             parts=self.parts,
             asked={} if self.replicas is None else self.replicas.asked,
         )
-
-
-def question_of(task: Address, mini_task: MiniTask) -> Question:
-    """Return a key of the result of a mini-task; tasks that request equal results share a key."""
-    round, worker, _ = task
-    own = (round, worker, mini_task.slot)
-    return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))
 
 
 def _name(term: Term) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, overload
 
@@ -13,7 +13,7 @@ import numpy as np
 from seqgc import ports
 from seqgc.errors import ModelError, NotDecodableError, ScheduleError, WorkerError
 from seqgc.master._blame import Blame
-from seqgc.master._gathering import Gatherer, HeldJob, question_of
+from seqgc.master._gathering import Gatherer, HeldJob
 from seqgc.ports import (
     Action,
     Arrival,
@@ -21,6 +21,7 @@ from seqgc.ports import (
     Dispatch,
     Event,
     Failure,
+    Flaw,
     MiniTask,
     Task,
     Timetable,
@@ -62,10 +63,11 @@ def run(
     further answers of the worker are failures.
 
     If a model's part of a result has a 2-norm above ``max_norm``, or its computation raised an
-    error, the worker or the model may be at fault. The first such answer is a failure, and the task
-    is sent again. If the answer to the second task has the same fault, the answer is accepted, and
-    `Arrival.flaws` names the model. A model that kills the processes of workers, or exceeds their
-    time limit, is left out of a task, and the answer is treated in the same way (`Blame`).
+    error, the worker or the model may be at fault. Such an answer is a failure (`Failure.flaws`).
+    If another worker, or the answer to the same mini-task, reports the same model again, the model
+    has failed: the workload parks it, its parts of all results are zeros, and the answers that were
+    failures only because of it are used. A model that kills the processes of workers, or exceeds
+    their time limit, is left out of a task, and the answer counts as a report too.
 
     Raises
     ------
@@ -103,6 +105,7 @@ class Held:
     begun: int  # number of jobs that have begun
     jobs: Sequence[HeldJob]
     expelled: frozenset[int] = frozenset()  # workers
+    failed: Mapping[str, ports.FlawKind] = field(default_factory=dict)  # models
 
 
 Holding: TypeAlias = Callable[[], Held | None]
@@ -207,7 +210,6 @@ class _Loop:
     _debts: Debts = field(default_factory=Debts)
     _out: TasksOut = field(default_factory=TasksOut)
     _blame: Blame = field(default_factory=Blame)
-    _failed: set[str] = field(default_factory=set)  # models
     _decoded: deque[Decoding] = field(default_factory=deque)  # not yet passed to the workload
     _without: bool = False  # a warning has said that the backend cannot restart workers
     _parks: bool = False  # the workload supports models that fail one by one
@@ -244,71 +246,71 @@ class _Loop:
         self._begun = held.begun - 1
         self._gatherer.restore(held.jobs)
         self._gatherer.expelled.update(held.expelled)
+        self._blame.failed.update(held.failed)
 
     def _hold(self) -> Held | None:
         if self._gatherer.in_dispute or self._lacks:
             return None
         expelled = frozenset(self._gatherer.expelled)
-        return Held(begun=self._begun + 1, jobs=self._gatherer.held(), expelled=expelled)
+        jobs, failed = self._gatherer.held(), dict(self._blame.failed)
+        return Held(begun=self._begun + 1, jobs=jobs, expelled=expelled, failed=failed)
 
     def _feed(self, event: Event) -> None:
         self._out.see(event)
+        events: Sequence[Event] = (event,)
         if isinstance(event, ports.Failure):
-            self._blame.failed(event)
+            self._blame.lost(event)
         if self._workload is not None and isinstance(event, Arrival):
-            event = self._screen(event, self._workload)
-        self._observe(event)
-        actions = self._policy.on(event)
-        if self._workload is not None and isinstance(event, Arrival):
-            unused = ports.Drop | ports.Doubt
-            if not any(isinstance(action, unused) for action in actions):
-                self._take(event)
-        self._perform(actions)
+            events = self._screen(event, self._workload)
+        for each in events:
+            self._observe(each)
+            actions = self._policy.on(each)
+            is_dropped = any(isinstance(action, ports.Drop) for action in actions)
+            if self._workload is not None and isinstance(each, Arrival) and not is_dropped:
+                self._take(each)
+            self._perform(actions)
 
     def _take(self, answer: Arrival) -> None:
         for slot, task in self._debts.settle(answer).items():
             result = answer.results[slot]
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
-    def _screen(self, answer: Arrival, workload: Workload) -> Arrival | ports.Failure:
-        """Convert an unusable answer into a failure, or an answer that names a failed model."""
-        owed = self._debts.owed(answer)
-        flaw = self._gatherer.flaw(owed, answer.results)
-        if final := answer.worker in self._gatherer.expelled:
-            flaw = "expelled: its result differed from that of most workers with the same task"
-        if flaw is None:
-            usable, flaw = self._without_flaws(answer, owed, workload)
-            address = answer.round, answer.worker, answer.attempt
-            if flaw is None or self._gatherer.is_second(address):
-                return usable
-            self._gatherer.doubt(address, owed.values())
-        round, worker, attempt = answer.round, answer.worker, answer.attempt
-        return ports.Failure(
-            round=round, worker=worker, attempt=attempt, at=answer.at, reason=flaw, final=final
-        )
+    def _screen(self, answer: Arrival, workload: Workload) -> Sequence[Event]:
+        """Return an answer with zeros for its flawed parts, or the failure that it is.
 
-    def _without_flaws(
+        Earlier answers follow that can be used because of this answer.
+        """
+        owed = self._debts.owed(answer)
+        if answer.worker in self._gatherer.expelled:
+            why = "expelled: its result differed from that of most workers with the same task"
+            return (_failure(answer, why, final=True),)
+        if (fault := self._gatherer.flaw(owed, answer.results)) is not None:
+            return (_failure(answer, fault),)
+        answer = self._without_diverged(answer, owed, workload)
+        judgement = self._blame.judge(answer)
+        for model, flaw in judgement.failed.items():
+            if not isinstance(workload, ports.ParkingWorkload):
+                raise ModelError({model: flaw.why})
+            workload.park([model], why=flaw.why, kind=flaw.kind)
+        usable = [replace(each, at=answer.at) for each in judgement.usable]
+        if not judgement.doubted:
+            return (answer, *usable)
+        model, flaw = min(judgement.doubted.items(), key=lambda item: item[0])
+        return (_failure(answer, f"model {model!r}: {flaw.why}", flaws=judgement.doubted), *usable)
+
+    def _without_diverged(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
-    ) -> tuple[Arrival, str | None]:
-        """Return the answer with zeros for diverged parts, and its first fault, or None."""
-        left_out = self._blame.answered((answer.round, answer.worker, answer.attempt))
-        results, flaws, flaw = dict(answer.results), {**answer.flaws, **left_out}, None
-        for model in answer.flaws.keys() - self._failed:
-            if answer.flaws[model].kind == "raised":  # a second attempt may succeed
-                flaw = f"{model}: {answer.flaws[model].why}"
+    ) -> Arrival:
+        """Return the answer with zeros for diverged parts, and their flaws."""
+        results, flaws = dict(answer.results), dict(answer.flaws)
         for slot, task in owed.items():
-            if (norm := ports.norm(results[slot])) <= self._max_norm:
-                continue
-            item = WorkItem(slot=slot, parts=workload.resolve(task))
-            results[slot], wrong = ports.without_diverged(
-                item, results[slot], max_norm=self._max_norm
-            )
-            flaws |= wrong
-            if wrong.keys() - self._failed and flaw is None:
-                rule = f"must have a norm of at most {self._max_norm:g} (max_norm); got {norm:g}"
-                rule = "must be finite; it holds NaN or Inf" if math.isnan(norm) else rule
-                flaw = f"the result of slot {slot} {rule}"
-        return replace(answer, results=results, flaws=flaws), flaw
+            if not ports.norm(results[slot]) <= self._max_norm:
+                item = WorkItem(slot=slot, parts=workload.resolve(task))
+                results[slot], wrong = ports.without_diverged(
+                    item, results[slot], max_norm=self._max_norm
+                )
+                flaws |= wrong
+        return replace(answer, results=results, flaws=flaws)
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -331,9 +333,9 @@ class _Loop:
                     self._restart(action)
                 case ports.Finish() | ports.Update():
                     self._decode(action)
-                case ports.Park():
-                    self._park(action)
-                case ports.Close() | ports.Drop() | ports.Doubt():
+                case ports.Close(jobs=jobs):
+                    self._blame.close(jobs)
+                case ports.Drop():
                     pass  # for the observer
 
     def _decode(self, action: ports.Finish | ports.Update) -> None:
@@ -350,17 +352,6 @@ class _Loop:
         if model := self._blame.silenced(worker, computing):
             text = f"worker {worker} was replaced: it was silent while it computed model {model!r}"
             self._observe(ports.Notice(kind="warning", fields={"text": text}))
-
-    def _park(self, action: ports.Park) -> None:
-        self._failed.update(action.flaws)
-        self._blame.park(action.flaws)
-        for answer in action.answers:
-            self._take(answer)
-        for model, flaw in sorted(action.flaws.items()):
-            if isinstance(self._workload, ports.ParkingWorkload):
-                self._workload.park([model], why=flaw.why, kind=flaw.kind)
-            elif self._workload is not None:
-                raise ModelError({model: flaw.why})
 
     def _say_without(self, action: ports.Restart) -> None:
         """Warn, the first time only, that workers of this backend cannot be replaced."""
@@ -402,11 +393,9 @@ class _Loop:
         round, attempt, mini_tasks = action.round, action.attempt, action.assignment[worker]
         added = self._debts.ask(worker, round=round, attempt=attempt, mini_tasks=mini_tasks)
         self._gatherer.expect(round, added, worker=worker)
-        self._gatherer.ask_again((round, worker, attempt), mini_tasks)
         items = [WorkItem(slot=m.slot, parts=workload.resolve(m)) for m in mini_tasks]
-        address = round, worker, attempt
-        questions = [question_of(address, each) for each in mini_tasks]
-        return _new_task(action, worker, self._blame.send(address, questions, items))
+        sent = self._blame.send((round, worker, attempt), mini_tasks, items)
+        return _new_task(action, worker, sent)
 
     # ---- decoded gradients: passed on as late as possible, after the next tasks have left -------
 
@@ -439,6 +428,20 @@ class _Loop:
                 self._hand_over(self._workload)
             except Exception as another:
                 error.add_note(f"the gradient of job {job} is lost: {another}")
+
+
+def _failure(
+    answer: Arrival, reason: str, *, final: bool = False, flaws: Mapping[str, Flaw] | None = None
+) -> Failure:
+    return Failure(
+        round=answer.round,
+        worker=answer.worker,
+        attempt=answer.attempt,
+        at=answer.at,
+        reason=reason,
+        final=final,
+        flaws=flaws or {},
+    )
 
 
 def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Task:

@@ -26,7 +26,6 @@ from seqgc.ports._protocols import Computing as Computing
 from seqgc.ports._protocols import DemandingPolicy as DemandingPolicy
 from seqgc.ports._protocols import Dispatch as Dispatch
 from seqgc.ports._protocols import Dispatched as Dispatched
-from seqgc.ports._protocols import Doubt as Doubt
 from seqgc.ports._protocols import Drop as Drop
 from seqgc.ports._protocols import Event as Event
 from seqgc.ports._protocols import Failure as Failure
@@ -36,7 +35,6 @@ from seqgc.ports._protocols import NamedWorkload as NamedWorkload
 from seqgc.ports._protocols import Notice as Notice
 from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
-from seqgc.ports._protocols import Park as Park
 from seqgc.ports._protocols import ParkingWorkload as ParkingWorkload
 from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart

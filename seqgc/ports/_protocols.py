@@ -79,6 +79,11 @@ class Failure:
     If ``final``, this worker will not answer any other task for the rest of the run. If the process
     that computed the task has died, ``model`` is the name of the model whose gradient it was
     computing, or empty if the backend does not know the model. Otherwise ``model`` is None.
+
+    If the worker has answered, but parts of its results cannot be used, ``flaws`` describes these
+    parts by model. Either the worker or a model is at fault. If another report shows that the model
+    is, the loop passes the answer on after all, as an `Arrival` (`seqgc.master.run`). A policy that
+    has asked another worker meanwhile drops it.
     """
 
     round: int
@@ -88,6 +93,7 @@ class Failure:
     reason: str
     final: bool = False
     model: str | None = None
+    flaws: Mapping[str, Flaw] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,29 +211,6 @@ class Drop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
-    """The action to set an arrival aside because of new ``flaws`` of a model.
-
-    The cause may be the worker instead of the model. The arrival is used only if a `Park` lists it.
-    """
-
-    event: Arrival
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Park:
-    """The action to stop the training of models that have failed.
-
-    Two workers, or all remaining workers, have reported the flaws of these models. ``flaws`` gives
-    the reasons. ``answers`` were set aside (`Doubt`) only because of failed models, and are used
-    now.
-    """
-
-    flaws: Mapping[str, Flaw]
-    answers: tuple[Arrival, ...]
-
-
 CloseReason: TypeAlias = Literal[
     "everyone", "tolerance", "wait-out", "exhausted", "timeout", "idle", "again", "dealt"
 ]
@@ -297,7 +280,7 @@ class Update:
     decoding: Callable[[], Decoding]
 
 
-Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Doubt | Park | Close | Finish | Update
+Action: TypeAlias = Dispatch | Cancel | Restart | Drop | Close | Finish | Update
 
 # ---- protocols ----------------------------------------------------------------------------------
 

@@ -33,8 +33,6 @@ does not `Drop`.
 So a run of M models in turn is exact, and one number says which jobs are over: a resumed run deals
 the pieces of the others again. The results have the same bits, whoever computes them.
 
-*Flaws* of a model are believed when a second worker says the same, and the piece is dealt again.
-
 Where each round is an invocation (``greet="rounds"``), workers go with their job.
 """
 
@@ -51,7 +49,7 @@ from seqgc.errors import ParameterError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Failure
 from seqgc.rounds._errands import Errand, Errands, Sent, dispatches
 from seqgc.rounds._foreign import require_worker
-from seqgc.rounds._pieces import DealtJob, believable, vouched_for
+from seqgc.rounds._pieces import DealtJob
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import ClosingRule
 from seqgc.rounds._task_policy import TaskPolicy
@@ -107,7 +105,6 @@ class DealingPolicy(TaskPolicy):
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
         self._takers: dict[int, None] = {}  # who gets the next pieces, in order
         self._lost: dict[int, Failure] = {}  # workers that have failed too often
-        self._failed_models: set[str] = set()
         self._retries = Retries(rule)
         self._closed_at, self._heard_at = -math.inf, math.nan
 
@@ -162,10 +159,7 @@ class DealingPolicy(TaskPolicy):
             return
         self._lost.pop(worker, None)
         self._retries.succeeded((worker,))
-        if self._failed_models.issuperset(answer.flaws):
-            self._count(job, errand.piece, worker, actions)
-        else:
-            self._doubt(job, errand.piece, answer, actions)
+        self._count(job, errand.piece, worker, actions)
 
     def _fail(self, failure: Failure, actions: list[Action]) -> None:
         errand = self._settled(failure, actions)
@@ -185,7 +179,6 @@ class DealingPolicy(TaskPolicy):
             self._lost[worker] = failure
             if len(self._lost) == self._n:
                 raise self._hopeless("every worker fails again and again", failure)
-            self._believe(actions)
         greet = partial(self._greet_again, worker)  # once, whatever else of its tasks fails
         self._alarms.set(self._now + wait_s, greet, of=("greet", worker))
 
@@ -275,18 +268,16 @@ class DealingPolicy(TaskPolicy):
         if not job.givers:
             job.first_at = self._now
         job.givers[piece] = worker
-        job.doubts.pop(piece, None)
         if job.complete:
             return  # its end calls everybody back
         for errand in (late := job.out.get(piece, set())):
             errand.copied = True
-        rivals = sorted(errand.worker for errand in late if self._has_no_other(errand, job))
+        rivals = sorted(
+            errand.worker
+            for errand in late
+            if self._errands.of_job(errand.worker, job.number) == [errand]  # it costs nothing else
+        )
         self._call_back(job, rivals, actions)
-
-    def _has_no_other(self, errand: Errand, job: DealtJob) -> bool:
-        """Whether a worker's cancelled round would cost nothing but this errand."""
-        doubted = any(answer.worker == errand.worker for _, answer in job.doubted())
-        return not doubted and self._errands.of_job(errand.worker, job.number) == [errand]
 
     def _call_back(self, job: DealtJob, workers: Sequence[int], actions: list[Action]) -> None:
         """Wait no more for what these do for a job; greet whoever is left with nothing."""
@@ -297,25 +288,6 @@ class DealingPolicy(TaskPolicy):
                 self._alarms.forget(errand)
                 job.forget(errand)
             self._alarms.set(self._now, partial(self._greet_again, worker))
-
-    def _doubt(self, job: DealtJob, piece: int, answer: Arrival, actions: list[Action]) -> None:
-        """Have a piece done by others whose result has flaws."""
-        job.doubts.setdefault(piece, {})[answer.worker] = answer
-        actions.append(ports.Doubt(event=answer))
-        self._believe(actions)
-        job.put_back(piece)
-
-    def _believe(self, actions: list[Action]) -> None:
-        """Believe what is doubted where a second worker agrees, or no other is left to ask."""
-        jobs, able = self._jobs.values(), set(range(self._n)) - self._lost.keys()
-        agreed = {m: f for m, f in believable(jobs, able).items() if m not in self._failed_models}
-        if agreed:
-            self._failed_models |= agreed.keys()
-            believed = vouched_for(jobs, self._failed_models)
-            answers = tuple(answer for *_, answer in believed)
-            actions.append(ports.Park(flaws=agreed, answers=answers))
-            for job, piece, answer in believed:
-                self._count(job, piece, answer.worker, actions)
 
     def _close(self, job: DealtJob, actions: list[Action]) -> None:
         record = job.record(self._now, n=self._n, after=self._closed_at)

@@ -116,16 +116,11 @@ class RoundGate:
         self._answer(worker, elapsed)
 
     def doubt(self, worker: int, elapsed: float) -> None:
-        """Register an answer that counts once it is believed, or if the round cannot do without.
+        """Register an answer that does not count, unless `expect` and `arrive` follow.
 
         Raises like `arrive`.
         """
         self._answer(worker, elapsed, self._doubted)
-
-    def believe(self, worker: int, elapsed: float) -> None:
-        """Let an answer that was in doubt count from now on; raises like `arrive`."""
-        self._doubted[worker] = self._settled[worker] = False
-        self._answer(worker, elapsed)
 
     def fail(self, worker: int, elapsed: float) -> None:
         """Register that a worker will not answer; raises like `arrive`."""
@@ -134,7 +129,7 @@ class RoundGate:
 
     @property
     def answered(self) -> BoolArray:
-        """Whose answers have come and are believed, (n,), whether or not they are to count."""
+        """Return the workers (n,) whose answers have arrived and can be used."""
         return self._responded
 
     def withhold(self, elapsed: float) -> None:
@@ -162,9 +157,9 @@ class RoundGate:
         self._set_alarm(elapsed)
 
     def expect(self, workers: Sequence[int]) -> None:
-        """Wait again for workers that have failed: they will be asked once more."""
+        """Wait again for workers that have failed or are in doubt."""
         again = list(workers)
-        self._failed[again] = self._settled[again] = False
+        self._failed[again] = self._doubted[again] = self._settled[again] = False
 
     def needs(self, worker: int) -> bool:
         """Whether the round could not close without this worker, should all others answer.
@@ -345,9 +340,6 @@ class RoundGate:
     def _close_or_give_up(self, elapsed: float) -> tuple[int, ...]:
         is_limit = elapsed >= self.limit_s
         is_over = self._nobody_left() or (is_limit and self._overdue == TIME_LIMITS - 1)
-        if is_over and self._doubted.any() and not self._schedule.feasible(self._responded):
-            self._responded |= self._doubted  # there is nobody else to say it
-            self._doubted[:] = False
         if self._schedule.feasible(self._responded):
             late = self._overdue or is_limit
             reason: CloseReason = "timeout" if late else "exhausted"

@@ -64,7 +64,7 @@ class Overdue:
         round, worker = late
         return self._schedule.awaits(round - self._first_round, worker)
 
-    def settle(self, event: Arrival | Failure, *, usable: bool) -> bool:
+    def settle(self, event: Arrival | Failure) -> bool:
         """Take note of an event that was owed; say whether it is an answer of use."""
         late = (event.round, event.worker)
         if isinstance(event, Failure):
@@ -72,7 +72,7 @@ class Overdue:
                 del self._owed[late]
             return False
         del self._owed[late]
-        if not usable or not self.awaits(late):
+        if not self.awaits(late):
             return False
         self._here.append(late)
         return True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from seqgc.ports import Arrival, Decoding, Flaw, MiniTask, RoundRecord, Term
+from seqgc.ports import Decoding, MiniTask, RoundRecord, Term
 from seqgc.rounds._errands import Errand
 
 __all__ = ["DealtJob"]
@@ -19,7 +19,7 @@ _ONE.setflags(write=False)
 
 @dataclass(slots=True, eq=False)
 class DealtJob:
-    """The pieces of one job: each is left to be dealt, or out, or in; a doubted one is out again.
+    """The pieces of one job: each is left to be dealt, or out, or in.
 
     ``left`` may hold pieces that have come in meanwhile: `next_for` passes over them.
     """
@@ -31,8 +31,6 @@ class DealtJob:
     """By piece that is in, whose result it is."""
     out: dict[int, set[Errand]] = field(default_factory=dict)
     """By piece, who has been sent it and has not answered."""
-    doubts: dict[int, dict[int, Arrival]] = field(default_factory=dict)
-    """By piece and worker, answers with flaws that are not believed."""
     losses: dict[int, Counter[int]] = field(default_factory=dict)
     """By piece, how many tasks for it failed of which worker."""
     attempts: Counter[int] = field(default_factory=Counter)  # by worker: tasks sent
@@ -46,23 +44,22 @@ class DealtJob:
         return len(self.givers) == self.pieces
 
     def next_for(self, worker: int, others: Collection[int]) -> int | None:
-        """Return the piece to be dealt to a worker next, if one is left that it has not doubted.
+        """Return the piece to be dealt to a worker next, if one is left.
 
         One that it has lost is left to the ``others``, if any of them has lost it less often.
         """
         while self.left and self.left[0] in self.givers:
             self.left.popleft()
         for piece in self.left:
-            if piece in self.givers or worker in self.doubts.get(piece, ()):
+            if piece in self.givers:
                 continue
             if piece not in self.losses or not self._is_for_others(piece, worker, others):
                 return piece
         return None
 
     def _is_for_others(self, piece: int, worker: int, others: Collection[int]) -> bool:
-        losses, doubters = self.losses[piece], self.doubts.get(piece, ())
-        most = losses[worker]
-        return any(losses[each] < most and each not in doubters for each in others)
+        losses = self.losses[piece]
+        return any(losses[each] < losses[worker] for each in others)
 
     def errand(
         self, worker: int, piece: int | None = None, *, share: float = 0.0, is_probe: bool = False
@@ -107,12 +104,6 @@ class DealtJob:
             if not out:
                 del self.out[errand.piece]
 
-    def doubted(self) -> Iterator[tuple[int, Arrival]]:
-        """Yield what is doubted: pieces and answers."""
-        for piece, answers in list(self.doubts.items()):
-            for answer in answers.values():
-                yield piece, answer
-
     def mini_task(self, piece: int) -> MiniTask:
         """Return what a worker computes: the chunk of this number, a summand of the job's sum."""
         return MiniTask(
@@ -145,25 +136,3 @@ class DealtJob:
             reason="dealt",
             waited_out=False,
         )
-
-
-def believable(jobs: Iterable[DealtJob], able: set[int]) -> dict[str, Flaw]:
-    """Return the models that two workers say have failed, or one, and no other is able to."""
-    witnesses: defaultdict[str, set[int]] = defaultdict(set)
-    flaws: dict[str, Flaw] = {}
-    for job in jobs:
-        for _, answer in job.doubted():
-            for model, flaw in answer.flaws.items():
-                witnesses[model].add(answer.worker)
-                flaws.setdefault(model, flaw)
-    return {m: flaws[m] for m, who in witnesses.items() if len(who) > 1 or able <= who}
-
-
-def vouched_for(jobs: Iterable[DealtJob], failed: set[str]) -> list[tuple[DealtJob, int, Arrival]]:
-    """Return one answer for each piece that is doubted for nothing but these models."""
-    found: dict[tuple[int, int], tuple[DealtJob, int, Arrival]] = {}
-    for job in jobs:
-        for piece, answer in job.doubted():
-            if failed.issuperset(answer.flaws):
-                found.setdefault((job.number, piece), (job, piece, answer))
-    return list(found.values())

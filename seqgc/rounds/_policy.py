@@ -17,11 +17,11 @@ worker's mini-tasks and ends with a `Close`; in between the policy only counts w
   are just those by which the round was closed.
 - Who says nothing for as long as a round may take, be it in one round or over several that could do
   without, may hang: it is replaced (`Restart`) if the backend can.
-- An answer with flaws of some model settles its worker too, but counts only once it is
-  believed: another worker says so of that model, too (`Park`), or the round cannot close
-  without it. A single worker that errs is this round's straggler, and asking it again would give
-  the same. Believed answers count in full: the other models' results in them are good, and their
-  gradients are decoded from the same answers as if nothing had happened.
+- A failure with flaws of a model is an answer that cannot be used yet. Asking the same worker again
+  would give the same. Therefore it is asked again only if the round cannot close without it;
+  otherwise it is a straggler of this round. If the model is at fault, the loop passes the answer on
+  after all. It then counts in full, so that the gradients of the other models are decoded from the
+  same answers as if nothing had happened.
 
 *Time.* The round's clock starts when its first task leaves (`Dispatched.at`): one origin for all
 workers, so that what the gate sees never goes back, and the first answer's time kappa holds the
@@ -118,8 +118,6 @@ class RoundPolicy:
         self._is_idle = True  # nobody has anything to do in the open round, or none is open
         self._attempts = Attempts(0, rule)
         self._settled: set[int] = set()
-        self._doubted: dict[int, ports.Arrival] = {}  # by worker
-        self._failed_models: set[str] = set()
         self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
         self._barred: dict[int, Failure] = {}  # whose answers will never be of use, and why
         self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
@@ -211,16 +209,14 @@ class RoundPolicy:
             return self._fail(event, self._elapsed(event))
         if self._failed.pop(worker, None) is not None:
             self._attempts.forget(worker)
+            self._gate.expect([worker])
         self._settled.add(worker)
-        if not self._failed_models.issuperset(event.flaws):
-            return self._doubt(event)
         self._gate.arrive(worker, self._elapsed(event))
         return ()
 
     def _settle_late(self, event: ports.Arrival | Failure) -> Sequence[Action]:
         self._quiet_s[event.worker] = 0.0
-        usable = isinstance(event, Failure) or self._failed_models.issuperset(event.flaws)
-        is_of_use = self._overdue.settle(event, usable=usable)
+        is_of_use = self._overdue.settle(event)
         self._overdue.take(self._gate, max(self._elapsed(event), 0.0))  # before the clock: 0
         return () if is_of_use else (ports.Drop(event=event, reason="its round is closed"),)
 
@@ -232,7 +228,7 @@ class RoundPolicy:
         worker, latest = event.worker, self._attempts.latest(event.worker)
         if event.round < self._round:
             return "its round is closed"
-        if worker in self._settled:
+        if worker in self._settled and (isinstance(event, Failure) or worker not in self._failed):
             return "the worker is settled"
         if self._is_idle or event.round > self._round or not 0 <= event.attempt <= latest:
             return "nobody asked for it"
@@ -246,13 +242,14 @@ class RoundPolicy:
         self._failed.setdefault(worker, failure)
         if failure.final:
             self._barred[worker] = failure
-        if failure.final or failure.attempt + 1 >= self._rule.max_attempts:
-            self._overdue.take(self._gate, elapsed, without=worker)
+        if failure.final or failure.flaws or failure.attempt + 1 >= self._rule.max_attempts:
+            if not failure.flaws:
+                self._overdue.take(self._gate, elapsed, without=worker)
             again = [worker, *self._given_up] if self._gate.needs(worker) else []
             again = [each for each in again if each not in self._barred]
         if worker not in self._plan(again, elapsed):
             self._settled.add(worker)
-            self._gate.fail(worker, elapsed)
+            (self._gate.doubt if failure.flaws else self._gate.fail)(worker, elapsed)
         return self._ask(self._attempts.due(elapsed))
 
     @property
@@ -273,30 +270,6 @@ class RoundPolicy:
             self._dispatch(self._round, attempt, ByWorker(self._assignment(), group))
             for attempt, group in self._attempts.begin(workers).items()
         ]
-
-    def _doubt(self, answer: ports.Arrival) -> Sequence[Action]:
-        """Register an answer with flaws; believe them once another worker agrees."""
-        elapsed, worker, models = self._elapsed(answer), answer.worker, set(answer.flaws)
-        said = {model for other in self._doubted.values() for model in other.flaws}
-        self._doubted[worker] = answer
-        self._gate.doubt(worker, elapsed)
-        actions: list[Action] = [ports.Doubt(event=answer)]
-        if agreed := models & said:
-            actions.append(park := self._believe(agreed))
-            for each in park.answers:
-                self._gate.believe(each.worker, elapsed)
-        if worker in self._doubted and self._gate.needs(worker):  # or else those given up
-            self._plan(self._given_up, elapsed)
-        return [*actions, *self._ask(self._attempts.due(elapsed))]
-
-    def _believe(self, models: set[str]) -> ports.Park:
-        self._failed_models |= models
-        doubted = list(self._doubted.values())
-        flaws = {m: flaw for each in doubted for m, flaw in each.flaws.items() if m in models}
-        believed = [each for each in doubted if self._failed_models.issuperset(each.flaws)]
-        for each in believed:
-            del self._doubted[each.worker]
-        return ports.Park(flaws=flaws, answers=tuple(believed))
 
     def _tick(self) -> Sequence[Action]:
         if self._now < self.wake_at:
@@ -336,7 +309,7 @@ class RoundPolicy:
 
     def _open_round(self) -> list[Dispatch]:
         self._attempts = Attempts(self._round, self._rule)
-        self._settled, self._doubted, self._failed = set(), {}, {}
+        self._settled, self._failed = set(), {}
         assignment = None if self.done else self._assignment()
         if assignment is None or assignment.idle:
             self._is_idle = True
@@ -375,12 +348,8 @@ class RoundPolicy:
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
         self._note_used(record)
-        doubted = [self._doubted[worker] for worker in self._doubted if record.responded[worker]]
-        models = {model for answer in doubted for model in answer.flaws}
-        actions: list[Action] = [self._believe(models - self._failed_models)] if doubted else []
         jobs = tuple(self._first_job + job for job in finished)
-        actions.append(ports.Close(record=record, jobs=jobs))
-        actions += self._cancel(record)
+        actions: list[Action] = [ports.Close(record=record, jobs=jobs), *self._cancel(record)]
         if hanging := self._who_hangs(record):
             actions += self._restart(hanging)
         actions += [
@@ -403,7 +372,7 @@ class RoundPolicy:
         if math.isinf(limit_s := self._rule.timeout_s) or record.responded.all():
             return []
         self._quiet_s = np.where(record.responded, 0.0, self._quiet_s + record.duration_s)
-        self._quiet_s[[*self._failed, *self._doubted]] = 0.0
+        self._quiet_s[list(self._failed)] = 0.0
         hanging: list[int] = np.flatnonzero(self._quiet_s >= limit_s).tolist()
         return hanging
 

@@ -197,10 +197,6 @@ class EventLog:
                 self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():
                 self._answer(seen)
-            case ports.Doubt(event=answer):
-                about = {"round": answer.round, "worker": answer.worker, "attempt": answer.attempt}
-                flaws = {model: flaw.why for model, flaw in answer.flaws.items()}
-                self._write("doubt", **about, flaws=flaws)
             case ports.Close():
                 self._close_round(seen.record, seen.jobs)
             case ports.Cancel(round=round, workers=workers):
@@ -237,6 +233,8 @@ class EventLog:
                 fields["took_s"] = about.at - left_at
         if not isinstance(seen, ports.Arrival):
             fields["reason"] = seen.reason
+        if isinstance(seen, ports.Failure) and seen.flaws:
+            fields["flaws"] = {model: flaw.why for model, flaw in seen.flaws.items()}
         self._write(type(seen).__name__.lower(), **fields)
 
     def _decode(self, seen: ports.Finish | ports.Update) -> None:

@@ -58,12 +58,8 @@ class Losses:
             return f"part {index} of job {job} fails again and again"
         if self._retries.exhausted(_shard(stand), times=self._M):
             return "a shard is lost again and again: take a smaller M"
-        return "every worker fails again and again" if self.given_up == self._n else ""
-
-    @property
-    def given_up(self) -> int:
-        """How many workers have failed too often in a row, though they are asked all the same."""
-        return sum(self._retries.exhausted((worker,)) for worker in self._failing)
+        given_up = sum(self._retries.exhausted((worker,)) for worker in self._failing)
+        return "every worker fails again and again" if given_up == self._n else ""
 
     def is_alone(self, worker: int) -> bool:
         """Say whether all others fail, so that nobody else could do what this one lost."""

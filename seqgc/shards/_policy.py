@@ -30,9 +30,6 @@ of its worker; all others are dropped. So each part is applied exactly once, wha
 *Addresses.* A task's round says its worker's how-many-th task of the run it is, from 0 on, and its
 attempt is always 0.
 
-*Flaws* of a model are the model's if a second worker says the same, or there is none: `Park`. Until
-then an answer that has some is in doubt (`Doubt`), and its task has failed.
-
 Source: AntDT (2024), V-C.
 """
 
@@ -52,7 +49,6 @@ from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray, MiniTask
 from seqgc.rounds import (
     TIME_LIMITS,
     ClosingRule,
-    Doubts,
     TaskPolicy,
     part_task,
     part_update,
@@ -118,7 +114,7 @@ class ShardPolicy(TaskPolicy):
         self._next: dict[int, int] = {}  # by worker, the part that it is to be sent
         self._silent = Counter[int]()  # by worker, how often since anybody was heard
         self._progress = Progress(n)
-        self._doubts, self._losses = Doubts(), Losses(n, M=M, rule=rule)
+        self._losses = Losses(n, M=M, rule=rule)
 
     @property
     def done(self) -> bool:
@@ -162,7 +158,6 @@ class ShardPolicy(TaskPolicy):
             tasks=list(self._tasks),
             shards=self._stretches.snapshot(),
             givers=self._progress.givers(),
-            failed_models=sorted(self._doubts.failed),
         )
 
     def restore(self, state: object) -> None:
@@ -175,7 +170,6 @@ class ShardPolicy(TaskPolicy):
         self._stretches.restore(known["shards"])
         self._tasks = known["tasks"]
         self._progress.recall(self._stretches.first, self._stretches.left(), known["givers"])
-        self._doubts.failed.update(known["failed_models"])
 
     # ---- what comes ------------------------------------------------------------------------------
 
@@ -202,16 +196,10 @@ class ShardPolicy(TaskPolicy):
         if isinstance(event, Failure):
             self._fail(event.worker, event.reason, actions)
         else:
-            self._judge(event, part, actions)
+            self._take(event, part, actions)
 
-    def _judge(self, answer: Arrival, part: int, actions: list[Action]) -> None:
-        worker, members = answer.worker, self._n - self._losses.given_up
-        if (park := self._doubts.judge(answer, members=members)) is not None:
-            actions.append(park)
-        if suspects := self._doubts.suspects(answer):
-            actions.append(ports.Doubt(event=answer))
-            self._fail(worker, answer.flaws[min(suspects)].why, actions)
-            return
+    def _take(self, answer: Arrival, part: int, actions: list[Action]) -> None:
+        worker = answer.worker
         stand, (job, index) = self._stretches.standing(worker), divmod(part, self._n)
         self._losses.answered(worker, stand)
         self._progress.answer(job, worker, self._now)

@@ -18,7 +18,6 @@ class ShardPolicyState(TypedDict):
     tasks: list[int]  # that each worker has been sent
     shards: StretchState
     givers: list[tuple[int, list[int]]]  # whose answers clocks have that are not closed
-    failed_models: list[str]
 
 
 def read_state(state: object, *, n: int) -> ShardPolicyState:
@@ -39,5 +38,4 @@ def read_state(state: object, *, n: int) -> ShardPolicyState:
             (job, [require_int("givers", worker, least=0, most=n - 1) for worker in givers])
             for job, givers in state["givers"]
         ],
-        failed_models=[str(model) for model in state["failed_models"]],
     )

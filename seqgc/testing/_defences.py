@@ -19,7 +19,6 @@ from seqgc.ports import (
     Close,
     Decoding,
     Dispatch,
-    Doubt,
     Drop,
     Event,
     Failure,
@@ -313,7 +312,7 @@ class _ObservedRun:
 
     def _see(self, seen: Seen) -> None:
         self._conduct(seen)
-        self._lost += isinstance(seen, Failure | Doubt)
+        self._lost += isinstance(seen, Failure)
         if isinstance(seen, Update) and (part := seen.decoding().part) is not None:
             self._again += part.again
         if isinstance(seen, Dispatch):

@@ -271,7 +271,9 @@ class TrainingSession:
         state, flight = snapshot.state, snapshot.files[FLIGHT]
         state.random.restore()
         jobs = [unpack_held(job, flight) for job in state.held]
-        return master.Held(begun=state.begun, jobs=jobs, expelled=expelled)
+        parked = self._workload.parked.items()
+        failed = {name: each.kind for name, each in parked if each.kind != "stopped early"}
+        return master.Held(begun=state.begun, jobs=jobs, expelled=expelled, failed=failed)
 
     # ---- while the loop runs --------------------------------------------------------------------
 

@@ -47,20 +47,26 @@ class Table:
         self.policy.restore(state)
         self.begin()
 
-    def answer(self, address: Address, *, flaws=(), at=None) -> list[ports.Action]:
+    def answer(self, address: Address, *, at=None) -> list[ports.Action]:
         round, worker, attempt = address
         tasks = self.out.pop(address, None) or self.late.pop(address, ())
         event = ports.Arrival(
-            round=round, worker=worker, attempt=attempt, at=self._at(at), results={},
-            flaws=dict.fromkeys(flaws, ports.Flaw(kind="raised", why="a fault")),
-        )  # fmt: skip
+            round=round, worker=worker, attempt=attempt, at=self._at(at), results={}
+        )
         return self._feed(event, {(round, worker, task.slot): task for task in tasks})
 
-    def fail(self, address: Address) -> list[ports.Action]:
+    def fail(self, address: Address, *, flawed: bool = False) -> list[ports.Action]:
         round, worker, attempt = address
         self.late[address] = self.out.pop(address, ())  # it may answer all the same
         return self._feed(
-            ports.Failure(round=round, worker=worker, attempt=attempt, at=self.now, reason="fell")
+            ports.Failure(
+                round=round,
+                worker=worker,
+                attempt=attempt,
+                at=self.now,
+                reason="fell",
+                flaws={"m": ports.Flaw(kind="raised", why="a fault")} if flawed else {},
+            )
         )
 
     def tick(self) -> list[ports.Action]:
@@ -87,7 +93,7 @@ class Table:
 
     def _do(self, actions, results=None) -> None:
         used = bool(actions) and any(isinstance(a, ports.Update) for a in actions)
-        unused = any(isinstance(action, ports.Drop | ports.Doubt) for action in actions)
+        unused = any(isinstance(action, ports.Drop) for action in actions)
         assert not (used and unused)
         for action in actions:
             self.seen.append(action)

@@ -83,7 +83,7 @@ def _happen(table: Table, what: int, which: int) -> None:
     elif what < 60 and out:
         table.fail(out[which % len(out)])
     elif what < 70 and out:
-        table.answer(out[which % len(out)], flaws=["m"])
+        table.fail(out[which % len(out)], flawed=True)
     elif what < 85 and late:
         drop, *_ = table.answer(late[which % len(late)])  # and what is due by now is sent
         assert isinstance(drop, ports.Drop)
@@ -548,42 +548,26 @@ def test_a_timetable_is_refused() -> None:
         _table("bsp").policy.on(timetable)
 
 
-# ---- models that fail ---------------------------------------------------------------------------
+# ---- answers with flaws -------------------------------------------------------------------------
 
 
-def test_a_second_worker_that_says_the_same_parks_a_model_and_the_first_keeps_its_part() -> None:
+def test_after_flaws_another_worker_is_asked_and_the_part_returns() -> None:
     table = _table("bsp", n=3, jobs=2)
     table.answer((0, 1, 0))
-    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Doubt", "Cancel", "Dispatch"]
+    assert _kinds(table.fail((0, 0, 0), flawed=True)) == ["Cancel", "Dispatch"]
     assert table.sent()[-1] == (0, 1, {1: [0]})  # another is asked, at once
-    actions = table.answer((0, 1, 1), flaws=["m"])
-    assert _kinds(actions) == ["Park", "Update"]
-    assert (list(actions[0].flaws), actions[0].answers) == (["m"], ())
-    assert table.policy.snapshot()["failed_models"] == ["m"]
-    assert table.policy.snapshot()["owners"] == [0, 1, 2]
-    assert _kinds(table.answer((0, 2, 0))) == ["Update", "Close", "Dispatch"]
-    assert table.sent()[-1] == (1, 0, {0: [0], 1: [1], 2: [2]})
-    assert _kinds(table.answer((1, 0, 0), flaws=["m"])) == ["Update"]  # no news any more
-    _go_well(table)
-    table.check_end()
-
-
-def test_what_another_worker_knows_nothing_of_is_held_against_no_model() -> None:
-    table = _table("bsp", n=3, jobs=2)
-    table.answer((0, 1, 0))
-    table.answer((0, 0, 0), flaws=["m"])
     assert _kinds(table.answer((0, 1, 1))) == ["Update"]
     assert table.policy.snapshot()["owners"] == [0, 1, 2]
     table.answer((0, 2, 0))
     table.answer((1, 0, 0))  # takes it back
-    assert _kinds(table.answer((1, 1, 0), flaws=["m"])) == ["Doubt", "Cancel"]
+    assert _kinds(table.fail((1, 1, 0), flawed=True)) == ["Cancel"]
     _go_well(table)
     table.check_end()
 
 
 def test_who_is_in_doubt_waits_until_another_has_tried_its_part() -> None:
     table = _table("asp", n=2, jobs=2)
-    table.answer((0, 0, 0), flaws=["m"])  # worker 1 is busy
+    table.fail((0, 0, 0), flawed=True)  # worker 1 is busy
     table.answer((0, 1, 0))
     assert table.sent()[-1] == (0, 1, {1: [0]})
     assert _kinds(table.answer((0, 1, 1))) == ["Update", "Close", "Dispatch"]
@@ -597,7 +581,7 @@ def test_who_is_in_doubt_has_its_part_back_if_no_other_can_try_it(n: int) -> Non
     """Those who have it, or whose own has to be done before, fail from now on."""
     table = _table("asp", n=n, jobs=6)
     table.answer((0, 0, 0))
-    table.answer((1, 0, 0), flaws=["m"])
+    table.fail((1, 0, 0), flawed=True)
     while not table.policy.done:
         assert table.now < 100.0
         out = sorted(table.out, key=lambda address: address[1] == 0)
@@ -611,40 +595,26 @@ def test_who_is_in_doubt_has_its_part_back_if_no_other_can_try_it(n: int) -> Non
 
 
 def test_who_is_in_doubt_time_and_again_is_done_without() -> None:
-    table = _table("bsp", n=3, jobs=30)
+    table, failures = _table("bsp", n=3, jobs=30), 0
     while not table.policy.done:
         address = min(table.out, default=None)
         if address is None:
             table.tick()
+        elif address[1] == 1 and table.out[address]:
+            failures += 1
+            table.fail(address, flawed=True)
         else:
-            table.answer(address, flaws=["m"] if address[1] == 1 and table.out[address] else [])
+            table.answer(address)
     table.check_end()
-    assert table.policy.snapshot()["failed_models"] == []
     assert table.policy.snapshot()["owners"] == [0, 2, 2]
-    assert sum(isinstance(action, ports.Doubt) for action in table.seen) == 20
-
-
-def test_a_worker_that_is_alone_is_believed() -> None:
-    table = _table("bsp", n=1, jobs=1)
-    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Park", "Update", "Close"]
+    assert failures == 20
 
 
 def test_who_alone_does_not_fail_is_asked_again_for_what_is_in_doubt() -> None:
     table = _table("bsp", n=2, jobs=1)
     table.fail((0, 1, 0))
-    assert _kinds(table.answer((0, 0, 0), flaws=["m"])) == ["Doubt", "Dispatch"]
+    assert _kinds(table.fail((0, 0, 0), flawed=True)) == ["Dispatch"]
     assert table.sent()[-1] == (0, 1, {0: [0]})
-
-
-def test_an_answer_may_be_in_doubt_for_one_model_and_not_for_another() -> None:
-    table = _table("bsp", n=3, jobs=1)
-    table.answer((0, 0, 0), flaws=["a"])
-    kinds = ["Park", "Doubt", "Cancel", "Dispatch"]
-    table.answer((0, 2, 0))
-    assert _kinds(table.answer((0, 1, 0), flaws=["a", "b"])) == kinds
-    _go_well(table)
-    table.check_end()
-    assert table.policy.snapshot()["failed_models"] == ["a"]
 
 
 # ---- fewer jobs, and another master -------------------------------------------------------------
@@ -674,17 +644,15 @@ def test_a_restored_policy_asks_for_what_is_not_applied() -> None:
     assert all(close.record.responded.all() for close in table.closes())
 
 
-def test_a_restored_policy_knows_who_has_whose_parts_and_which_models_have_failed() -> None:
+def test_a_restored_policy_knows_who_has_whose_parts() -> None:
     table = _table("bsp", n=3, jobs=2, rule=ClosingRule(max_attempts=1))
     table.fail((0, 1, 0))
-    table.answer((0, 0, 0), flaws=["m"])
-    table.answer((0, 2, 0), flaws=["m"])
+    table.fail((0, 0, 0), flawed=True)
     before = table.policy.snapshot()
     table.resume()
     assert table.policy.snapshot() == before
-    assert (before["owners"], before["failed_models"]) == ([2, 2, 2], ["m"])
-    assert table.sent()[-1] == (0, 0, {2: [0, 1]})
-    assert _kinds(table.answer((0, 2, 0), flaws=["m"])) == ["Update", "Update", "Close", "Dispatch"]
+    assert before["owners"] == [2, 2, 2]
+    assert table.sent()[-1] == (0, 0, {2: [2, 0]})  # two parts a task
     _go_well(table)
     table.check_end()
 

@@ -32,7 +32,6 @@ class Table:
     late: dict[tuple[int, int, int], tuple[ports.MiniTask, ...]] = field(default_factory=dict)
     taken: Counter[tuple[int, int]] = field(default_factory=Counter)
     givers: dict[tuple[int, int], int] = field(default_factory=dict)
-    doubted: dict[int, tuple[ports.MiniTask, ...]] = field(default_factory=dict)
     may_hang: bool = False
     hung: set[int] = field(default_factory=set)  # workers that never answer again
     seen: list[ports.Action] = field(default_factory=list)
@@ -40,16 +39,12 @@ class Table:
     def begin(self) -> None:
         self._do(self.policy.start())
 
-    def arrive(self, address, failed=()) -> list[ports.Action]:
+    def arrive(self, address) -> list[ports.Action]:
         tasks = self.out.pop(address, None) or self.late.pop(address, ())
         round, worker, attempt = address
-        event = ports.Arrival(
-            round=round, worker=worker, attempt=attempt, at=self.now, results={},
-            flaws=dict.fromkeys(failed, ports.Flaw(kind="raised", why="a fault")),
-        )  # fmt: skip
-        self.doubted[id(event)] = tasks
+        event = ports.Arrival(round=round, worker=worker, attempt=attempt, at=self.now, results={})
         actions = list(self.policy.on(event))
-        if not any(isinstance(a, ports.Drop | ports.Doubt) for a in actions):
+        if not any(isinstance(a, ports.Drop) for a in actions):
             self._count(worker, tasks)
         self._do(actions)
         return actions
@@ -99,9 +94,6 @@ class Table:
                 case ports.Cancel(round=round, workers=workers):
                     for address in [a for a in self.out if a[0] == round and a[1] in workers]:
                         self.late[address] = self.out.pop(address)
-                case ports.Park(answers=answers):
-                    for answer in answers:
-                        self._count(answer.worker, self.doubted[id(answer)])
                 case ports.Finish(job=job):
                     decoding = action.decoding()
                     assert decoding.job == job
@@ -154,12 +146,12 @@ def test_each_piece_counts_exactly_once_whatever_happens(run_, choices):
 
 
 def disturb(table: Table, choice: int, which: int) -> None:
-    """Let something happen: an answer, finite or not, a failure, silence, time passing."""
+    """Let something happen: an answer, a failure, silence, time passing."""
     if table.policy.done:
         return
     table.now += (0.0, 0.1, 1.0)[which % 3]
     able = table.can_answer()
-    kinds = ["arrive", "fail", "doubt"] * bool(able) + ["late"] * bool(table.late)
+    kinds = ["arrive", "fail"] * bool(able) + ["late"] * bool(table.late)
     kinds += ["hang"] * (table.may_hang and bool(able))
     kinds += ["tick"] * math.isfinite(table.policy.wake_at)
     kind = kinds[choice % len(kinds)]
@@ -173,7 +165,7 @@ def disturb(table: Table, choice: int, which: int) -> None:
     elif kind == "fail":
         table.fail(address)
     else:
-        table.arrive(address, ["m"] if kind == "doubt" else [])
+        table.arrive(address)
 
 
 def played(
@@ -372,24 +364,6 @@ def test_each_task_says_the_load_of_its_piece():
             assert [action.load_of(worker) for worker in range(3)] == asked
 
 
-def test_a_doubt_is_believed_when_nobody_is_left_to_settle_it():
-    table = Table(DealingPolicy(Deal(n=2, pieces=4), NO_LIMIT, num_jobs=1))
-    table.begin()
-    table.come(0)
-    table.arrive((0, 0, 2), ["m"])
-    while not table.policy.done:  # the other one fails and fails
-        able = sorted(table.out)
-        assert able or math.isfinite(table.policy.wake_at), "it waits for ever"
-        if not able:
-            table.tick()
-        elif able[-1][1] == 1:
-            table.fail(able[-1])
-        else:
-            table.arrive(able[0])
-    assert table.taken == {(0, place): 1 for place in range(4)}
-    assert [list(a.flaws) for a in table.seen if isinstance(a, ports.Park)] == [["m"]]
-
-
 @pytest.mark.parametrize(
     ("num_jobs", "in_flight", "fails"), [(600, 1, range(0, 3000, 3)), (600, 4, ())]
 )
@@ -414,21 +388,10 @@ def test_a_policy_holds_no_more_after_more_jobs(num_jobs, in_flight, fails):
 
 
 def test_a_copy_that_comes_second_is_dropped():
-    """Of a worker whose part in the job cannot be cancelled: it may still be right in a doubt."""
-    table = Table(DealingPolicy(Deal(n=2, pieces=2), ClosingRule(timeout_s=10), num_jobs=1))
-    table.begin()
-    table.come(0)
-    table.come(1)
-    table.now = 1.0
-    table.arrive((0, 0, 2), ["m"])
-    table.tick()  # the other says nothing for 10 s: its piece is dealt once more
-    table.arrive((0, 1, 2))
-    (drop,) = table.arrive((0, 0, 3))
-    assert isinstance(drop, ports.Drop)
-    assert drop.reason == "another copy of its piece came first"
-    table.arrive((0, 1, 3))
-    assert table.policy.done
-    assert table.taken == {(0, 0): 1, (0, 1): 1}
+    """The worker cannot be called back, because it has another piece of the job as well."""
+    table = played(Deal(n=2, pieces=4), speeds=[1.0, 0.1], rtt_s=0.1, num_jobs=6)
+    drops = [action for action in table.seen if isinstance(action, ports.Drop)]
+    assert [drop.reason for drop in drops] == ["another copy of its piece came first"]
 
 
 def test_a_worker_has_its_next_piece_before_it_has_done_the_last():
@@ -475,22 +438,6 @@ def test_every_round_greets_everybody_where_a_round_is_an_invocation():
         (job, {0, 1, 2}) for job in range(4)
     ]
     assert len(greetings) - 4 < 5 + 3  # second ones tell the round trip, and are few
-
-
-def test_a_result_that_is_not_finite_is_done_again_by_another_and_believed_then():
-    table = Table(DealingPolicy(Deal(n=2, pieces=1), NO_LIMIT, num_jobs=1))
-    table.begin()
-    table.come(0)
-    assert [type(a) for a in table.arrive((0, 0, 2), ["m"])] == [ports.Doubt]
-    table.come(1)
-    actions = table.arrive((0, 1, 2), ["m"])
-    doubt, park, close, *_ = actions
-    assert isinstance(doubt, ports.Doubt)
-    assert isinstance(close, ports.Close)
-    assert isinstance(park, ports.Park)
-    assert list(park.flaws) == ["m"]
-    assert table.taken == {(0, 0): 1}
-    assert table.policy.done
 
 
 def fail_all_pieces(table: Table) -> None:

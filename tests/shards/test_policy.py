@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from seqgc import ports
 from seqgc.errors import ScheduleError, WireError, WorkerError
 from seqgc.master import run
-from seqgc.ports import Arrival, Failure, Flaw, Seen
+from seqgc.ports import Arrival, Failure, Seen
 from seqgc.profiles import ByRound, ByWork
 from seqgc.rounds import ClosingRule
 from seqgc.shards import ShardPolicy
@@ -57,7 +57,7 @@ class Story:
                 self.closed.append(seen)
             case ports.Drop():
                 self.drops.append(seen.reason)
-            case ports.Restart() | ports.Park() | ports.Doubt():
+            case ports.Restart():
                 self.others.append(seen)
 
     def tasks(self, worker: int) -> list[tuple[int, int]]:
@@ -68,9 +68,8 @@ def pace(*seconds: float) -> ByRound:
     return ByRound(latencies_s=[seconds], rates=[[0.0]])
 
 
-def arrival(round: int, worker: int, at: float, *, flawed: Sequence[str] = ()) -> Arrival:
-    flaws = {model: Flaw(kind="diverged", why=f"{model} holds NaN") for model in flawed}
-    return Arrival(round=round, worker=worker, attempt=0, at=at, results={}, flaws=flaws)
+def arrival(round: int, worker: int, at: float) -> Arrival:
+    return Arrival(round=round, worker=worker, attempt=0, at=at, results={})
 
 
 def failure(round: int, worker: int, at: float) -> Failure:
@@ -331,31 +330,6 @@ def test_what_fails_for_a_while_waits_and_the_run_outlasts_it() -> None:
     assert sorted(story.applied) == all_parts(3, 2)
     assert backend.now > 30
     assert max(policy.tasks) < 20 + 6
-
-
-# ---- models that fail ---------------------------------------------------------------------------
-
-
-def test_a_flaw_that_a_second_worker_confirms_is_the_models() -> None:
-    hand = ByHand(ShardPolicy(3, ClosingRule(), num_jobs=2))
-    assert hand.tell(arrival(0, 0, 1.0, flawed=["net"])) == [(0, (1, 0))]  # it has failed
-    assert hand.tell(arrival(0, 1, 2.0)) == [(1, (0, 0))]
-    assert hand.tell(arrival(1, 1, 3.0, flawed=["net"])) == [(1, (1, 1))]
-    doubt, park = hand.story.others
-    assert isinstance(doubt, ports.Doubt)
-    assert isinstance(park, ports.Park)
-    assert list(park.flaws) == ["net"]
-    assert hand.story.applied == [(0, 1), (0, 0)]
-    hand.tell(arrival(1, 0, 4.0, flawed=["net"]))
-    assert len(hand.story.others) == 2
-    assert hand.story.applied[-1] == (1, 0)
-    assert hand.policy.snapshot()["failed_models"] == ["net"]
-
-
-def test_the_only_worker_is_believed() -> None:
-    hand = ByHand(ShardPolicy(1, ClosingRule(), num_jobs=2))
-    hand.tell(arrival(0, 0, 1.0, flawed=["net"]))
-    assert [type(each) for each in hand.story.others] == [ports.Park]
 
 
 # ---- the end, and what is refused ---------------------------------------------------------------

@@ -17,7 +17,6 @@ class Hearing:
     def __init__(self, world: World) -> None:
         self._world = world
         self._told: int | None = None  # who has just been expelled
-        self._answer: ports.Arrival | None = None  # the newest
 
     def __call__(self, seen: Seen) -> None:
         if not self._world.alive:
@@ -28,16 +27,12 @@ class Hearing:
         match seen:
             case Notice():
                 self._hear(seen)
-            case ports.Arrival():
-                self._answer = seen
-            case ports.Doubt(event=answer):
-                self._claim(answer, answer.flaws)
-            case ports.Park(flaws=flaws) if self._answer is not None:  # which was the second
-                self._claim(self._answer, flaws)
+            case ports.Arrival() | ports.Failure():
+                self._claim(seen, seen.flaws)
             case ports.Close(record=record):
                 self._close(record)
 
-    def _claim(self, answer: ports.Arrival, models: Iterable[str]) -> None:
+    def _claim(self, answer: ports.Arrival | ports.Failure, models: Iterable[str]) -> None:
         for model in models:
             self._world.claims.setdefault((answer.round, model), set()).add(answer.worker)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from seqgc import ports
-from seqgc.ports import Arrival, Decoding, Doubt, Drop, FloatArray, MiniTask, Seen
+from seqgc.ports import Arrival, Decoding, Drop, FloatArray, MiniTask, Seen
 from tests.simulation.faults import MAX_NORM
 from tests.simulation.world import Violation, World
 
@@ -48,12 +48,9 @@ class Ledger:
             return
         write(self._world, seen)
         last, self._last = self._last, None
-        if last is not None and not (isinstance(seen, Drop | Doubt) and seen.event is last):
+        if last is not None and not (isinstance(seen, Drop) and seen.event is last):
             self._accept(last)
         match seen:
-            case ports.Park(answers=answers):
-                for answer in answers:
-                    self._accept(answer)
             case Arrival():
                 self._last = seen
             case ports.Failure() | ports.Restart():

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from seqgc import ports
 from seqgc.clocks import Clocks
-from seqgc.ports import Arrival, Doubt, Drop, FloatArray, MiniTask, Seen
+from seqgc.ports import Arrival, Drop, FloatArray, MiniTask, Seen
 from seqgc.rounds import PolicyDefence
 from tests.simulation.ledger import is_as_asked, write
 from tests.simulation.seams import PartsState, WorkloadState
@@ -106,12 +106,8 @@ class PartsLedger:
 
     def _judge(self, answer: Arrival, seen: Seen) -> None:
         """Take an answer for what the policy does with it, which is what is seen next."""
-        if isinstance(seen, ports.Park):  # of the answer itself is said later
-            self._last = answer
-        elif not isinstance(seen, Drop | Doubt) or seen.event is not answer:
+        if not isinstance(seen, Drop) or seen.event is not answer:
             self._accept(answer)
-        elif isinstance(seen, Doubt):
-            self._fail(answer)
 
     def _follow(self, action: Seen) -> None:
         match action:
@@ -122,7 +118,7 @@ class PartsLedger:
             case ports.Close():
                 self._close(action)
 
-    def _fail(self, event: Arrival | ports.Failure) -> None:
+    def _fail(self, event: ports.Failure) -> None:
         self._failed += 1
         address = event.round, event.worker, event.attempt
         if self._out.get(event.worker, (None,))[0] == address:

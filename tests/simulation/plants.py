@@ -9,13 +9,14 @@ from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
-from seqgc.ports import Doubt, Term
+from seqgc.ports import Term
 from seqgc.rounds import RoundPolicy
 from seqgc.schemes.ra_sgc import RASGCSchedule
 from tests.simulation.clock_plants import CLOCK_PLANTS
 from tests.simulation.function_plants import FUNCTION_PLANTS
 from tests.simulation.resident_plants import RESIDENT_PLANTS
 from tests.simulation.seams import (
+    Blame,
     History,
     Learner,
     Lease,
@@ -94,17 +95,6 @@ def _takes_all(_: Any) -> Callable[..., Any]:
     return lambda *_, **__: None
 
 
-def _at_once(_: Any) -> Callable[..., Any]:
-    def doubt(self: Any, answer: Any) -> Any:
-        self._doubted[answer.worker] = answer
-        self._gate.doubt(answer.worker, self._elapsed(answer))
-        park = self._believe(set(answer.flaws))
-        self._gate.believe(answer.worker, self._elapsed(answer))
-        return (Doubt(event=answer), park)
-
-    return doubt
-
-
 def _without(kind: str) -> Callable[[Any], Callable[..., Any]]:
     """Return what reads a journal as if it had no lines of a kind."""
 
@@ -171,7 +161,7 @@ PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
             durable, "_write", _unsynced(durable._write)
         ),
         "one who says that a model is not finite is believed": _around(
-            RoundPolicy, "_doubt", _at_once
+            Blame, "_is_second", lambda _: lambda *_: True
         ),
         "lies are not compared": _around(Replicas, "count", _first_counts),
         "who lied is trusted by resume": _around(History, "take", _without("expel")),
