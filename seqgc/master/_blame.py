@@ -148,12 +148,12 @@ class Blame:
         flaws = {model: flaw for model, flaw in flaws.items() if model not in self.failed}
         failed = {m: flaws[m] for m in sorted(flaws) if self._is_second(m, worker, questions)}
         doubted = {model: flaw for model, flaw in flaws.items() if model not in failed}
-        for job, *rest in questions if doubted or self._reports else ():
-            reports = self._reports.setdefault(job, {})
+        for question in questions if doubted or self._reports else ():
+            reports = self._reports.setdefault(question[0], {})
             for model in reports.keys() - doubted.keys():
-                reports[model].pop((job, *rest), None)
+                reports[model].pop(question, None)
             for model in doubted:
-                reports.setdefault(model, {}).setdefault((job, *rest), set()).add(worker)
+                reports.setdefault(model, {}).setdefault(question, set()).add(worker)
         self._fail(failed)
         if doubted:
             self._doubted[round, worker] = replace(answer, flaws=flaws)
