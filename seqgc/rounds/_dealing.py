@@ -323,11 +323,13 @@ class DealingPolicy(TaskPolicy):
 
     def _proceed(self, actions: list[Action]) -> None:
         """Give whoever can take one the next piece, or a copy of one."""
+        if not self._takers:
+            return
         dealt = self._deal(range(self._n))
         if self._takers and any(job.left for job in self._jobs.values()):
             has_losses = any(job.losses for job in self._jobs.values())  # else nobody asks who else
             dealt += self._deal(self._errands.at_work(self._now) if has_losses else ())
-        while (copy := self._errands.to_copy(self._takers, self._now)) is not None:
+        while self._takers and (copy := self._errands.to_copy(self._takers, self._now)) is not None:
             worker, errand = copy
             assert errand.piece is not None
             dealt.append(self._send(self._jobs[errand.job], worker, errand.piece))

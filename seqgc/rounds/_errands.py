@@ -79,6 +79,7 @@ class Errands:
         self._without = n  # workers without a piece
         self._came_s = [0.0] * n  # what the latest greeting took
         self._answered_at = [-math.inf] * n  # the latest piece
+        self._none_due_before = [math.inf] * n  # a bound on when anything in each queue is overdue
         self._there: set[int] = set()  # who has answered a greeting, and had no other since
         # When it was last judged when all could be here, the result, and who is too late for that.
         self._looked_at, self._end_at = -math.inf, math.inf
@@ -180,7 +181,10 @@ class Errands:
 
     def is_late(self, worker: int, now: float) -> bool:
         """Whether something that a worker has is overdue: it had better have no more."""
-        return any(errand.due_at <= now for errand in self.queues[worker])
+        if self._none_due_before[worker] <= now:
+            dues = [errand.due_at for errand in self.queues[worker]]
+            self._none_due_before[worker] = min(dues, default=math.inf)
+        return self._none_due_before[worker] <= now
 
     def at_work(self, now: float) -> list[int]:
         """Return whose next answer to a piece is expected: none of its own is overdue or copied."""
@@ -300,6 +304,7 @@ class Errands:
         errand.answers_at = errand.ends_at + way_back_s
         more_s = (_PATIENCE - 1) * (work_s + rtt_s + (way_back_s if self._by_coming else 0.0))
         errand.due_at = errand.ends_at + usual_s + more_s
+        self._none_due_before[worker] = min(self._none_due_before[worker], errand.due_at)
         errand.judged = next(self._serial)
         for heap, at in ((self._dues, errand.due_at), (self._latest, -errand.answers_at)):
             heapq.heappush(heap, (at, errand.judged, errand))
