@@ -108,10 +108,9 @@ def tune(
 
     A candidate is skipped if a lower bound of its run time is above the run times of the ``top``
     best and of the best candidate of its own scheme. All other candidates are replayed. The ranking
-    is therefore the same as if all candidates were replayed. The only exception is `deal`: in
-    bundles of a size that cannot win, only its default number of pieces is tried. If a batch is
-    given, schemes that cut it into more pieces than it has points are omitted, unless all schemes
-    do this.
+    is therefore the same as if all candidates were replayed. The only exception is `deal`, whose
+    replays take long: its candidates are skipped if they cannot be its best. If a batch is given,
+    schemes that cut it into more pieces than it has points are omitted, unless all schemes do this.
 
     If the rehearsal has no number of gradients, the profile is repeated so that every bundle size
     uses every round equally often, and all candidates compute the same number of gradients. If the
@@ -167,9 +166,8 @@ def tune(
     inexact = search(exact=False) if space.inexact else None  # raises before the first replay
     found = exact.run() if exact else None
     ranking, front = (found.ranking(), found.front()) if found else ([], [])
-    most_s = found.threshold() if found else math.inf
     deals = [] if found and stops() else deals
-    dealt = rank_deals(deals, seen, held, most_s=most_s, prune=prune and not pareto, stop=stops)
+    dealt = rank_deals(deals, seen, held, prune=prune and not pareto, stop=stops)
     total = len(deals) + (found.total if found else 0)
     if not stops():
         tell(total, total)

@@ -155,23 +155,19 @@ def rank_deals(
     seen: Rehearsal,
     held: Rehearsal | None,
     *,
-    most_s: float,
     prune: bool,
     stop: Stop,
 ) -> list[Ranked]:
     """Replay the candidates in order of their bounds, and return the results.
 
-    If ``prune`` is True, a candidate is skipped if its bound is above the best time. The first
-    candidate of each bundle size is skipped only if its bound is above ``most_s`` too. After the
+    If ``prune`` is True, candidates whose bounds are above the best time are skipped. After the
     first replay, ``stop`` is asked whether to leave out the other candidates.
     """
     best_s, rows = math.inf, list[Ranked]()
     for setting in sorted(candidates, key=seen.bound_s):
         if rows and stop():
             break
-        is_first = all(row.setting.jobs_per_round != setting.jobs_per_round for row in rows)
-        bar_s = max(best_s, most_s) if is_first else best_s
-        if not prune or seen.bound_s(setting) * SLACK <= bar_s:
+        if not prune or seen.bound_s(setting) * SLACK <= best_s:
             rows.append(_ranked(setting, seen, held))
             best_s = min(best_s, rows[-1].runtime_s)
     return rows
