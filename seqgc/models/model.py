@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -302,6 +303,18 @@ class ParameterVector:
             # A numpy view accepts any strides and a read-only source, without a temporary array.
             p.detach().numpy()[...] = piece.reshape(p.shape)
 
+    def move_to(self, vector: Tensor) -> None:
+        """Make the parameters views of ``vector`` (size,), which takes their values."""
+        pieces = vector.split_with_sizes([p.numel() for p in self.tensors])
+        for p, piece in zip(self.tensors, pieces, strict=True):
+            piece.copy_(p.detach().flatten())
+            p.data = piece.view(p.shape)
+
+    def move_out(self) -> None:
+        """Give each parameter memory of its own again."""
+        for p in self.tensors:
+            p.data = p.detach().clone()
+
     def set_gradient(self, vector: FloatArray, received: BoolArray) -> None:
         """Make the writable ``vector`` (size,) the parameters' gradient, without a copy.
 
@@ -334,6 +347,24 @@ class ParameterVector:
     def _check(self, vector: FloatArray) -> None:
         if vector.shape != (self.size,):
             raise ParameterError("vector", f"must have shape ({self.size},)", vector.shape)
+
+
+def has_own_memory(module: nn.Module) -> bool:
+    """Return True if no trainable parameter shares its memory with another tensor of the module.
+
+    Return False, too, if a parameter is not contiguous.
+    """
+    parts = [vars(part).values() for part in module.modules()]
+    plain = [value for values in parts for value in values if isinstance(value, Tensor)]
+    tensors = {id(t): t for t in (*module.parameters(), *module.buffers(), *plain)}
+    users = Counter(t.untyped_storage().data_ptr() for t in tensors.values())
+    return all(
+        p.is_contiguous()
+        and p.nbytes == p.untyped_storage().nbytes()
+        and users[p.untyped_storage().data_ptr()] == 1
+        for p in module.parameters()
+        if p.requires_grad
+    )
 
 
 def _dense(parameter: Tensor, gradient: Tensor | None) -> Tensor:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Final, cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
@@ -22,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from seqgc.errors import ParameterError, refusing
 from seqgc.models.model import Model, OptimizerFactory, ParameterVector
 from seqgc.models.results import ModelResult
+from seqgc.ports import FloatArray
 from seqgc.runs.packing import pack, unpack
 
 __all__ = ["Stepper", "call_optimizer_factory", "move_together", "require_additive"]
@@ -41,6 +44,7 @@ class Stepper:
         self._model, self._parameters = model, parameters
         self._optimizer = _make_optimizer(model, parameters)
         self._scheduler = _make_scheduler(model, self._optimizer)
+        self._joint: _JointOptimizer | None = None  # which then has the optimizer's state
 
     def require_steps(self, steps: int) -> None:
         """Raise `ParameterError` if the schedule of the learning rate ends before ``steps``."""
@@ -54,23 +58,38 @@ class Stepper:
         self._parameters.set_gradient(result.gradient, result.received)
 
     def clip(self, result: ModelResult) -> dict[str, float]:
-        """Set the gradient for `move` to the gradient of ``result``, clipped by the model's limit.
+        """Clip the gradient of ``result`` in place by the model's limit, if it has one.
 
         If the gradient is clipped by its norm, return the ``gradient_norm`` before clipping.
         """
-        self.set(result)
-        limit = self._model.gradient_clip_val
+        limit, metrics = self._model.gradient_clip_val, dict[str, float]()
         if limit is None:
-            return {}
+            return metrics
+        self.set(result)
         if self._model.gradient_clip_algorithm == "value":
             clip_grad_value_(self._parameters.tensors, limit)
-            return {}
-        return {"gradient_norm": float(clip_grad_norm_(self._parameters.tensors, limit))}
+        else:
+            metrics["gradient_norm"] = float(clip_grad_norm_(self._parameters.tensors, limit))
+        self._parameters.clear_gradient()
+        return metrics
 
     def move(self) -> None:
         """Change the weights by one step of the optimizer."""
+        self.part()
         self._optimizer.step()
         self._parameters.clear_gradient()
+
+    def part(self) -> None:
+        """Take the optimizer's state back from `move_together`, if it is there."""
+        if self._joint is not None:
+            self._joint.part()
+
+    def _places(self, received: Sequence[bool]) -> dict[int, tuple[int, int]]:
+        """Return the places in the gradient of the ``received`` parameters (K,), by identity."""
+        tensors = self._parameters.tensors
+        places = pairwise(accumulate((p.numel() for p in tensors), initial=0))
+        listed = zip(tensors, places, received, strict=True)
+        return {id(p): place for p, place, has_gradient in listed if has_gradient}
 
     @property
     def settings(self) -> tuple[type[Optimizer], str] | None:
@@ -108,6 +127,7 @@ class Stepper:
 
     def snapshot(self) -> tuple[str, dict[str, torch.Tensor]]:
         """Return the state of optimizer and scheduler as JSON, and the tensors named in it."""
+        self.part()
         tensors: dict[str, torch.Tensor] = {}
         packed = {"optimizer": pack(self._optimizer.state_dict(), tensors, name="optimizer")}
         if self._scheduler is not None:
@@ -116,6 +136,7 @@ class Stepper:
 
     def restore(self, settings: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the state that `snapshot` returned."""
+        self.part()
         packed = json.loads(settings)
         state = unpack(packed["optimizer"], tensors)
         self._optimizer.load_state_dict(cast("dict[str, object]", state))
@@ -125,28 +146,158 @@ class Stepper:
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
 
 
-def move_together(steppers: Sequence[Stepper]) -> None:
+def move_together(steppers: Sequence[Stepper], results: Sequence[ModelResult]) -> None:
     """Change the weights of models by one step of each one's optimizer, as `Stepper.move` does.
 
-    All must have equal `Stepper.settings`. One optimizer with the parameters and the state of all
-    takes the step, so that the overhead of a step is paid once. The weights get the same bits.
+    All must have equal `Stepper.settings`. The steps are along the gradients of ``results``. One
+    optimizer with the parameters and the state of all takes the step, and keeps the state until a
+    stepper or another group of steppers needs it. The weights get the same bits.
     """
-    optimizers = [each._optimizer for each in steppers]
-    kind = cast("Callable[[list[dict[str, object]]], Optimizer]", type(optimizers[0]))
-    joint = kind(
-        [
-            _settings_of(groups[0])
-            | {"foreach": True, "params": [p for group in groups for p in group["params"]]}
-            for groups in zip(*(each.param_groups for each in optimizers), strict=True)
-        ]
-    )
-    for each in optimizers:
-        joint.state.update(each.state)
-    joint.step()
-    for stepper, each in zip(steppers, optimizers, strict=True):
-        parameters = stepper._parameters.tensors
-        each.state.update((p, joint.state[p]) for p in parameters if p in joint.state)
-        stepper._parameters.clear_gradient()
+    received = [result.received.tolist() for result in results]
+    joint = steppers[0]._joint
+    if joint is None or not joint.has(steppers, received):
+        for each in steppers:
+            each.part()
+        joint = _JointOptimizer(steppers, received)
+    joint.move([result.gradient for result in results])
+
+
+class _JointOptimizer:
+    """One optimizer with the parameters and the states of the optimizers of ``steppers``.
+
+    It has the parameters that are ``received`` (models, K). A step has a fixed cost for each
+    parameter; therefore parameters that are neighbours in memory become one. All optimizers in
+    `_JOINT` change every number by itself, so that this does not affect any bit.
+    """
+
+    def __init__(self, steppers: Sequence[Stepper], received: Sequence[Sequence[bool]]) -> None:
+        self._steppers, self._received = tuple(steppers), list(received)
+        self._runs = list[_Run]()
+        joined = list[dict[str, object]]()
+        for groups in zip(*(each._optimizer.param_groups for each in steppers), strict=True):
+            runs = list[_Run]()
+            for model, group in enumerate(groups):
+                of_model, state = steppers[model], steppers[model]._optimizer.state
+                places = of_model._places(self._received[model])
+                for p in group["params"]:
+                    if id(p) not in places:
+                        continue
+                    own = state.pop(p, {})
+                    if not runs or not runs[-1].can_add(p, own):
+                        runs.append(_Run())
+                    runs[-1].add(p, own, of_model, (model, *places[id(p)]))
+            joined.append(_settings_of(groups[0]) | {"params": [run.join() for run in runs]})
+            self._runs += runs
+        make = cast("Callable[..., Optimizer]", type(steppers[0]._optimizer))
+        self._optimizer = make(joined, foreach=True)
+        for run in self._runs:
+            if state_of_run := run.joint_state():
+                self._optimizer.state[run.joint] = state_of_run
+        for each in steppers:
+            each._joint = self
+
+    def has(self, steppers: Sequence[Stepper], received: Sequence[Sequence[bool]]) -> bool:
+        return self._steppers == tuple(steppers) and self._received == received
+
+    def move(self, gradients: Sequence[FloatArray]) -> None:
+        """Take a step along the ``gradients`` of the models."""
+        settings = self._steppers[0]._optimizer.param_groups  # a scheduler may have changed them
+        for group, now in zip(self._optimizer.param_groups, settings, strict=True):
+            group.update(_settings_of(now) | {"foreach": True})
+        for run in self._runs:
+            pieces = [gradients[model][start:stop] for model, start, stop in run.places]
+            gradient = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            run.joint.grad = torch.from_numpy(gradient).view(run.joint.shape)
+        self._optimizer.step()
+        for run in self._runs:
+            run.joint.grad = None
+        for each in self._steppers:  # otherwise a scheduler warns that no step was taken
+            vars(each._optimizer)["_opt_called"] = True
+
+    def part(self) -> None:
+        """Give each optimizer its state back."""
+        for run in self._runs:
+            run.part(self._optimizer.state.get(run.joint, {}))
+        for each in self._steppers:
+            each._joint = None
+
+
+class _Run:
+    """Neighbouring parameters, with equal numbers in the states of their optimizers."""
+
+    def __init__(self) -> None:
+        self.places = list[tuple[int, int, int]]()  # (model, start, stop) in its gradient
+        self._parameters = list[tuple[nn.Parameter, Stepper]]()
+        self._states = list[dict[str, object]]()
+
+    def can_add(self, p: nn.Parameter, state: Mapping[str, object]) -> bool:
+        last, states = self._parameters[-1][0], (self._states[0], state)
+        return (
+            min(last.dim(), p.dim()) > 0
+            and p.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+            and p.storage_offset() == last.storage_offset() + last.numel()
+            and last.is_contiguous()
+            and p.is_contiguous()
+            and _numbers(states[0], self._parameters[0][0]) == _numbers(states[1], p)
+        )
+
+    def add(
+        self,
+        p: nn.Parameter,
+        state: dict[str, object],
+        stepper: Stepper,
+        place: tuple[int, int, int],
+    ) -> None:
+        self._parameters.append((p, stepper))
+        self._states.append(state)
+        model, start, stop = place
+        if self.places and self.places[-1][::2] == (model, start):
+            start = self.places.pop()[1]
+        self.places.append((model, start, stop))
+
+    def join(self) -> nn.Parameter:
+        """Return the parameters as one."""
+        self.joint = self._parameters[0][0]
+        if len(self._parameters) > 1:
+            size = sum(p.numel() for p, _ in self._parameters)
+            self.joint = nn.Parameter(self.joint.detach().as_strided((size,), (1,)))
+        return self.joint
+
+    def joint_state(self) -> dict[str, object]:
+        states, self._states = self._states, []
+        if len(states) == 1:
+            return states[0]
+        joint = dict[str, object]()
+        for name, first in states[0].items():
+            joint[name] = first
+            if isinstance(first, torch.Tensor) and first.dim():
+                values = [cast("torch.Tensor", state[name]) for state in states]
+                joint[name] = torch.cat([value.flatten() for value in values])
+        return joint
+
+    def part(self, state: dict[str, object]) -> None:
+        """Give each parameter its part of the joint ``state``."""
+        sizes = [p.numel() for p, _ in self._parameters]
+        states = [dict(state) for _ in sizes]
+        for name, value in state.items() if len(sizes) > 1 else ():
+            if not isinstance(value, torch.Tensor):
+                continue
+            pieces = value.split_with_sizes(sizes) if value.dim() else [value] * len(sizes)
+            for (p, _), own, piece in zip(self._parameters, states, pieces, strict=True):
+                own[name] = (piece.view(p.shape) if value.dim() else piece).clone()
+        for (p, stepper), own in zip(self._parameters, states, strict=True):
+            if own:
+                stepper._optimizer.state[p] = own
+
+
+def _numbers(state: Mapping[str, object], p: nn.Parameter) -> dict[str, object]:
+    """Return the numbers of a parameter's state; tensors with its shape are only named."""
+    return {
+        name: (value.shape == p.shape if value.dim() else value.item())
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in state.items()
+    }
 
 
 def _settings_of(group: Mapping[str, object]) -> dict[str, object]:

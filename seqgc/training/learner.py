@@ -15,7 +15,7 @@ from torch import nn
 from seqgc.models.datasets import AugmentedDataset
 from seqgc.models.dropout import dropout_layers
 from seqgc.models.evaluation import ValidationState, Validator
-from seqgc.models.model import Model, ParameterVector
+from seqgc.models.model import Model, ParameterVector, has_own_memory
 from seqgc.models.optimizers import Stepper, move_together
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
 from seqgc.models.results import ModelResult
@@ -43,8 +43,10 @@ class Learner:
     def __init__(self, model: Model, *, precision: Precision) -> None:
         self.model: Final = model
         require_autocast(model.autocast, precision=precision)
-        dtype = torch_dtype(precision)
-        self.module: Final[nn.Module] = copy.deepcopy(model.module).to(device="cpu", dtype=dtype)
+        self.dtype: Final = torch_dtype(precision)
+        self.module: Final[nn.Module] = copy.deepcopy(model.module).to(
+            device="cpu", dtype=self.dtype
+        )
         self._parameters = ParameterVector(self.module)
         self.layout: Final = self._parameters.layout
         self.stepper: Final = Stepper(model, self._parameters)
@@ -68,6 +70,7 @@ class Learner:
         """
         with self._undone_by_errors():
             clipped = self.stepper.clip(result)
+            self.stepper.set(result)
             self.stepper.move()
             metrics = self.stepper.end() | clipped
             self._require_state()
@@ -152,6 +155,21 @@ class Learner:
         """Return a copy of the trainable parameters, (P,), read-only."""
         return self._parameters.read()
 
+    def move_to(self, vector: torch.Tensor) -> bool:
+        """Make the trainable parameters views of ``vector`` (P,), which takes their values.
+
+        Return False, and change nothing, if parameters share memory with other tensors.
+        """
+        if not has_own_memory(self.module):
+            return False
+        self._parameters.move_to(vector)
+        return True
+
+    def move_out(self) -> None:
+        """Give each trainable parameter memory of its own again."""
+        self.stepper.part()
+        self._parameters.move_out()
+
     def weights(self) -> dict[str, torch.Tensor]:
         """Return copies of the weights and buffers."""
         return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
@@ -175,22 +193,20 @@ def apply_all(
     """Take one step of each learner; return its metrics or its error, see `Learner.apply`.
 
     Learners with equal optimizers move together, except in their first step, which creates the
-    optimizer's state.
+    optimizer's state and checks it.
     """
     outcomes: dict[Learner, dict[str, float] | BaseException] = {}
     equal: dict[object, list[tuple[Learner, ModelResult]]] = defaultdict(list)
     for learner, result in zip(learners, results, strict=True):
-        settings = learner.stepper.settings if learner.changes else None
-        equal[settings or learner].append((learner, result))
-    for group in equal.values():
-        if len(group) > 1:
-            outcomes.update(_apply_together(group))
+        if learner.changes and (settings := learner.stepper.settings):
+            equal[settings].append((learner, result))
             continue
-        for learner, result in group:
-            try:
-                outcomes[learner] = learner.apply(result)
-            except BaseException as error:
-                outcomes[learner] = error
+        try:
+            outcomes[learner] = learner.apply(result)
+        except BaseException as error:
+            outcomes[learner] = error
+    for group in equal.values():
+        outcomes.update(_apply_together(group))
     return [outcomes[learner] for learner in learners]
 
 
@@ -199,6 +215,6 @@ def _apply_together(
 ) -> Iterator[tuple[Learner, dict[str, float] | BaseException]]:
     before = [m._parameters.read() if m.stepper.is_scheduled else None for m, _ in steps]
     clipped = [learner.stepper.clip(result) for learner, result in steps]
-    move_together([learner.stepper for learner, _ in steps])
+    move_together([learner.stepper for learner, _ in steps], [result for _, result in steps])
     for (learner, _), own, weights in zip(steps, clipped, before, strict=True):
         yield learner, learner._end_moved(own, before=weights)

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from itertools import accumulate, pairwise
 from typing import Final
 
-import numpy as np
+import torch
 
 from seqgc.errors import StoreError
 from seqgc.ports import FloatArray, WeightRef, WeightStore
@@ -23,6 +23,9 @@ class PublishedWeights:
     The weights of all models of a bundle are one vector (P_1 + ... + P_k,) in the store, under the
     name of the first model: writing and reading many small files would take longer than computing
     with their content. The number of a version is the number of changes of all models' weights.
+
+    The weights of the models are moved into such a vector, so that publishing them is one copy, and
+    equal optimizers see one parameter (`seqgc.models.optimizers.move_together`).
     """
 
     def __init__(self, learners: Sequence[Learner], *, store: WeightStore) -> None:
@@ -31,6 +34,10 @@ class PublishedWeights:
         ends = accumulate((each.layout.parameters for each in learners), initial=0)
         self.spans: Final = tuple(pairwise(ends))
         """The first position, and the position after the last, of each model in the vector."""
+        self._vector: Final = torch.empty(self.spans[-1][1], dtype=learners[0].dtype)
+        places = [self._vector[start:stop] for start, stop in self.spans]
+        moved = [each.move_to(place) for each, place in zip(learners, places, strict=True)]
+        self._apart = [i for i, is_moved in enumerate(moved) if not is_moved]
         self._published: list[WeightRef] = []
         self._unneeded: list[WeightRef] = []  # versions that are not removed yet
         self.unremoved = ""
@@ -80,13 +87,22 @@ class PublishedWeights:
                 self.unremoved = self.unremoved or str(error)
                 fails -= 1
 
+    def move_out(self) -> None:
+        """Give the models' weights memory of their own again."""
+        self._apart = list(range(len(self._learners)))
+        for learner in self._learners:
+            learner.move_out()
+
     @property
     def _version(self) -> int:
         return sum(learner.changes for learner in self._learners)
 
     def _present(self) -> FloatArray:
-        vectors = [learner.vector() for learner in self._learners]
-        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+        vector: FloatArray = self._vector.numpy().copy()
+        for index in self._apart:
+            vector[slice(*self.spans[index])] = self._learners[index].vector()
+        vector.setflags(write=False)
+        return vector
 
     def _put(self, version: int, weights: FloatArray) -> None:
         ref = self._store.publish(self._learners[0].model.name, version, weights)

@@ -359,6 +359,7 @@ class StaleWorkload(ModelsWorkload):
             raise ScheduleError(f"job {incomplete[0]} has not been decoded by its deadline")
         for bundle in range(self._plan.num_bundles):
             self._end_steps(bundle, before=math.inf)
+        self._move_out()
         self.discard_weights()
 
     def discard_weights(self) -> None:

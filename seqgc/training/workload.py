@@ -290,6 +290,11 @@ class ModelsWorkload(ABC):
             else:
                 self.after_step.run(learner, loss=loss, metrics=outcome)
 
+    def _move_out(self) -> None:
+        """Give the modules memory of their own, which they keep when a user saves one of them."""
+        for published in self._published:
+            published.move_out()
+
     def _published_of(self, job: int) -> PublishedWeights:
         return self._published[self._plan.turns[job].bundle]
 
@@ -521,16 +526,19 @@ class TorchWorkload(ModelsWorkload):
         self._plan.handed_over = job
         results = self._results(job, kept)
         self._park_overflown(results)
-        self._note(job, [result.sums.mean for _, result in results])
+        losses = [result.sums.mean for _, result in results]
+        self._note(job, losses)
         if not self._plan.is_late:  # every earlier gradient of these models has been applied
             self._settle(job, step, lost=decoding.lost)
-            self._apply([job])
+            del self._unapplied[job]
+            self._step_all(results, losses)
         self._plan.handed_over = None
 
     def flush(self) -> None:
         for job in [job for job in self._unapplied if self._plan.turns[job].step is None]:
             del self._unapplied[job]  # idle turns
         self._apply(list(self._unapplied))
+        self._move_out()
         self.discard_weights()
 
     def discard_weights(self) -> None:
