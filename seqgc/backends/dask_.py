@@ -1,9 +1,8 @@
-"""A backend on dask.distributed: every task is one dask task."""
+"""A backend on dask.distributed: every task is a call of a dask worker, as of dask's actors."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import heapq
 import itertools
 import logging
@@ -12,26 +11,14 @@ import queue
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import dask
-from distributed import (
-    Client,
-    LocalCluster,
-    Nanny,
-    Scheduler,
-    SchedulerPlugin,
-    Security,
-    Status,
-    Worker,
-    WorkerPlugin,
-    get_worker,
-)
+from distributed import Client, LocalCluster, Nanny, Security, Status, Worker, WorkerPlugin
+from distributed.protocol import to_serialize
 
 from seqgc._durable import temporary_folder
 from seqgc._fault import fault_of
@@ -45,46 +32,46 @@ from seqgc.worker import Compute, ComputeFactory, run_task
 if TYPE_CHECKING:
     from distributed import Future
 
-__all__ = [
-    "Address",
-    "Cluster",
-    "DaskBackend",
-    "DaskSlot",
-    "Station",
-    "Unstationed",
-    "answer",
-    "forget",
-    "prepare",
-]
+__all__ = ["Address", "Cluster", "DaskBackend", "Station"]
 
-_FORGET_S = 2.0
-_Outcome: TypeAlias = "tuple[DaskSlot, bytes] | Exception"
+_FORGET_S: Final = 2.0
+_WITHDRAW_S: Final = 2.0
+_LOOK_EVERY_S: Final = 2.0  # pause between two looks at the cluster
+_LOOK_SOON_S: Final = 0.1  # the same while a dask worker is awaited
+_MOST_CALLS: Final = 500  # dask limits the connections of a client to 512
+
+Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
+# An answer, empty if the task was cancelled; an error; or the reason of a failure. None: the dask
+# worker does not know the run, because its scheduler was restarted.
+_Outcome: TypeAlias = bytes | Exception | str | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Job:
-    """A task that dask computes, or that waits for dask."""
+    """A task that a dask worker computes, or that waits for a dask worker."""
 
     request: TaskMessage
     frame: bytes
     due: float = 0.0  # the time by `time.monotonic` before which its answer must not be reported
     cancelled: bool = False
-    lost: bool = False  # its failure has been reported: an answer is ignored
-    key: str = ""  # the key of the dask task
+    over: bool = False  # its outcome is known: a later outcome is ignored
     again: bool = False  # it was sent again, because its dask worker did not know the run
-    future: Future[tuple[DaskSlot, bytes]] | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Line:
-    """The jobs of a worker: the job that dask has, and the waiting jobs."""
+    """The jobs of a worker: the job that is being computed, and the waiting jobs."""
 
     running: _Job | None = None
     todo: deque[_Job] = field(default_factory=deque)
-    place: DaskSlot | None = None  # the dask worker of its last job, or for its first job
-    wanted: DaskSlot | None = None  # the preferred dask worker of the running job
+    place: str = ""  # the address of the dask worker of its last job
     moves: bool = False  # True while its jobs wait for a new process
     free_at: float = 0.0  # the time at which its last delayed answer is due; delays do not overlap
+
+    @property
+    def jobs(self) -> list[_Job]:
+        """The unanswered jobs."""
+        return [job for job in (self.running, *self.todo) if job is not None]
 
 
 class DaskBackend(EventBackend):
@@ -92,13 +79,16 @@ class DaskBackend(EventBackend):
 
     The backend has the properties of `LocalBackend`, with these differences:
 
-
-    - A worker is a queue of tasks, which dask computes one after the other on any dask worker. On
-      the backend's own cluster a worker stays on one process as long as this process has a free
-      thread.
-    - If the process of a dask worker ends, its tasks are lost. On the backend's own cluster each
-      becomes a `Failure`, and a new process starts. On your cluster dask tries them again on other
-      dask workers, as configured.
+    - A worker is a queue of tasks, which are computed one after the other. Each task is a call of a
+      dask worker that has a free thread, if possible the dask worker of the task before. dask's
+      scheduler is not asked, so dashboards and adaptive clusters do not see the tasks.
+    - A dask worker computes at most as many tasks at once as it has threads, the cluster at most
+      500.
+    - If a dask worker is lost, each of its tasks becomes a `Failure` at once. On the backend's own
+      cluster a new process starts. Dask workers that join your cluster are used too. If there is no
+      dask worker for ``start_timeout_s`` seconds, the waiting tasks fail.
+    - While the backend is open, an empty task every two seconds keeps a cluster with an idle timeout
+      awake.
     - `restart` replaces the dask worker that has the worker's tasks; the dask worker's tasks for
       other workers fail. Only the backend's own processes can be restarted, because on your cluster
       the work of other users would be lost.
@@ -113,11 +103,13 @@ class DaskBackend(EventBackend):
         See `LocalBackend`. The stores that ``compute`` reads must be accessible on every dask
         worker.
     client
-        Your own `distributed.Client`; it is not closed. None: a private cluster on this
-        machine, protected by its own keys.
+        Your own `distributed.Client`; it is not closed. Tasks pass through its scheduler, unless it
+        was made with ``direct_to_workers=True``. None: a private cluster on this machine, protected
+        by its own keys.
     processes
         The number of processes of the private cluster. The default is the number of cores, at most
-        ``n``; 0 means threads of this process.
+        ``n``; 0 means threads of this process. Together, the processes compute at most as many
+        tasks at once as there are cores, but each process at least one.
     start_timeout_s
         The time, in seconds, in which dask workers must become ready.
 
@@ -151,11 +143,12 @@ class DaskBackend(EventBackend):
         super().__init__(n, messaging=messaging, clock=clock)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
-        self._run_id, self._name = self._messaging.run_id, f"seqgc-{uuid.uuid4().hex}"
-        self._lock = threading.Lock()  # for the lines, because the client's loop sends jobs, too
+        self._run_id, self._timeout_s = self._messaging.run_id, start_timeout_s
+        self._lock = threading.Lock()  # for lines and their jobs, which the client's loop changes
         self._lines = [_Line() for _ in range(self.n)]
-        self._futures: set[Future[tuple[DaskSlot, bytes]]] = set()  # futures of the jobs in dask
-        self._moves: set[concurrent.futures.Future[None]] = set()
+        self._ready: deque[_Line] = deque()  # lines whose next job may be sent; some are outdated
+        self._tasks: set[asyncio.Task[None]] = set()  # in the client's loop
+        self._fed_at = time.monotonic()  # the last time at which no job waited for a dask worker
         # Not a SimpleQueue, which waits for ever if its timeout passes while it handles a signal.
         self._outcomes: queue.Queue[tuple[_Job, _Outcome]] = queue.Queue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
@@ -166,17 +159,16 @@ class DaskBackend(EventBackend):
         # The client's event loop, which runs in another thread.
         self._loop: asyncio.AbstractEventLoop = self._cluster.client.loop.asyncio_loop  # type: ignore[union-attr]
         try:
-            places = self._cluster.open(self._name, run_id=self._run_id, factory=compute)
+            self._cluster.open(run_id=self._run_id, factory=compute)
         except BaseException:
             self.close()
             raise
+        self._loop.call_soon_threadsafe(self._spawn, self._cluster.watch, self._feed)
         if self._cluster.restarts:  # otherwise this is not a `seqgc.ports.RestartingBackend`
             self.restart: Callable[[int], Computing | None] = self._restart
-            for line, place in zip(self._lines, itertools.cycle(places), strict=False):
-                line.place = place
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Submit the tasks to dask; tasks of the same worker are submitted one after the other."""
+        """Send the tasks to dask workers; tasks of the same worker are sent one after the other."""
         jobs = [
             _Job(request=each, frame=encode(each, run_id=self._run_id))
             for each in self._requests(round, tasks)
@@ -190,7 +182,9 @@ class DaskBackend(EventBackend):
                 if delay_s := job.request.delay_s:
                     job.due = line.free_at = max(job.due, line.free_at) + delay_s
                 line.todo.append(job)
-                self._advance(line)
+                self._ready.append(line)
+        with suppress(RuntimeError):  # the loop has ended with the client: see `_collect`
+            self._loop.call_soon_threadsafe(self._advance)
         return left_at
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
@@ -201,7 +195,7 @@ class DaskBackend(EventBackend):
         """
         self._check_workers(workers)
         chosen = set(workers)
-        unfinished: list[Address] = []
+        unfinished: dict[str, list[Address]] = defaultdict(list)
         with self._lock:
             for line in (self._lines[worker] for worker in chosen):
                 line.todo = deque(job for job in line.todo if job.request.task.round != round)
@@ -209,7 +203,7 @@ class DaskBackend(EventBackend):
                 if job is not None and job.request.task.round == round:
                     job.cancelled = True
                     if len(job.request.task.items) > 1:  # some mini-tasks may not have begun
-                        unfinished.append(job.request.subject.address)
+                        unfinished[line.place].append(job.request.subject.address)
         self._look()  # answers that are due count as arrived
         self._held = [
             held for held in self._held if held[2].round != round or held[2].worker not in chosen
@@ -217,17 +211,13 @@ class DaskBackend(EventBackend):
         heapq.heapify(self._held)
         for worker in chosen:
             self._lines[worker].free_at = self._last_due(worker)
-        if unfinished:  # best effort
-            with suppress(TimeoutError, OSError):
-                self._cluster.client.run(
-                    forget, self._name, unfinished, on_error="ignore", callback_timeout=_FORGET_S
-                )
+        if unfinished:
+            self._cluster.forget(unfinished)
 
     def _last_due(self, worker: int) -> float:
         """Return the time at which the last outstanding answer of a worker is due."""
-        line = self._lines[worker]
         with self._lock:
-            jobs = [job.due for job in (line.running, *line.todo) if job and not job.cancelled]
+            jobs = [job.due for job in self._lines[worker].jobs if not job.cancelled]
         return max([*jobs, *(due for due, _, event in self._held if event.worker == worker)] or [0])
 
     def _restart(self, worker: int) -> Computing | None:
@@ -243,18 +233,17 @@ class DaskBackend(EventBackend):
         heapq.heapify(self._held)
         lost = {_address(event) for event in due if event.worker == worker}
         with self._lock:
-            job, line.running = line.running, None
-            for each in (*line.todo, *([] if job is None else [job])):
-                each.lost = True
+            job = line.running
+            for each in line.jobs:
+                each.over = True
                 if not each.cancelled:
                     lost.add(each.request.subject.address)
+            line.running = None
             line.todo.clear()
             line.free_at = 0.0
             if not line.moves:
                 line.moves = True
-                move = asyncio.run_coroutine_threadsafe(self._move(line, job), self._loop)
-                self._moves.add(move)
-                move.add_done_callback(self._moves.discard)
+                self._loop.call_soon_threadsafe(self._spawn, self._move, line)
         for address in sorted(lost):
             reason = "the worker was restarted"
             self._tell(failure_of(address, at=self._clock.now(), reason=reason), is_own=True)
@@ -262,93 +251,80 @@ class DaskBackend(EventBackend):
             return None
         return Computing(round=job.request.task.round, attempt=job.request.task.attempt)
 
-    # ---- sending: in the caller's thread or in the client's loop, with the lock held ------------
+    # ---- sending: in the client's loop ----------------------------------------------------------
 
-    def _advance(self, line: _Line) -> None:
-        """Submit the line's next job to dask, unless dask has a job of the line."""
-        if line.running is not None or not line.todo or line.moves or self._closed:
-            return
-        job = line.running = line.todo.popleft()
-        job.key = f"{self._name}-{uuid.uuid4().hex}"
-        line.wanted = None
-        line.wanted = self._room(line.place)
-        try:
-            job.future = self._cluster.client.submit(
-                answer,
-                self._name,
-                job.frame,
-                key=job.key,
-                pure=False,
-                workers=None if line.wanted is None else [line.wanted.address],
-                allow_other_workers=line.wanted is not None,
-            )
-        except Exception as error:  # the client has lost its scheduler permanently
-            line.running = None
-            for each in (job, *line.todo):
-                self._outcomes.put((each, error))
-            line.todo.clear()
-            return
-        self._futures.add(job.future)
-        # The coroutine is never cancelled; to end it, its future is released. The client combines
-        # requests for the results of several futures, and a cancellation would end all of them.
-        asyncio.run_coroutine_threadsafe(self._follow(line, job, job.future), self._loop)
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        """Begin work that `close` ends."""
+        if not self._closed:
+            task = self._loop.create_task(work(*arguments))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _room(self, place: DaskSlot | None) -> DaskSlot | None:
-        """Return the place if it has fewer jobs than threads, otherwise None."""
-        jobs = sum(line.running is not None and line.wanted == place for line in self._lines)
-        return place if place is not None and jobs < place.threads else None
+    def _feed(self) -> None:
+        """Send waiting jobs; if there was no dask worker for too long, they fail."""
+        self._advance()
+        now = time.monotonic()
+        if self._cluster.threads or not self._ready:
+            self._fed_at = now
+        elif now - self._fed_at > self._timeout_s:
+            message = f"no dask worker was there within {self._timeout_s:g} s"
+            self._give_up(f"{message}; start one, or raise `start_timeout_s`", running=False)
 
-    async def _follow(self, line: _Line, job: _Job, future: Future[tuple[DaskSlot, bytes]]) -> None:
-        """Wait for the end of a job, report its outcome, and submit the next job."""
-        outcome: _Outcome
-        try:
-            outcome = await future
-        except Exception as error:
-            outcome = error
-        finally:
-            future.release()
-        repeat = isinstance(outcome, Unstationed) and not job.again
-        if repeat:
-            await self._cluster.bring_again()
-        else:
-            self._outcomes.put((job, outcome))
+    def _advance(self) -> None:
+        """Send the next jobs of lines to dask workers with a free thread."""
         with self._lock:
-            self._futures.discard(future)
-            if line.running is job:  # False if the worker was restarted
-                line.place = line.running = None
-                if repeat and not job.cancelled:
-                    job.again = True
-                    line.todo.appendleft(job)
-                if self._cluster.restarts and not isinstance(outcome, Exception):
-                    line.place = outcome[0]
-                self._advance(line)
+            while self._ready and len(self._tasks) < _MOST_CALLS and not self._closed:
+                line = self._ready[0]
+                if line.todo and line.running is None and not line.moves:
+                    if not (place := self._cluster.take(line.place)):
+                        return
+                    line.running, line.place = line.todo.popleft(), place
+                    self._spawn(self._follow, line, line.running, place)
+                self._ready.popleft()
 
-    async def _move(self, line: _Line, job: _Job | None) -> None:
-        """Replace the process of a line; all lines of the old process wait for the new one."""
-        old, new, there = line.place, None, [line]
+    async def _follow(self, line: _Line, job: _Job, place: str) -> None:
+        """Let a dask worker compute a job, and report the outcome."""
+        outcome = await self._cluster.compute(place, job.frame)
+        with self._lock:
+            if line.running is job:  # False if the worker was restarted
+                line.running = None
+                if outcome is None and not job.again:
+                    job.again = True
+                    if not job.cancelled:
+                        line.todo.appendleft(job)
+                else:
+                    self._outcomes.put((job, outcome))
+                self._ready.append(line)
+        self._advance()
+
+    async def _move(self, line: _Line) -> None:
+        """Replace the process of a line; only this line waits for the new process."""
+        place = ""
         try:
-            if job is not None:  # dask knows the place only until the future is released
-                old = await self._cluster.place_of(job.key) or old
-                if job.future is not None:
-                    job.future.release()
-            if old is not None:
-                with self._lock:
-                    there += [each for each in self._lines if each.place == old and not each.moves]
-                    for each in there:
-                        each.moves = True
-                new = await self._cluster.replace(old, name=self._name)
+            place = await self._cluster.replace(line.place)
         finally:
             with self._lock:
-                for each in there:
-                    each.place, each.moves = new, False
-                    self._advance(each)
+                line.place, line.moves = place, False
+                self._ready.append(line)
+        self._advance()
+
+    def _give_up(self, reason: str, *, running: bool) -> None:
+        """Let the waiting jobs fail, and the running jobs too if ``running``; in any thread."""
+        with self._lock:
+            for line in self._lines:
+                for job in line.jobs:
+                    if running or job is not line.running:
+                        self._outcomes.put((job, reason))
+                line.todo.clear()
 
     # ---- receiving: in the caller's thread ------------------------------------------------------
 
     def _collect(self, timeout_s: float) -> None:
+        if self._cluster.client.status in ("closing", "closed"):
+            self._give_up("the dask client is closed", running=True)
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
-        timeout_s = min(max(0.0, timeout_s), LONGEST_WAIT_S)
+        timeout_s = min(max(0.0, timeout_s), _LOOK_EVERY_S)
         with suppress(queue.Empty):
             while True:
                 self._hold(*self._outcomes.get(timeout=timeout_s))
@@ -359,7 +335,10 @@ class DaskBackend(EventBackend):
 
     def _hold(self, job: _Job, outcome: _Outcome) -> None:
         """Store the event of an outcome, without a stamp, until it is due."""
-        if job.lost or (not isinstance(outcome, Exception) and not outcome[1]):  # or cancelled
+        if job.over:
+            return
+        job.over = True
+        if outcome == b"":  # it was cancelled
             return
         due, event = job.due, self._read(job, outcome)
         if isinstance(event, Failure):
@@ -369,52 +348,34 @@ class DaskBackend(EventBackend):
         heapq.heappush(self._held, (due, next(self._order), event))
 
     def _read(self, job: _Job, outcome: _Outcome) -> Arrival | Failure:
-        if isinstance(outcome, Exception):
-            died = type(outcome).__name__ == "KilledWorker"
-            return failure_of(
-                job.request.subject.address, at=0.0, reason=outcome, model="" if died else None
-            )
+        address = job.request.subject.address
+        if isinstance(outcome, OSError):
+            return failure_of(address, at=0.0, reason=str(outcome), model="")
+        if not isinstance(outcome, bytes):
+            reason = outcome or "the dask worker does not know the run"
+            return failure_of(address, at=0.0, reason=reason)
         try:
-            message = decode(outcome[1], run_id=self._run_id)
+            message = decode(outcome, run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
                 raise WireError(f"a {type(message).__name__} is no answer")
             job.request.check(message)
         except WireError as error:
-            return failure_of(job.request.subject.address, at=0.0, reason=error)
+            return failure_of(address, at=0.0, reason=error)
         return event_of(message, at=0.0)
 
     def _end(self) -> None:
         """Forget all tasks, and end everything that the backend has started."""
-        with self._lock:
-            for line in self._lines:
-                line.todo.clear()
-            futures = tuple(self._futures)
-        for move in tuple(self._moves):  # only on the backend's own cluster, which ends
-            move.cancel()
-        for future in futures:
-            future.release()
+        with suppress(RuntimeError):  # the loop has ended with the client
+            self._loop.call_soon_threadsafe(self._stop)
         self._cluster.close()
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
 
 def _address(event: Arrival | Failure) -> Address:
     return event.round, event.worker, event.attempt
-
-
-Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
-
-_WITHDRAW_S: Final = 2.0
-_LOOK_EVERY_S: Final = 0.1  # pause between two checks that a process has started
-
-
-class Unstationed(LookupError):
-    """A dask worker does not know the run, because its scheduler was restarted."""
-
-
-class DaskSlot(NamedTuple):
-    """A dask worker: its address, and the number of tasks that it computes at once."""
-
-    address: str
-    threads: int
 
 
 class Cluster:
@@ -423,7 +384,8 @@ class Cluster:
     The dask workers belong to the cluster of ``client``, whose settings are not changed, or to a
     new cluster on this machine with ``processes`` (None: one for each core; 0: threads of this
     process). They must be ready within ``start_timeout_s`` seconds. `close` ends or removes
-    everything that this object has started or installed.
+    everything that this object has started or installed. All coroutines, and `take`, run in the
+    client's loop.
     """
 
     def __init__(
@@ -432,11 +394,16 @@ class Cluster:
         if processes is not None and (client is not None or processes < 0):
             rule = "must be >= 0, and must not be given together with a client"
             raise ParameterError("processes", rule, processes)
-        self._timeout_s, self._own = start_timeout_s, client is None
+        self._name, self._timeout_s = f"seqgc-{uuid.uuid4().hex}", start_timeout_s
+        self._own = client is None
         self.restarts: Final = client is None and processes != 0  # True if `replace` is possible
+        self.threads: dict[str, int] = {}  # of the dask workers that are ready, by address
+        self._calls: Counter[str] = Counter()  # tasks that are being computed, by address
+        self._welcomes: dict[str, asyncio.Future[str]] = {}  # dask workers that become ready
         self._nannies: dict[str, str | None] = {}  # the nanny that restarts it, by dask worker
+        self._leaving: set[str] = set()  # dask workers that are being replaced
+        self._look_now = asyncio.Event()
         self._stack = ExitStack()
-        self._bring: Callable[[], Any] = lambda: None
         try:
             self.client: Final = self._started(n, processes) if client is None else client
             try:  # the own cluster has started with all dask workers
@@ -448,115 +415,191 @@ class Cluster:
             self.close()
             raise
 
-    def open(self, name: str, *, run_id: str, factory: ComputeFactory) -> list[DaskSlot]:
+    def open(self, *, run_id: str, factory: ComputeFactory) -> None:
         """Install a run's compute function on every dask worker, also on later ones.
 
-        Return the present dask workers. Raises `ParameterError` if the factory cannot be sent to
-        other processes, and `WorkerError` with the cause if the function cannot be created there.
+        Raises `ParameterError` if the factory cannot be sent to other processes, and `WorkerError`
+        with the cause if the function cannot be created there.
         """
-        plugin: WorkerPlugin = Station(name, run_id=run_id, factory=factory)
+        self._plugin: WorkerPlugin = Station(self._name, run_id=run_id, factory=factory)
         try:
-            self.client.register_plugin(plugin, name=name)
+            self._register()
         except Exception as error:
             rule = f"must cross processes ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
-        self._bring = partial(self.client.register_plugin, plugin, name=name)
         if not self._own:  # the own cluster ends with its workers, even if one is stopped
-            self._stack.callback(self._withdraw, name)
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        self._nannies = {address: worker["nanny"] for address, worker in workers.items()}
-        places = [DaskSlot(address, workers[address]["nthreads"]) for address in sorted(workers)]
-        ready = [self.client.submit(prepare, name, workers=[p.address], pure=False) for p in places]
+            self._stack.callback(self._withdraw)
         try:
-            until = time.monotonic() + self._timeout_s
-            for each in ready:  # `distributed.wait` would use dask's default client
-                each.exception(timeout=max(0.0, until - time.monotonic()))
-            self.client.gather(ready)
+            faults = self.client.sync(self._first_look, callback_timeout=self._timeout_s)
         except TimeoutError:
             message = f"not every dask worker was ready within {self._timeout_s:g} s"
             raise WorkerError(f"{message}; raise `start_timeout_s`") from None
+        if fault := next(filter(None, faults), ""):
+            raise WorkerError(f"a worker does not start: {fault}")
+
+    def _register(self) -> Any:
+        return self.client.register_plugin(self._plugin, name=self._name)
+
+    async def _first_look(self) -> list[str]:
+        await self._look()
+        return await asyncio.gather(*self._welcomes.values())
+
+    async def watch(self, report: Callable[[], None]) -> None:
+        """Watch dask workers come and go, and keep the cluster awake; call ``report`` every time.
+
+        The scheduler of an idle cluster may end after a time, and does not see the calls. A dask
+        worker that joins is used after its compute function has been created.
+        """
+        empty: Future[int] | None = None
+        try:
+            while True:
+                with suppress(Exception):  # the client may be without a scheduler
+                    if empty is None or empty.done():
+                        empty = self.client.submit(int, key=f"{self._name}-{uuid.uuid4().hex}")
+                    await self._look()
+                report()
+                with suppress(TimeoutError):
+                    pause_s = _LOOK_EVERY_S if self.threads else _LOOK_SOON_S
+                    await asyncio.wait_for(self._look_now.wait(), pause_s)
+                self._look_now.clear()
+        finally:
+            for welcome in self._welcomes.values():
+                welcome.cancel()
+            if empty is not None:
+                empty.release()
+
+    async def _look(self) -> None:
+        scheduler: Any = self.client.scheduler
+        there: dict[str, int] = await scheduler.ncores()
+        for address in {*self.threads, *self._calls} - there.keys():
+            self.threads.pop(address, None)
+            self.client.rpc.remove(address)  # ends the calls
+        self._leaving &= there.keys()
+        for address in there.keys() - self.threads.keys() - self._welcomes.keys() - self._leaving:
+            self._welcomes[address] = asyncio.ensure_future(self._welcome(address, there[address]))
+
+    async def _welcome(self, address: str, threads: int) -> str:
+        """Make a dask worker ready; return the error of its compute function, or nothing."""
+        try:
+            while (reply := await self._call(address, "-prepare")) is None:
+                with suppress(Exception):  # a restarted scheduler does not know the run
+                    await self._register()
+                await asyncio.sleep(_LOOK_SOON_S)  # or the dask worker is about to know the run
+        except Exception as error:  # the next look tries again
+            return fault_of(error)
+        finally:
+            self._welcomes.pop(address, None)
+        fault: str = reply["fault"]
+        self.threads[address], self._nannies[address] = threads, reply["nanny"]
+        self._look_now.set()
+        return fault
+
+    def take(self, preferred: str) -> str:
+        """Return a dask worker with a free thread, for the next task; empty if there is none."""
+
+        def free(address: str) -> int:
+            return self.threads.get(address, 0) - self._calls[address]
+
+        address = preferred
+        if free(address) <= 0:
+            address = max(self.threads, key=free, default="")
+            if free(address) <= 0:
+                return ""
+        self._calls[address] += 1
+        return address
+
+    async def compute(self, address: str, frame: bytes) -> _Outcome:
+        """Return the outcome of a task on the dask worker that `take` has returned."""
+        outcome: _Outcome
+        try:
+            reply = await self._call(address, frame=to_serialize(frame))
+            outcome = None if reply is None else reply["frame"]
+        except OSError as error:
+            cause = str(error).rpartition(": ")[2]  # without the names of dask's connections
+            outcome = ConnectionError(f"the dask worker {address} was lost: {cause}")
         except Exception as error:
-            raise WorkerError(f"a worker does not start: {fault_of(error)}") from None
-        return places
+            outcome = error
+        self._calls[address] -= 1
+        if not self._calls[address]:
+            del self._calls[address]
+        if isinstance(outcome, OSError):
+            self.threads.pop(address, None)
+            self._look_now.set()
+        elif outcome is None:  # then the other dask workers do not know the run either
+            self.threads.clear()
+            self._look_now.set()
+        return outcome
 
-    async def bring_again(self) -> None:
-        """Send the compute function to a restarted scheduler; runs in the client's loop."""
-        with suppress(Exception):  # tasks report the error
-            await self._bring()
+    async def _call(self, address: str, operation: str = "", **message: object) -> Any:
+        """Call a handler of `Station`; return None if the dask worker does not know the run."""
+        operation, client = self._name + operation, self.client
+        if client.direct_to_workers:
+            return await getattr(client.rpc(address), operation)(**message)
+        scheduler: Any = client.scheduler
+        return await scheduler.proxy(worker=address, msg={"op": operation, **message})
 
-    async def place_of(self, key: str) -> DaskSlot | None:
-        """Return the dask worker that has a task; None if no dask worker has it."""
-        tasks = await self.client.processing()
-        address = next((at for at, keys in tasks.items() if key in keys), "")
-        workers = await self._workers()
-        return DaskSlot(address, workers[address]["nthreads"]) if address in workers else None
+    def forget(self, tasks: Mapping[str, Sequence[Address]]) -> None:
+        """Keep tasks on dask workers from beginning further mini-tasks, if possible."""
 
-    async def replace(self, place: DaskSlot, *, name: str) -> DaskSlot | None:
+        async def tell_all() -> None:
+            calls = (self._call(place, "-forget", addresses=each) for place, each in tasks.items())
+            await asyncio.gather(*calls, return_exceptions=True)
+
+        with suppress(TimeoutError, OSError, RuntimeError):  # RuntimeError: the client is closed
+            self.client.sync(tell_all, callback_timeout=_FORGET_S)
+
+    async def replace(self, address: str) -> str:
         """Replace the process of a dask worker, and return the new dask worker when it is ready.
 
-        The compute function of the run ``name`` has been created there. Return None if this takes
-        too long, or if the nanny of the dask worker is not known.
+        Return an empty text if this takes too long, or if the nanny of the dask worker is not known.
         """
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(self._replaced(place, name), self._timeout_s)
-        return None
+        if (nanny := self._nannies.get(address)) is None:
+            return ""
+        self._leaving.add(address)
+        self.threads.pop(address, None)
+        until = time.monotonic() + self._timeout_s
+        with suppress(Exception):  # after an error, a new process may still come
+            await self.client.restart_workers([address], timeout=self._timeout_s)
+        while time.monotonic() < until:
+            for new in self.threads:
+                if new != address and self._nannies[new] == nanny:
+                    return new
+            self._look_now.set()
+            await asyncio.sleep(_LOOK_SOON_S)
+        return ""
 
-    async def _replaced(self, place: DaskSlot, name: str) -> DaskSlot | None:
-        known = (await self._workers()).get(place.address)
-        if known is not None:
-            self._nannies[place.address] = known["nanny"]
-            with suppress(Exception):  # after an error, a new process may still come
-                await self.client.restart_workers([place.address], timeout=self._timeout_s)
-        if (nanny := self._nannies.get(place.address)) is None:
-            return None
-        while True:
-            for address, worker in (await self._workers()).items():
-                if worker["nanny"] == nanny and address != place.address:
-                    with suppress(Exception):  # tasks report the error
-                        await self.client.submit(prepare, name, workers=[address], pure=False)
-                    self._nannies[address] = nanny
-                    return DaskSlot(address, worker["nthreads"])
-            await asyncio.sleep(_LOOK_EVERY_S)
-
-    async def _workers(self) -> dict[str, dict[str, Any]]:
-        scheduler: Any = self.client.scheduler
-        workers: dict[str, dict[str, Any]] = (await scheduler.identity(n_workers=-1))["workers"]
-        return workers
-
-    def _withdraw(self, name: str) -> None:
+    def _withdraw(self) -> None:
         """Remove a run's compute function; a dask worker that is stopped may still have it."""
         if (scheduler := self.client.scheduler) is None:  # the client was closed by its owner
             return
         with suppress(Exception):  # the scheduler may have ended, or may have been restarted
             unregister = scheduler.unregister_worker_plugin
-            self.client.sync(unregister, name=name, callback_timeout=_WITHDRAW_S)
+            self.client.sync(unregister, name=self._name, callback_timeout=_WITHDRAW_S)
 
     def close(self) -> None:
         """Undo everything; further calls do nothing."""
         self._stack.close()
 
     def _started(self, n: int, processes: int | None) -> Client:
-        count = min(n, os.cpu_count() or 1) if processes is None else processes
+        cores = os.cpu_count() or 1
+        count = min(n, cores) if processes is None else processes
         workers = min(n, max(1, count))
+        threads = -(-n // workers)
         # A private folder: by default, dask would pickle spilled data into a folder with a name
         # that all users know.
         folder = self._stack.enter_context(temporary_folder("seqgc-dask-"))
-        # If the process of a worker ends, its tasks have failed: the policy of the round decides
-        # which worker repeats a task, not the cluster.
-        with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=-(-n // workers),
-                processes=count > 0,
-                worker_class=_Nanny if count > 0 else None,
-                security=_own_keys() if count > 0 else None,  # threads have no connections
-                dashboard_address="127.0.0.1:0",
-                local_directory=str(folder),
-                silence_logs=logging.CRITICAL,
-            )
-            self._stack.enter_context(cluster)
-        client: Client = self._stack.enter_context(Client(cluster))
-        client.register_plugin(_AnyWorker(), name="seqgc-any-worker")
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=min(threads, max(1, cores // workers)) if count > 0 else threads,
+            processes=count > 0,
+            worker_class=_Nanny if count > 0 else None,
+            security=_own_keys() if count > 0 else None,  # threads have no connections
+            dashboard_address="127.0.0.1:0",
+            local_directory=str(folder),
+            silence_logs=logging.CRITICAL,
+        )
+        self._stack.enter_context(cluster)
+        client: Client = self._stack.enter_context(Client(cluster, direct_to_workers=True))
         return client
 
 
@@ -566,19 +609,6 @@ class _Nanny(Nanny):
     async def instantiate(self) -> Status:
         with without_script():
             return await super().instantiate()
-
-
-class _AnyWorker(SchedulerPlugin):
-    """A plug-in that lets waiting tasks go to a new dask worker if their own has ended.
-
-    The tasks must allow other workers. dask itself checks this only while there is another worker;
-    after that the tasks would wait for the lost one.
-    """
-
-    def add_worker(self, scheduler: Scheduler, worker: str) -> None:  # noqa: ARG002
-        for task in scheduler.unrunnable:
-            if task.loose_restrictions:
-                task.worker_restrictions = set()
 
 
 def _own_keys() -> Security:
@@ -597,24 +627,50 @@ def _own_keys() -> Security:
 class Station(WorkerPlugin):
     """A plug-in with one run's compute function, on each dask worker and on later ones.
 
-    The function is created by the first task, in a thread that computes. If it were created in the
-    event loop, imports would block the loop for seconds, and the worker would appear to be dead.
+    It gives the dask worker three handlers of calls. The function is created, and called, in the
+    threads in which the dask worker computes. If it were created in the event loop, imports would
+    block the loop for seconds, and the worker would appear to be dead.
     """
 
     idempotent = True  # not installed again on a scheduler that has it
 
     def __init__(self, name: str, *, run_id: str, factory: ComputeFactory) -> None:
-        self.name, self.run_id = name, run_id
-        self._factory = factory
+        self.name, self._run_id, self._factory = name, run_id, factory
 
     def setup(self, worker: Worker) -> None:
-        """Prepare for creating the compute function; dask calls this method."""
-        del worker
-        self.forgotten: set[Address] = set()
+        """Install the handlers; dask calls this method."""
+        self._worker = worker
+        self._forgotten: set[Address] = set()
         self._lock = threading.Lock()
         self._computes = threading.local()
+        worker.handlers[self.name] = self.answer
+        worker.handlers[f"{self.name}-prepare"] = self.prepare
+        worker.handlers[f"{self.name}-forget"] = self.forget
 
-    def compute(self) -> Compute:
+    def teardown(self, worker: Worker) -> None:
+        """Remove the handlers; dask calls this method."""
+        for operation in ("", "-prepare", "-forget"):
+            worker.handlers.pop(self.name + operation, None)
+
+    async def prepare(self) -> dict[str, str | None]:
+        """Create the compute function; return the error, or nothing, and the worker's nanny."""
+        return {"fault": await self._in_thread(self._prepared), "nanny": self._worker.nanny}
+
+    async def answer(self, frame: bytes) -> dict[str, Any]:
+        """Compute a task; return its answer, empty if it was cancelled."""
+        return {"frame": to_serialize(await self._in_thread(self._answer, frame))}
+
+    def forget(self, addresses: Iterable[Iterable[int]]) -> str:
+        """Keep tasks from beginning further mini-tasks."""
+        for round, worker, attempt in addresses:
+            self._forgotten.add((round, worker, attempt))
+        return "OK"
+
+    async def _in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker.executor, work, *arguments)
+
+    def _compute(self) -> Compute:
         """Return the compute function of this thread; threads must not share a function."""
         if not hasattr(self._computes, "own"):
             with self._lock:
@@ -622,47 +678,28 @@ class Station(WorkerPlugin):
         own: Compute = self._computes.own
         return own
 
+    def _prepared(self) -> str:
+        try:
+            self._compute()
+        except BaseException as error:
+            reraise_stop(error)
+            return fault_of(error)
+        return ""
 
-def prepare(name: str) -> None:
-    """Create a run's compute function on this dask worker."""
-    _station(name).compute()
-
-
-def answer(name: str, frame: bytes) -> tuple[DaskSlot, bytes]:
-    """Compute a task; return its dask worker, and its answer, empty if it was cancelled."""
-    worker = get_worker()
-    return DaskSlot(worker.address, worker.state.nthreads), _answer(_station(name), frame)
-
-
-def _answer(station: Station, frame: bytes) -> bytes:
-    request = decode(frame, run_id=station.run_id)
-    if not isinstance(request, TaskMessage):
-        raise TypeError(f"must be a task message, not {type(request).__name__}")
-    task = request.task
-    address = (task.round, task.worker, task.attempt)
-    try:
-        computed = run_task(task, station.compute(), cancelled=lambda: address in station.forgotten)
-        if computed is None:
-            return b""
-        return encode(request.result(*computed), run_id=station.run_id)
-    except BaseException as error:
-        reraise_stop(error)
-        return encode(request.failure(fault_of(error)), run_id=station.run_id)
-    finally:
-        station.forgotten.discard(address)
-
-
-def forget(name: str, addresses: Iterable[Address], dask_worker: Worker) -> None:
-    """Keep tasks on a dask worker from beginning further mini-tasks; runs in its event loop."""
-    station = dask_worker.plugins.get(name)
-    if isinstance(station, Station):
-        station.forgotten.update(addresses)
-
-
-def _station(name: str) -> Station:
-    station = get_worker().plugins.get(name)
-    if station is None:
-        raise Unstationed(f"this dask worker does not know {name}")
-    if not isinstance(station, Station):
-        raise TypeError(f"plugin {name} belongs to another package")
-    return station
+    def _answer(self, frame: bytes) -> bytes:
+        request = decode(frame, run_id=self._run_id)
+        if not isinstance(request, TaskMessage):
+            raise TypeError(f"must be a task message, not {type(request).__name__}")
+        address = request.subject.address
+        try:
+            computed = run_task(
+                request.task, self._compute(), cancelled=lambda: address in self._forgotten
+            )
+            if computed is None:
+                return b""
+            return encode(request.result(*computed), run_id=self._run_id)
+        except BaseException as error:
+            reraise_stop(error)
+            return encode(request.failure(fault_of(error)), run_id=self._run_id)
+        finally:
+            self._forgotten.discard(address)
