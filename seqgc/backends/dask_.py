@@ -26,7 +26,7 @@ from seqgc.backends._events import LONGEST_WAIT_S, EventBackend, Messaging, even
 from seqgc.backends._processes import without_script
 from seqgc.errors import ParameterError, WireError, WorkerError, reraise_stop
 from seqgc.ports import Arrival, Clock, Computing, Failure, Task
-from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode
+from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode, encode_pieces
 from seqgc.worker import Compute, ComputeFactory, run_task
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _FORGET_S: Final = 2.0
 _WITHDRAW_S: Final = 2.0
 _LOOK_EVERY_S: Final = 2.0  # pause between two looks at the cluster
 _LOOK_SOON_S: Final = 0.1  # the same while a dask worker is awaited
+_AHEAD_S: Final = 0.05  # so many seconds of work may wait on a dask worker for a free thread,
+_MOST_AHEAD: Final = 8  # and so many tasks
 _MOST_CALLS: Final = 500  # dask limits the connections of a client to 512
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
@@ -400,6 +402,7 @@ class Cluster:
         self.threads: dict[str, int] = {}  # of the dask workers that are ready, by address
         self._calls: Counter[str] = Counter()  # tasks that are being computed, by address
         self._welcomes: dict[str, asyncio.Future[str]] = {}  # dask workers that become ready
+        self._ahead: Counter[str] = Counter()  # tasks that may wait there for a thread, by address
         self._nannies: dict[str, str | None] = {}  # the nanny that restarts it, by dask worker
         self._leaving: set[str] = set()  # dask workers that are being replaced
         self._look_now = asyncio.Event()
@@ -495,25 +498,33 @@ class Cluster:
         return fault
 
     def take(self, preferred: str) -> str:
-        """Return a dask worker with a free thread, for the next task; empty if there is none."""
+        """Return a dask worker for the next task; empty if every dask worker has enough tasks.
+
+        If no thread is free, short tasks are sent ahead, so that no thread waits for the network.
+        """
 
         def free(address: str) -> int:
             return self.threads.get(address, 0) - self._calls[address]
 
-        address = preferred
-        if free(address) <= 0:
-            address = max(self.threads, key=free, default="")
-            if free(address) <= 0:
-                return ""
-        self._calls[address] += 1
-        return address
+        def room(address: str) -> int:
+            return free(address) + self._ahead[address] if address in self.threads else 0
+
+        for places in (free, room):
+            address = preferred
+            if places(address) <= 0:
+                address = max(self.threads, key=places, default="")
+            if places(address) > 0:
+                self._calls[address] += 1
+                return address
+        return ""
 
     async def compute(self, address: str, frame: bytes) -> _Outcome:
         """Return the outcome of a task on the dask worker that `take` has returned."""
-        outcome: _Outcome
+        outcome: _Outcome = None
         try:
-            reply = await self._call(address, frame=to_serialize(frame))
-            outcome = None if reply is None else reply["frame"]
+            if (reply := await self._call(address, frame=to_serialize(frame))) is not None:
+                outcome = b"".join(reply["frame"])
+                self._ahead[address] = min(_MOST_AHEAD, int(_AHEAD_S / reply["seconds"]))
         except OSError as error:
             cause = str(error).rpartition(": ")[2]  # without the names of dask's connections
             outcome = ConnectionError(f"the dask worker {address} was lost: {cause}")
@@ -657,8 +668,14 @@ class Station(WorkerPlugin):
         return {"fault": await self._in_thread(self._prepared), "nanny": self._worker.nanny}
 
     async def answer(self, frame: bytes) -> dict[str, Any]:
-        """Compute a task; return its answer, empty if it was cancelled."""
-        return {"frame": to_serialize(await self._in_thread(self._answer, frame))}
+        """Compute a task; return its answer, empty if it was cancelled, and the seconds it took."""
+
+        def timed_answer() -> tuple[list[bytes | memoryview], float]:
+            begun = time.perf_counter()
+            return self._answer(frame), time.perf_counter() - begun
+
+        pieces, seconds = await self._in_thread(timed_answer)
+        return {"frame": [to_serialize(piece) for piece in pieces], "seconds": seconds}
 
     def forget(self, addresses: Iterable[Iterable[int]]) -> str:
         """Keep tasks from beginning further mini-tasks."""
@@ -666,9 +683,8 @@ class Station(WorkerPlugin):
             self._forgotten.add((round, worker, attempt))
         return "OK"
 
-    async def _in_thread(self, work: Callable[..., Any], *arguments: object) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker.executor, work, *arguments)
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._worker.executor, work)
 
     def _compute(self) -> Compute:
         """Return the compute function of this thread; threads must not share a function."""
@@ -686,7 +702,7 @@ class Station(WorkerPlugin):
             return fault_of(error)
         return ""
 
-    def _answer(self, frame: bytes) -> bytes:
+    def _answer(self, frame: bytes) -> list[bytes | memoryview]:
         request = decode(frame, run_id=self._run_id)
         if not isinstance(request, TaskMessage):
             raise TypeError(f"must be a task message, not {type(request).__name__}")
@@ -696,10 +712,10 @@ class Station(WorkerPlugin):
                 request.task, self._compute(), cancelled=lambda: address in self._forgotten
             )
             if computed is None:
-                return b""
-            return encode(request.result(*computed), run_id=self._run_id)
+                return []
+            return encode_pieces(request.result(*computed), run_id=self._run_id)
         except BaseException as error:
             reraise_stop(error)
-            return encode(request.failure(fault_of(error)), run_id=self._run_id)
+            return encode_pieces(request.failure(fault_of(error)), run_id=self._run_id)
         finally:
             self._forgotten.discard(address)

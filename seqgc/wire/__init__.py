@@ -40,6 +40,7 @@ from seqgc.wire._codec import MESSAGE_LIMIT_BYTES as MESSAGE_LIMIT_BYTES
 from seqgc.wire._codec import decode as decode
 from seqgc.wire._codec import decode_invocation as decode_invocation
 from seqgc.wire._codec import encode as encode
+from seqgc.wire._codec import encode_pieces as encode_pieces
 from seqgc.wire._codec import envelope_bytes as envelope_bytes
 from seqgc.wire._codec import from_json as from_json
 from seqgc.wire._codec import to_json as to_json

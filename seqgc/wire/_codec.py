@@ -73,6 +73,23 @@ def encode(message: Message, *, run_id: str, sealed: bool = True) -> bytes:
         ...
     seqgc.errors.WireError: frame belongs to run 'r1', not 'another'; drop it
     """
+    return b"".join(encode_pieces(message, run_id=run_id, sealed=sealed))
+
+
+def encode_pieces(
+    message: Message, *, run_id: str, sealed: bool = True
+) -> list[bytes | memoryview]:
+    """Return the frame of a message in pieces, without copying large arrays; see `encode`.
+
+    The pieces are views of the message's arrays, which must not change before the pieces are sent.
+
+    Examples
+    --------
+    >>> from seqgc.wire import CancelMessage
+    >>> message = CancelMessage(round=3, worker=1)
+    >>> b"".join(encode_pieces(message, run_id="r1")) == encode(message, run_id="r1")
+    True
+    """
     header = HEADERS.get(type(message))
     content, arrays = (message, []) if header is None else header.of(message)
     try:

@@ -26,16 +26,18 @@ _ALIGN = 16
 _DTYPES = ("<i8", "<u2", "<f2", "<f4", "<f8")
 
 
-def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> bytes:
-    """Return the frame of a header (JSON) and the arrays of its body."""
-    pieces = []
+def pack(
+    header: bytes, arrays: Sequence[Array], *, sealed: bool
+) -> list[bytes | memoryview]:
+    """Return the pieces of the frame of a header (JSON) and the arrays of its body."""
+    pieces: list[bytes | memoryview] = []
     for array in arrays:
         dtype = array.dtype.newbyteorder("<")
         if dtype.str not in _DTYPES:
             raise WireError(f"an array must be of {', '.join(_DTYPES)}; got {dtype.str}")
-        pieces.append(np.ascontiguousarray(array, dtype=dtype).data)
+        pieces.append(np.ascontiguousarray(array, dtype=dtype).reshape(-1).view(np.uint8).data)
     header += b" " * (-(_BEGIN + len(header)) % _ALIGN)
-    body_bytes = sum(piece.nbytes for piece in pieces)
+    body_bytes = sum(array.nbytes for array in arrays)
     _check_lengths(len(header), body_bytes, max_bytes=MAX_FRAME_BYTES)
     lengths = _LENGTHS.pack(len(header), body_bytes)
     digest = bytes(16)
@@ -45,7 +47,7 @@ def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> bytes:
             hashed.update(piece)
         digest = hashed.digest()
     prefix = _PREFIX.pack(_MAGIC, SCHEMA_VERSION, 0 if sealed else _UNSEALED, digest)
-    return b"".join((prefix, lengths, header, *pieces))
+    return [prefix + lengths + header, *pieces]
 
 
 def unpack(data: bytes | bytearray, *, sealed: bool, max_bytes: int) -> tuple[memoryview, Body]:
