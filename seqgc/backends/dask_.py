@@ -38,7 +38,7 @@ _FORGET_S: Final = 2.0
 _WITHDRAW_S: Final = 2.0
 _LOOK_EVERY_S: Final = 2.0  # pause between two looks at the cluster
 _LOOK_SOON_S: Final = 0.1  # the same while a dask worker is awaited
-_AHEAD_S: Final = 0.05  # so many seconds of work may wait on a dask worker for a free thread,
+_AHEAD_S: Final = 0.1  # so many seconds of work may wait on a dask worker for a free thread,
 _MOST_AHEAD: Final = 8  # and so many tasks
 _MOST_CALLS: Final = 500  # dask limits the connections of a client to 512
 
@@ -269,6 +269,7 @@ class DaskBackend(EventBackend):
         if self._cluster.threads or not self._ready:
             self._fed_at = now
         elif now - self._fed_at > self._timeout_s:
+            self._fed_at = now
             message = f"no dask worker was there within {self._timeout_s:g} s"
             self._give_up(f"{message}; start one, or raise `start_timeout_s`", running=False)
 
@@ -524,7 +525,8 @@ class Cluster:
         try:
             if (reply := await self._call(address, frame=to_serialize(frame))) is not None:
                 outcome = b"".join(reply["frame"])
-                self._ahead[address] = min(_MOST_AHEAD, int(_AHEAD_S / reply["seconds"]))
+                ahead = min(_MOST_AHEAD, int(_AHEAD_S / reply["seconds"]))
+                self._ahead[address] = max(ahead, self._ahead[address] // 2)  # one may be delayed
         except OSError as error:
             cause = str(error).rpartition(": ")[2]  # without the names of dask's connections
             outcome = ConnectionError(f"the dask worker {address} was lost: {cause}")

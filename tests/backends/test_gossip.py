@@ -22,7 +22,7 @@ from seqgc.master import run
 from seqgc.ports import Arrival, Failure, FloatArray, Seen, WeightedPoints
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import Scheme, parse_scheme
-from seqgc.wire import FailureMessage, ResultMessage, Subject, TaskMessage, encode
+from seqgc.wire import FailureMessage, ResultMessage, Subject, encode
 from seqgc.worker import Compute
 from tests.backends.dask import warm as warm
 from tests.backends.scripted import connection
@@ -116,16 +116,14 @@ def test_answers_that_dask_has_mixed_up_are_failures_of_their_workers() -> None:
     scheme, chance, reasons = parse_scheme("gc:s=1", n=N), random.Random(5), Counter[str]()
     rounds, wrong = 25_000 if SOAK else 20, 0
 
-    def mixed_up(message: TaskMessage | ResultMessage | FailureMessage, *, run_id: str) -> bytes:
+    def mixed_up(message: ResultMessage | FailureMessage, *, run_id: str) -> list[bytes]:
         nonlocal wrong
-        if isinstance(message, TaskMessage):
-            return encode(message, run_id=run_id)
         address = message.subject.address
         if address[2] > 2 or chance.random() > 0.3:
-            return encode(message, run_id=run_id)
+            return [encode(message, run_id=run_id)]
         wrong += 1
         address, run_id = foreign(address, chance)
-        return frame(address, run_id=run_id)
+        return [frame(address, run_id=run_id)]
 
     def observe(each: Seen) -> None:
         if isinstance(each, Failure):
@@ -134,7 +132,7 @@ def test_answers_that_dask_has_mixed_up_are_failures_of_their_workers() -> None:
 
     workload = Sums(scheme)
     with (
-        mock.patch.object(dask_, "encode", mixed_up),
+        mock.patch.object(dask_, "encode_pieces", mixed_up),
         DaskBackend(N, workload.factory, processes=0) as backend,
     ):
         run(RoundPolicy(scheme.start(rounds), RULE), backend, workload, observe=observe)

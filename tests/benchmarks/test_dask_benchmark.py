@@ -22,6 +22,7 @@ from seqgc.backends.dask_ import DaskBackend
 from seqgc.ports import Arrival, FloatArray
 from seqgc.testing.scripted import next_events, task
 from seqgc.worker import Compute
+from tests.backends.dask import warm as warm
 
 WORKERS, PARAMETERS = 16, 270_000
 ROUNDS, TURNS = 10, 7
@@ -96,7 +97,7 @@ def ratios(actors: list[Any], backend: DaskBackend) -> tuple[float, float]:
 def plain_client(*, direct: bool) -> Iterator[tuple[Client, list[Any]]]:
     processes = min(WORKERS, os.cpu_count() or 1)
     with (
-        LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=processes, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster, direct_to_workers=direct) as client,
     ):
         yield client, started_actors(client)  # which belong to dask's latest client
@@ -110,15 +111,16 @@ def test_a_round_on_a_users_cluster_takes_as_long_as_one_of_actors(direct: bool)
     ):
         wall, cpu = ratios(actors, backend)
     print(f"your client, direct {direct}: {wall:.2f} times the wall time, {cpu:.2f} the CPU time")
-    assert (wall, cpu) <= (1.1, 1.2)
+    assert wall <= 1.1
+    assert cpu <= 1.15
 
 
 def test_a_round_on_the_own_cluster_takes_as_long_as_one_of_actors() -> None:
     with (
-        plain_client(direct=True) as (_, actors),
+        plain_client(direct=False) as (_, actors),
         DaskBackend(WORKERS, compute_factory) as backend,
     ):
         wall, cpu = ratios(actors, backend)
     print(f"own cluster, with TLS: {wall:.2f} times the wall time, {cpu:.2f} the CPU time")
-    assert wall <= 1.1
-    assert cpu <= 1.25
+    assert wall <= 1.2  # the connections of plain dask are not encrypted
+    assert cpu <= 1.5

@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, Security, Worker, default_client
 from distributed.comm import connect
 
 from seqgc._durable import is_marked
-from seqgc.backends import Messaging
+from seqgc.backends import Messaging, dask_
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
 from seqgc.ports import Arrival, Failure, FloatArray, RestartingBackend, WeightedPoints
@@ -45,7 +45,7 @@ def client() -> Iterator[Client]:
 
 def test_a_client_need_not_be_the_one_that_dask_uses_unless_it_is_told(tmp_path: Path) -> None:
     with (
-        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster, set_as_default=False) as client,
         DaskBackend(1, Scripted(folder=tmp_path), client=client) as backend,
     ):
@@ -122,7 +122,7 @@ def plugins(dask_worker: Worker) -> list[str]:
 
 
 def test_what_a_client_that_has_given_up_does_not_take_are_failures(tmp_path: Path) -> None:
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
         client = Client(cluster, set_as_default=False)
         with DaskBackend(2, Scripted(folder=tmp_path), client=client) as backend:
             client.close()
@@ -298,6 +298,80 @@ def test_a_worker_that_is_busy_holds_up_no_other(tmp_path: Path, client: Client)
             assert address(next_event(backend)) == ("Arrival", round, 1, 0)
         (tmp_path / "go a").touch()
         assert [event.round for event in next_events(backend, 4)] == [0, 1, 2, 3]
+
+
+def test_a_task_waits_behind_no_other_while_a_dask_worker_is_idle(tmp_path: Path) -> None:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster, direct_to_workers=True) as client,
+        DaskBackend(3, Scripted(folder=tmp_path), client=client) as backend,
+    ):
+        for round in (0, 1):  # short tasks, of which some are sent ahead
+            backend.dispatch(round, [task(round, worker) for worker in range(3)])
+            next_events(backend, 3)
+        backend.dispatch(2, [task(2, 0, "gate a")])
+        eventually((tmp_path / "begun a").exists, "computing")
+        for round in range(3, 7):
+            for worker in (1, 2):
+                backend.dispatch(round, [task(round, worker)])
+                assert address(next_event(backend)) == ("Arrival", round, worker, 0)
+        (tmp_path / "go a").touch()
+        assert address(next_event(backend)) == ("Arrival", 2, 0, 0)
+
+
+def test_a_task_of_a_users_cluster_is_lost_with_its_dask_worker(tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        DaskBackend(2, Scripted(folder=tmp_path), client=client) as backend,
+    ):
+        backend.dispatch(0, [task(0, 0, "exit")])
+        failure = next_event(backend)
+        assert isinstance(failure, Failure)
+        assert re.fullmatch(r"the dask worker tcp://[\d.:]+ was lost: [^\n<]+", failure.reason)
+        backend.dispatch(0, [task(0, 0, attempt=1), task(0, 1)])  # on a new dask worker
+        assert {type(event) for event in next_events(backend, 2)} == {Arrival}
+
+
+def test_without_dask_workers_tasks_fail_after_a_time(tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        DaskBackend(
+            1, Scripted(folder=tmp_path), client=client, start_timeout_s=3.0
+        ) as backend,
+    ):
+        cluster.scale(0)
+        eventually(lambda: not client.nthreads(), "the end of the dask worker")
+        for round in (0, 1):
+            backend.dispatch(round, [task(round, 0)])
+            failure = next_event(backend)
+            assert isinstance(failure, Failure)
+            assert failure.round == round
+        assert failure.reason == (
+            "no dask worker was there within 3 s; start one, or raise `start_timeout_s`"
+        )
+        assert failure.model is None
+        cluster.scale(1)
+        client.wait_for_workers(1, timeout=PATIENCE_S)
+        backend.dispatch(2, [task(2, 0)])
+        assert address(next_event(backend)) == ("Arrival", 2, 0, 0)
+
+
+def test_an_idle_cluster_is_kept_awake_until_the_backend_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_, "_LOOK_EVERY_S", 0.05)
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        with DaskBackend(1, Scripted(folder=tmp_path), client=client):
+            begun = cluster.scheduler.transition_counter  # by which dask tells that it is idle
+            eventually(lambda: cluster.scheduler.transition_counter > begun + 20, "empty tasks")
+        eventually(lambda: not cluster.scheduler.tasks, "the end of the last task")
 
 
 def test_a_dask_worker_that_joins_later_computes_too(tmp_path: Path) -> None:

@@ -7,19 +7,22 @@ workers are heard so is in `tests/backends/test_gossip.py`.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from distributed.protocol import Serialize
 
 from seqgc.backends import Messaging
-from seqgc.backends.dask_ import DaskBackend, DaskSlot
+from seqgc.backends.dask_ import DaskBackend
 from seqgc.master import run
 from seqgc.ports import Arrival, Close, Drop, Failure, Seen, Task
 from seqgc.rounds import ClosingRule, RoundPolicy
@@ -36,34 +39,16 @@ SPECS = ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=2", "m-sgc:B=1,W=2,lam=2"]
 KINDS = ["twice", "reordered", "run", "round", "attempt", "worker"]
 
 
-@dataclass(frozen=True)
-class Reply:
-    """Stands for a `distributed.Future`."""
-
-    gossip: Gossip
-    frame: bytes
-    turns: int  # of the loop, until it is there
-
-    def __await__(self) -> Generator[None, None, tuple[DaskSlot, bytes]]:
-        for _ in range(self.turns):
-            yield
-        self.gossip.under_way -= 1
-        return DaskSlot("here", 1), self.frame
-
-    def release(self) -> None:
-        """Its result is of no more use."""
-
-
 class Gossip:
     """Stands for a `distributed.Client`: computes each task, and a seed has what it says of it.
 
     Its loop turns when `turn` is called, not by itself: what comes when is by the seed, too.
     """
 
-    scheduler = None
+    status, direct_to_workers = "running", True
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = SimpleNamespace(asyncio_loop=loop)
+        self.loop, self.scheduler = SimpleNamespace(asyncio_loop=loop), self
         self.done = Counter[str]()
         self.under_way = 0
 
@@ -81,27 +66,52 @@ class Gossip:
 
     def register_plugin(self, plugin: object, name: str) -> None: ...
 
-    def scheduler_info(self, n_workers: int) -> dict[str, dict[str, object]]:  # noqa: ARG002
-        return {"workers": {}}
+    def submit(self, _: object, key: str) -> concurrent.futures.Future[int]:  # noqa: ARG002
+        """Return a future of the task that keeps a cluster awake."""
+        future = concurrent.futures.Future[int]()
+        future.release = lambda: None  # type: ignore[attr-defined]
+        return future
 
-    def gather(self, prepared: list[object]) -> list[object]:
-        return prepared
+    def sync(self, function: Callable[[], Coroutine[Any, Any, Any]], **_: object) -> Any:
+        return self.loop.asyncio_loop.run_until_complete(function())
 
-    def run(self, *_: object, **__: object) -> None:
-        """Forget tasks: these workers do not."""
+    async def ncores(self) -> dict[str, int]:
+        return {"here": N}
 
-    def submit(self, _: object, __: str, frame: bytes, **___: object) -> Reply:
-        request = decode(frame, run_id=self._run_id)
+    def rpc(self, _: str) -> Gossip:
+        return self
+
+    def __getattr__(self, operation: str) -> Any:
+        """Return what stands for a handler of a dask worker."""
+        if operation.endswith("-prepare"):
+            return self._prepare
+        if operation.endswith("-forget"):
+            return self._forget
+        return self._answer
+
+    async def _prepare(self) -> dict[str, object]:
+        return {"fault": "", "nanny": None}
+
+    async def _forget(self, **_: object) -> str:
+        return "OK"
+
+    async def _answer(self, frame: Serialize) -> dict[str, object]:
+        request = decode(frame.data, run_id=self._run_id)
         assert isinstance(request, TaskMessage)
         task = request.task
         chance = random.Random(f"{self._seed} {task.round} {task.worker} {task.attempt}")
         computed = run_task(task, self._compute)
         assert computed is not None
         answer = request.result(*computed)
-        reply = Reply(self, self._mixed_up(answer, chance), chance.choice([0, 0, 1, 2, 3, 5, 20]))
+        said = self._mixed_up(answer, chance)
         self._said.append(answer)
         self.under_way += 1
-        return reply
+        try:
+            for _ in range(chance.choice([0, 0, 1, 2, 3, 5, 20])):  # turns of the loop
+                await asyncio.sleep(0)
+        finally:
+            self.under_way -= 1
+        return {"frame": [said], "seconds": 1.0}
 
     def _mixed_up(self, answer: ResultMessage, chance: random.Random) -> bytes:
         """Return the answer's frame, or that of another, and which kind of another it is."""
@@ -147,6 +157,8 @@ class Turning:
         self._backend.cancel(round, workers)
 
     def receive(self, until: float) -> Arrival | Failure | None:
+        for _ in range(3):  # until the dispatched tasks are under way
+            self._gossip.turn()
         while self._gossip.under_way:
             self._gossip.turn()
             if event := self._backend.receive(min(until, time.monotonic())):
@@ -185,6 +197,8 @@ def test_whatever_an_answer_on_dask_says_no_gradient_is_wrong(gossip: Gossip) ->
             run(policy, Turning(backend, gossip), workload, observe=observe)
             while gossip.under_way:
                 gossip.turn()
+        for _ in range(5):  # the backend's tasks in the loop end
+            gossip.turn()
         assert workload.finished == JOBS, seed
     print(dict(seen), dict(gossip.done))
     assert set(gossip.done) == set(KINDS)
