@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from distributed import Client, LocalCluster, Nanny, Security, Status, Worker, WorkerPlugin
-from distributed.protocol import to_serialize
+from distributed.protocol.serialize import to_serialize
 
 from seqgc._durable import temporary_folder
 from seqgc._fault import fault_of
-from seqgc.backends._events import LONGEST_WAIT_S, EventBackend, Messaging, event_of, failure_of
+from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
 from seqgc.backends._processes import without_script
 from seqgc.errors import ParameterError, WireError, WorkerError, reraise_stop
 from seqgc.ports import Arrival, Clock, Computing, Failure, Task
@@ -82,15 +82,14 @@ class DaskBackend(EventBackend):
     The backend has the properties of `LocalBackend`, with these differences:
 
     - A worker is a queue of tasks, which are computed one after the other. Each task is a call of a
-      dask worker that has a free thread, if possible the dask worker of the task before. dask's
-      scheduler is not asked, so dashboards and adaptive clusters do not see the tasks.
-    - A dask worker computes at most as many tasks at once as it has threads, the cluster at most
-      500.
+      dask worker that has a free thread, if possible the dask worker of the task before. If there
+      is none, short tasks are sent ahead to busy dask workers. The cluster computes at most 500
+      tasks at once.
+    - dask's scheduler does not manage the tasks: dashboards and adaptive clusters do not see them.
     - If a dask worker is lost, each of its tasks becomes a `Failure` at once. On the backend's own
       cluster a new process starts. Dask workers that join your cluster are used too. If there is no
       dask worker for ``start_timeout_s`` seconds, the waiting tasks fail.
-    - While the backend is open, an empty task every two seconds keeps a cluster with an idle timeout
-      awake.
+    - An empty task every two seconds keeps a cluster with an idle timeout awake.
     - `restart` replaces the dask worker that has the worker's tasks; the dask worker's tasks for
       other workers fail. Only the backend's own processes can be restarted, because on your cluster
       the work of other users would be lost.
@@ -233,7 +232,7 @@ class DaskBackend(EventBackend):
         line, due = self._lines[worker], [held[2] for held in self._held]
         self._held = [held for held in self._held if held[2].worker != worker]
         heapq.heapify(self._held)
-        lost = {_address(event) for event in due if event.worker == worker}
+        lost = {(each.round, each.worker, each.attempt) for each in due if each.worker == worker}
         with self._lock:
             job = line.running
             for each in line.jobs:
@@ -338,10 +337,8 @@ class DaskBackend(EventBackend):
 
     def _hold(self, job: _Job, outcome: _Outcome) -> None:
         """Store the event of an outcome, without a stamp, until it is due."""
-        if job.over:
-            return
-        job.over = True
-        if outcome == b"":  # it was cancelled
+        over, job.over = job.over, True
+        if over or outcome == b"":  # empty: it was cancelled
             return
         due, event = job.due, self._read(job, outcome)
         if isinstance(event, Failure):
@@ -368,17 +365,14 @@ class DaskBackend(EventBackend):
 
     def _end(self) -> None:
         """Forget all tasks, and end everything that the backend has started."""
+
+        def stop() -> None:
+            for task in self._tasks:
+                task.cancel()
+
         with suppress(RuntimeError):  # the loop has ended with the client
-            self._loop.call_soon_threadsafe(self._stop)
+            self._loop.call_soon_threadsafe(stop)
         self._cluster.close()
-
-    def _stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-
-def _address(event: Arrival | Failure) -> Address:
-    return event.round, event.worker, event.attempt
 
 
 class Cluster:
@@ -522,7 +516,7 @@ class Cluster:
     async def compute(self, address: str, frame: bytes) -> _Outcome:
         """Return the outcome of a task on the dask worker that `take` has returned."""
         outcome: _Outcome = None
-        try:
+        try:  # an error of the task is in its answer
             if (reply := await self._call(address, frame=to_serialize(frame))) is not None:
                 outcome = b"".join(reply["frame"])
                 ahead = min(_MOST_AHEAD, int(_AHEAD_S / reply["seconds"]))
@@ -564,7 +558,7 @@ class Cluster:
     async def replace(self, address: str) -> str:
         """Replace the process of a dask worker, and return the new dask worker when it is ready.
 
-        Return an empty text if this takes too long, or if the nanny of the dask worker is not known.
+        Return an empty text if this takes too long, or if the dask worker's nanny is not known.
         """
         if (nanny := self._nannies.get(address)) is None:
             return ""
@@ -583,9 +577,8 @@ class Cluster:
 
     def _withdraw(self) -> None:
         """Remove a run's compute function; a dask worker that is stopped may still have it."""
-        if (scheduler := self.client.scheduler) is None:  # the client was closed by its owner
-            return
-        with suppress(Exception):  # the scheduler may have ended, or may have been restarted
+        scheduler: Any = self.client.scheduler
+        with suppress(Exception):  # it may have ended, or may have been restarted
             unregister = scheduler.unregister_worker_plugin
             self.client.sync(unregister, name=self._name, callback_timeout=_WITHDRAW_S)
 

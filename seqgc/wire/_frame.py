@@ -26,9 +26,7 @@ _ALIGN = 16
 _DTYPES = ("<i8", "<u2", "<f2", "<f4", "<f8")
 
 
-def pack(
-    header: bytes, arrays: Sequence[Array], *, sealed: bool
-) -> list[bytes | memoryview]:
+def pack(header: bytes, arrays: Sequence[Array], *, sealed: bool) -> list[bytes | memoryview]:
     """Return the pieces of the frame of a header (JSON) and the arrays of its body."""
     pieces: list[bytes | memoryview] = []
     for array in arrays:

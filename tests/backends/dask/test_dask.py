@@ -339,9 +339,7 @@ def test_without_dask_workers_tasks_fail_after_a_time(tmp_path: Path) -> None:
     with (
         LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        DaskBackend(
-            1, Scripted(folder=tmp_path), client=client, start_timeout_s=3.0
-        ) as backend,
+        DaskBackend(1, Scripted(folder=tmp_path), client=client, start_timeout_s=3.0) as backend,
     ):
         cluster.scale(0)
         eventually(lambda: not client.nthreads(), "the end of the dask worker")
