@@ -82,9 +82,8 @@ class DaskBackend(EventBackend):
     The backend has the properties of `LocalBackend`, with these differences:
 
     - A worker is a queue of tasks, which are computed one after the other. Each task is a call of a
-      dask worker that has a free thread, if possible the dask worker of the task before. If there
-      is none, short tasks are sent ahead to busy dask workers. The cluster computes at most 500
-      tasks at once.
+      dask worker that has a free thread, if possible the dask worker of the task before. If no
+      thread is free, short tasks are sent ahead. The cluster computes at most 500 tasks at once.
     - dask's scheduler does not manage the tasks: dashboards and adaptive clusters do not see them.
     - If a dask worker is lost, each of its tasks becomes a `Failure` at once. On the backend's own
       cluster a new process starts. Dask workers that join your cluster are used too. If there is no
