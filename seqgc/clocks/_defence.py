@@ -91,4 +91,4 @@ class Clocks(ClockDefence):
         if self.slack is None:
             behind = " behind"
         waits = f"nobody waits for who is{behind}" if self.slack != 0 else "all wait for the last"
-        return f"{waits}; parts of who fails go to the next worker until it is back"
+        return f"{waits}; the parts of a worker that fails go to others until it is back"

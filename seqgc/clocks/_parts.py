@@ -28,7 +28,8 @@ class Parts:
     Examples
     --------
     >>> parts = Parts(3, wpc=2)
-    >>> parts.hand_over(2, 0)
+    >>> parts.hand_over(2, [0, 1])
+    [0]
     >>> parts.owners, parts.of(0), [task.slot for task in parts.mini_tasks(0, (2,), range(4, 6))]
     ((0, 1, 0), (0, 2), [4, 5])
     >>> parts.bring_home(2)
@@ -56,10 +57,10 @@ class Parts:
         """Return the parts that are a worker's."""
         return self._of[worker]
 
-    def heir(self, worker: int, *, but: Container[int]) -> int | None:
-        """Return the next worker after this one that has a part, but for some."""
+    def others(self, worker: int, *, but: Container[int]) -> list[int]:
+        """Return the workers that have parts, from the next one on, without this one and ``but``."""
         following = ((worker + step) % self.n for step in range(1, self.n))
-        return next((each for each in following if self._of[each] and each not in but), None)
+        return [each for each in following if self._of[each] and each not in but]
 
     def give(self, owners: Sequence[int]) -> None:
         """Let each part be its owner's, (n,)."""
@@ -68,12 +69,16 @@ class Parts:
             of[worker].append(part)
         self._own([sorted(parts, key=lambda p: p != worker) for worker, parts in enumerate(of)])
 
-    def hand_over(self, worker: int, heir: int) -> None:
-        """Let all parts of a worker be another's."""
+    def hand_over(self, worker: int, others: Sequence[int]) -> list[int]:
+        """Give each part of a worker to the one of ``others`` with the fewest; return the heirs."""
         of = [list(parts) for parts in self._of]
-        of[heir] += of[worker]
-        of[worker] = []
+        parts, of[worker] = of[worker], []
+        heirs: list[int] = []
+        for part in parts:
+            heirs.append(min(others, key=lambda other: len(of[other])))
+            of[heirs[-1]].append(part)
         self._own(of)
+        return heirs
 
     def bring_home(self, worker: int) -> None:
         """Let a worker's own part be its own again."""

@@ -13,8 +13,8 @@ its part by itself. Four rules decide all:
   completed its clock; if it was the last to do so, the global clock has passed: a `Close`, which
   names the jobs that are whole now. Then R1, for all.
 - *R3, failure.* The task is sent again, at once or after a wait (`Retries`). After ``max_attempts``
-  in a row the worker's parts go to the next one after it that does not fail as well; as long as all
-  do, which is an outage and no worker's fault, it is asked again. Who has failed 20 times in a row
+  failures in a row each of the worker's parts goes to the worker with the fewest parts that does
+  not fail as well. As long as all workers fail, which is an outage, the same worker is asked again. Who has failed 20 times in a row
   is left alone for half a minute each time; when every worker has, the run ends. Who has several
   parts does two that stand at the same clock in one task, and else the one that is behind: however
   many it was given, it can soon give them back.
@@ -39,8 +39,8 @@ as long as before. So who was down for long can work again, and who cannot work 
 *Addresses.* A task's round is its clock. Its attempt counts the tasks that the worker was sent in
 it, and its slots number results by part and job: another's part that it takes over has others.
 
-*Flaws.* After a failure with flaws of a model, another worker is asked at once: the parts go to the
-next worker as in R3. The own part of their worker returns without a greeting as soon as the other
+*Flaws.* After a failure with flaws of a model, another worker is asked at once: the parts go to
+others as in R3. The own part of their worker returns without a greeting as soon as the other
 worker has tried it, with any result.
 
 Source: Cui et al., "Exploiting bounded staleness to speed up big data analytics", 2014, 2.3, 3.1;
@@ -253,14 +253,13 @@ class ClockPolicy(TaskPolicy):
         too_often = self._retries.in_a_row((worker,)) >= self._rule.max_attempts
         tried = self._parts.of(worker) if too_often else errand.parts  # or never will be
         actions += self._begin(self._bring_home(actions, tried=tried))
-        heir = self._parts.heir(worker, but=self._failing) if in_doubt or too_often else None
-        if heir is None:
+        others = self._parts.others(worker, but=self._failing) if in_doubt or too_often else []
+        if not others:
             self._end_if_hopeless(worker)
             self._alarms.set(self._now + wait_s, partial(self._send_again, errand), of=errand)
             return
         self._call_off(errand, actions)
-        self._parts.hand_over(worker, heir)
-        actions += self._begin([heir])
+        actions += self._begin(self._parts.hand_over(worker, others))
         if in_doubt and not exhausted:
             self._well[worker] = False
         else:
@@ -333,7 +332,7 @@ class ClockPolicy(TaskPolicy):
         worker, why = errand.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
         self._silent[worker] += 1
         lost = {each for each, times in self._silent.items() if times >= TIME_LIMITS}
-        if worker in lost and self._parts.heir(worker, but=lost) is None:
+        if worker in lost and not self._parts.others(worker, but=lost):
             first = next(iter(self._silent))
             self._failing[first] = why
             raise self._hopeless(first, "nobody has answered though asked three times")

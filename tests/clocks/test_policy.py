@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -237,6 +238,14 @@ def test_parts_go_past_workers_that_fail_themselves() -> None:
     table.fail((0, 0, 0))
     table.fail((0, 0, 1))
     assert table.policy.snapshot()["owners"] == [2, 1, 2, 3]
+
+
+def test_the_parts_of_workers_that_are_gone_are_spread_over_the_others() -> None:
+    table = _table("bsp", n=8, jobs=20, rule=ClosingRule(max_attempts=1))
+    _go_on(table, fails=lambda address: address[1] >= 3)
+    owners = table.policy.snapshot()["owners"]
+    assert sorted(Counter(owners).items()) == [(0, 3), (1, 3), (2, 2)]
+    table.check_end()
 
 
 def test_an_answer_makes_up_for_failures() -> None:
