@@ -58,7 +58,7 @@ class Parts:
         return self._of[worker]
 
     def others(self, worker: int, *, but: Container[int]) -> list[int]:
-        """Return the workers that have parts, from the next one on, without this one and ``but``."""
+        """Return the other workers that have parts, without ``but``, from the next one on."""
         following = ((worker + step) % self.n for step in range(1, self.n))
         return [each for each in following if self._of[each] and each not in but]
 

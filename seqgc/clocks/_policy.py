@@ -1,47 +1,47 @@
-"""`ClockPolicy`: everybody goes on by himself, and waits only for who is too far behind.
+"""`ClockPolicy`: every worker continues by itself, and waits only for workers too far behind it.
 
 Theory of operation
 -------------------
-There are no rounds that all begin together. The jobs are cut into clocks of ``wpc`` jobs each (work
-per clock), each job into ``n`` parts, one a worker's; and every worker goes through the clocks of
-its part by itself. Four rules decide all:
+There are no rounds that all workers begin together. The jobs are cut into clocks of ``wpc`` jobs
+each (work per clock), and each job into ``n`` parts, one for each worker. Every worker goes through
+the clocks of its part by itself. Four rules decide everything:
 
-- *R1, begin.* A worker without a task begins clock t of its part as soon as the global clock, the
-  clocks that all parts have completed, is at least t less the slack: a `Dispatch` of round t with a
-  mini-task for each job of the clock. That is `Slack`; another `Barrier` promises its own slack.
-- *R2, answer.* Each result is an `Update`: the part of a job, to be applied by itself. The part has
-  completed its clock; if it was the last to do so, the global clock has passed: a `Close`, which
-  names the jobs that are whole now. Then R1, for all.
-- *R3, failure.* The task is sent again, at once or after a wait (`Retries`). After ``max_attempts``
-  failures in a row each of the worker's parts goes to the worker with the fewest parts that does
-  not fail as well. As long as all workers fail, which is an outage, the same worker is asked again. Who has failed 20 times in a row
-  is left alone for half a minute each time; when every worker has, the run ends. Who has several
-  parts does two that stand at the same clock in one task, and else the one that is behind: however
-  many it was given, it can soon give them back.
-- *R4, silence.* What is out for the rule's time limit is a failure, and its worker is replaced
-  (`Restart`) if the backend can; from then on it does one part a task, as two may take longer than
-  the limit. An answer that comes after all is dropped. If all workers that have parts are silent
-  three times, and no worker was heard meanwhile, the run ends.
+- *R1, begin.* A worker without a task begins clock t of its part as soon as the global clock is at
+  least t less the slack. The global clock is the number of clocks that all parts have completed.
+  The worker is sent a `Dispatch` of round t with a mini-task for each job of the clock. This is the
+  rule of `Slack`; another `Barrier` may have another rule, with its own slack.
+- *R2, answer.* Each result is an `Update`: the part of a job, which is applied by itself. The part
+  has completed its clock. If it was the last part to do so, the global clock has passed: a `Close`
+  names the jobs that are complete now, and R1 is applied to all workers.
+- *R3, failure.* The task is sent again, at once or after a wait (`Engine`). After ``max_attempts``
+  failures in a row, each of the worker's parts goes to the worker with the fewest parts that does
+  not fail as well. As long as all workers fail, which is an outage, the same worker is asked again.
+  A worker that has failed 20 times in a row is left alone for half a minute each time. A worker
+  with several parts computes two that stand at the same clock in one task, and otherwise the part
+  that is furthest behind. So it can soon give them back, however many it was given.
+- *R4, silence.* A task that exceeds the time limit has failed, and its worker is replaced. From
+  then on the worker gets one part in each task, because two may take longer than the limit.
 
-So an update is applied once and never twice: only the answer to a task's newest attempt counts, and
-only one task of a part is out at a time. A task that begins clock t is made when all updates of
-clocks up to ``t - slack - 1`` have come in, and all of its own part up to t - 1; others may have.
-With the weights as old as that, what a job computes is the gradient of weights that lack at most
-``wpc * (slack + 1) - 1`` jobs (Cui et al. 2014, 2.3): none with slack 0 and one job a clock, which
-is bulk synchronous.
+Each update is therefore applied exactly once: only the answer to a task's newest attempt counts,
+and only one task of a part is out at a time. When a task begins clock t, all updates of clocks up
+to ``t - slack - 1`` have been applied, and all updates of its own part up to t - 1. The weights
+lack at most ``wpc * (slack + 1) - 1`` of the jobs before its own (Cui et al. 2014, 2.3). With slack
+0 and one job a clock they lack none, which is bulk synchronous.
 
-*Return.* Whoever has lost its parts is greeted, after waits as in R3: sent a task that asks for
-none. Once it answers, its own part is its own again, as soon as nobody else is at work on it. Only
-an answer to a task with parts ends the row of its failures: whoever answers nothing but greetings
-loses its part with the next failure. With each that comes after 20 in a row it is left alone twice
-as long as before. So who was down for long can work again, and who cannot work hardly disturbs.
+*Return.* A worker that has lost its parts is sent a greeting (a task without work), after waits as
+in R3. Once it answers, it gets its own part back, as soon as no other worker is computing this
+part. Only an answer to a task with parts ends its failures in a row: a worker that answers only
+greetings loses its part again with the next failure. After the 20th failure in a row, each rest is
+twice as long as the one before. So a worker that was down for a long time can work again, and one
+that never recovers costs little.
 
-*Addresses.* A task's round is its clock. Its attempt counts the tasks that the worker was sent in
-it, and its slots number results by part and job: another's part that it takes over has others.
+*Addresses.* The round of a task is its clock. Its attempt counts the tasks that the worker was sent
+in this clock. The slots of its results depend on part and job, so parts that it takes over have
+slots of their own.
 
 *Flaws.* After a failure with flaws of a model, another worker is asked at once: the parts go to
-others as in R3. The own part of their worker returns without a greeting as soon as the other
-worker has tried it, with any result.
+others as in R3. The worker gets its own part back without a greeting as soon as another worker has
+tried it, with any result.
 
 Source: Cui et al., "Exploiting bounded staleness to speed up big data analytics", 2014, 2.3, 3.1;
 Harlap et al., "Addressing the straggler problem for iterative convergent parallel ML", 2016, 2.1.
@@ -49,30 +49,29 @@ Harlap et al., "Addressing the straggler problem for iterative convergent parall
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from seqgc import ports
 from seqgc.clocks._barrier import Barrier, Slack
 from seqgc.clocks._global_clock import GlobalClock
 from seqgc.clocks._parts import Parts
 from seqgc.clocks._state import ClockState, read_state
-from seqgc.clocks._tasks import ClockTask, ClockTasks
-from seqgc.errors import ScheduleError, WorkerError, require_int
+from seqgc.errors import ScheduleError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
-from seqgc.rounds import TIME_LIMITS, ClosingRule, Records, Retries, TaskPolicy
+from seqgc.rounds import ClosingRule, Engine, EngineTask, Loss, Records
 
 __all__ = ["ClockPolicy"]
 
 _MOST_PARTS: Final = 2  # of a task
-_GREET_S: Final = 0.1  # after a worker has failed, at the earliest
-_REST_S: Final = 30.0  # of a worker that has failed too often in a row, at the least
+_GREET_S: Final = 0.1  # the shortest time from a failure to the greeting of its worker
+_REST_S: Final = 30.0  # the first rest of a worker that has failed too often in a row
+
+_Parts: TypeAlias = tuple[int, ...]
 
 
-class ClockPolicy(TaskPolicy):
+class ClockPolicy(Engine[_Parts]):
     """Runs ``num_jobs`` jobs of ``n`` parts behind a barrier; see this module's head.
 
     Of the ``rule`` the time limit and the attempts count. Without a ``barrier`` all wait for all.
@@ -111,48 +110,48 @@ class ClockPolicy(TaskPolicy):
         wpc: int = 1,
         shares: FloatArray | None = None,
     ) -> None:
-        super().__init__()
         self._parts = Parts(n, wpc=wpc, shares=shares)
-        self._n, self._wpc, self._rule, self._barrier = n, wpc, rule, barrier or Slack()
+        super().__init__(n, rule)
+        self._wpc, self._barrier = wpc, barrier or Slack()
         self._jobs = require_int("num_jobs", num_jobs, least=0)
         self._clocks = GlobalClock([0] * n)
-        self._latest = -1  # clock that anybody has begun
-        self._errands = ClockTasks(self._parts)
-        self._failing: dict[int, str] = {}  # by worker, why its newest task with parts failed
-        # Workers without parts that are well, and whether their own may return: not before another
-        # has tried it, if they were in doubt
+        self._latest = -1  # the latest clock that a worker has begun
+        # Workers without parts that work again, and whether they may have their own part back: not
+        # before another worker has tried it, if their answer had flaws.
         self._well: dict[int, bool] = {}
-        self._silent = Counter[int]()  # by worker, how often since anybody was heard
-        self._one_by_one = set[int]()  # workers that were silent, and do one part a task
-        self._rests_s: dict[int, float] = {}  # by worker, the next one if it fails at its parts
-        self._retries, self._records = Retries(rule), Records(n, "everyone")
+        self._one_by_one = set[int]()  # workers that were silent, and get one part in each task
+        self._rests_s: dict[int, float] = {}  # by worker: the next rest if it fails with parts
+        self._records = Records(n, "everyone")
 
     @property
     def done(self) -> bool:
-        """Whether all parts of all jobs are in."""
-        return self.rounds >= self._end
-
-    @property
-    def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
-        return self._alarms.next_at
+        """True if all parts of all jobs have been applied."""
+        return self.rounds >= self._end_clock
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs the whole run has, as far as is known."""
+        """The number of jobs of the whole run, as far as is known."""
         return self._jobs
 
     @property
     def rounds(self) -> int:
-        """The global clock: how many clocks all parts have completed."""
+        """The global clock: the number of clocks that all parts have completed."""
         return self._clocks.least
 
     @property
-    def _end(self) -> int:
+    def _end_clock(self) -> int:
         return -(-self._jobs // self._wpc)
 
+    @property
+    def _goal(self) -> str:
+        return f"clock {self.rounds}"
+
+    @property
+    def _able(self) -> Collection[int]:
+        return [worker for worker in range(self._n) if self._parts.of(worker)]
+
     def end_after(self, job: int) -> None:
-        """Begin no clock after this job's that nobody has begun: what anybody has, all do."""
+        """End the run after this job's clock, or after the latest clock that has begun."""
         end = max(job // self._wpc, self._latest) + 1
         self._jobs = min(self._jobs, end * self._wpc)
 
@@ -188,194 +187,160 @@ class ClockPolicy(TaskPolicy):
             givers = (owners[part] for part in range(self._n) if completed[part] > clock)
             self._records.recall(clock, givers)
 
-    # ---- what comes ------------------------------------------------------------------------------
+    # ---- decisions -------------------------------------------------------------------------------
 
     def start(self) -> Sequence[Dispatch]:
-        """Begin the first clock of all parts, or those that a restored policy stands at."""
-        away = [worker for worker in range(self._n) if not self._parts.of(worker)]
-        return [*self._greet(away), *self._begin(range(self._n))]
+        """Begin the first clock of all parts, or the clocks at which a restored policy stands."""
+        for worker in range(self._n):
+            if not self._parts.of(worker):
+                self._greet(worker)
+        self._ask(range(self._n))
+        return self._flush()
 
-    def _note_left(self, event: ports.Dispatched) -> None:
-        if any(map(self._parts.of, event.workers)):
-            self._records.leave(event.round, event.at)
-        if math.isfinite(limit_s := self._rule.timeout_s):
-            for worker, left_at in zip(event.workers, event.left_at, strict=True):
-                address = event.round, worker, event.attempt
-                self._alarms.set(left_at + limit_s, partial(self._miss, address), of=worker)
+    def _next(self, worker: int) -> tuple[int, _Parts] | None:
+        if not (parts := self._parts.of(worker)):
+            return None
+        clock = min(map(self._clocks.clock, parts))
+        most = 1 if worker in self._one_by_one else _MOST_PARTS
+        behind = tuple([part for part in parts if self._clocks.clock(part) == clock][:most])
+        admits = self._barrier.admits
+        if clock >= self._end_clock or not all(admits(p, clock, self._clocks) for p in behind):
+            return None
+        self._latest = max(self._latest, clock)
+        return clock, behind
 
-    def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
-        errand = self._errands.awaited(event.round, event.worker, event.attempt)
-        if errand is None:
-            reason = "its clock has passed" if event.round < self.rounds else "nobody waits for it"
-            actions.append(ports.Drop(event=event, reason=reason))
+    def _done(self, task: EngineTask[_Parts], actions: list[Action]) -> None:
+        worker, clock, parts = task.worker, task.round, task.work
+        if parts is None:
+            self._well[worker] = True
+            self._ask(self._bring_home(actions))
             return
-        self._silent.clear()
-        if isinstance(event, Failure):
-            self._fail(errand, event.reason, actions, in_doubt=bool(event.flaws))
-        elif not errand.parts:
-            self._errands.end(errand)
-            self._well[errand.worker] = True
-            actions += self._begin(self._bring_home(actions))
-        else:
-            self._take(errand, actions)
-
-    def _take(self, errand: ClockTask, actions: list[Action]) -> None:
-        worker, clock, jobs = errand.worker, errand.clock, self._jobs_of(errand.clock)
-        self._errands.end(errand)
-        home = self._bring_home(actions, tried=errand.parts)
+        self._ask(self._bring_home(actions, tried=parts))
         self._rests_s.pop(worker, None)
-        if self._failing.pop(worker, None) is not None:
-            self._wake()
-        self._retries.succeeded((worker,))
         self._records.answer(clock, worker, self._now)
-        actions += self._parts.updates(worker, errand.parts, jobs, clock=clock)
-        if passed := self._clocks.complete(errand.parts):
-            self._errands.forget(clock)
+        jobs = self._jobs_of(clock)
+        actions += self._parts.updates(worker, parts, jobs, clock=clock)
+        if passed := self._clocks.complete(parts):
+            self._forget_round(clock)
             record = self._records.close(clock, self._now)
             actions.append(ports.Close(record=record, jobs=tuple(jobs)))
-        for_all = self._barrier.waits_for_all and not passed
-        actions += self._begin([*home, worker] if for_all else range(self._n))
+        if passed or not self._barrier.waits_for_all:
+            self._ask(range(self._n))
 
-    def _fail(
-        self, errand: ClockTask, why: str, actions: list[Action], *, in_doubt: bool = False
-    ) -> None:
-        """Have a task sent again, or its parts be another's; or greet a worker again."""
-        worker, errand.is_out = errand.worker, False
-        wait_s = self._retries.failed((worker,))
-        if exhausted := self._retries.exhausted((worker,)):
-            wait_s = max(wait_s, self._rest_s(errand))
-        if not errand.parts:
-            self._call_off(errand, actions)
+    def _recovered(self) -> None:
+        """Ask workers that are left alone with parts: another worker could take these parts now."""
+        for worker in self._rests_s:
+            task = self._tasks.get(worker)
+            if task is not None and not task.is_out:
+                self._retry(task, 0.0)
+
+    def _lost(self, loss: Loss[_Parts], actions: list[Action]) -> None:
+        task, worker = loss.task, loss.task.worker
+        wait_s = max(loss.wait_s, self._rest_s(task)) if loss.is_final else loss.wait_s
+        if task.work is None:
+            self._release(task, actions, rest_s=None)
             self._greet_after(worker, wait_s)
-            self._end_if_hopeless(worker)
             return
-        self._failing[worker] = why
         too_often = self._retries.in_a_row((worker,)) >= self._rule.max_attempts
-        tried = self._parts.of(worker) if too_often else errand.parts  # or never will be
-        actions += self._begin(self._bring_home(actions, tried=tried))
-        others = self._parts.others(worker, but=self._failing) if in_doubt or too_often else []
+        tried = self._parts.of(worker) if too_often else task.work  # or else they never will be
+        self._ask(self._bring_home(actions, tried=tried))
+        others = self._others(worker) if loss.is_flawed or too_often else []
         if not others:
-            self._end_if_hopeless(worker)
-            self._alarms.set(self._now + wait_s, partial(self._send_again, errand), of=errand)
+            self._retry(task, wait_s)
             return
-        self._call_off(errand, actions)
-        actions += self._begin(self._parts.hand_over(worker, others))
-        if in_doubt and not exhausted:
+        self._release(task, actions, rest_s=None)
+        self._ask(self._parts.hand_over(worker, others))
+        if loss.is_flawed and not loss.is_final:
             self._well[worker] = False
         else:
             self._greet_after(worker, wait_s)
 
-    def _rest_s(self, errand: ClockTask) -> float:
+    def _others(self, worker: int) -> list[int]:
+        """Return the workers that may take over the parts of a worker.
+
+        Workers that fail are excluded. If all others fail, those without a task try again, because
+        their own parts are ahead, and they have nothing else to do.
+        """
+        others = self._parts.others(worker, but=self._failing)
+        return others or self._parts.others(worker, but=self._tasks.keys() | self._to_ask.keys())
+
+    def _rest_s(self, task: EngineTask[_Parts]) -> float:
         """Return the seconds for which to leave a worker alone that has failed too often."""
-        if not errand.parts:
+        if task.work is None:
             return _REST_S
-        rest_s = self._rests_s.get(errand.worker, _REST_S)
-        self._rests_s[errand.worker] = 2 * rest_s
+        rest_s = self._rests_s.get(task.worker, _REST_S)
+        self._rests_s[task.worker] = 2 * rest_s
         return rest_s
 
-    def _wake(self) -> None:
-        """Ask those at once that are left alone with parts: now another one could have them."""
-        for worker in self._rests_s:
-            errand = self._errands.of(worker)
-            if errand is not None and not errand.is_out:
-                self._alarms.set(self._now, partial(self._send_again, errand), of=errand)
+    def _silenced(self, task: EngineTask[_Parts]) -> None:
+        self._one_by_one.add(task.worker)
+        task.work = None if task.work is None else task.work[:1]
 
-    def _end_if_hopeless(self, worker: int) -> None:
-        """Raise the run's error if all fail again and again, of whom this one did just now."""
-        all_fail = all(self._retries.exhausted((each,)) for each in range(self._n))
-        if all_fail and not self._errands.at_work:
-            raise self._hopeless(worker, "every worker fails again and again")
+    # ---- the return of workers -------------------------------------------------------------------
 
-    def _call_off(self, errand: ClockTask, actions: list[Action]) -> None:
-        self._errands.end(errand)
-        actions.append(ports.Cancel(round=errand.clock, workers=(errand.worker,)))
-
-    def _send_again(self, errand: ClockTask, actions: list[Action]) -> None:
-        if errand.parts:
-            self._errands.again(errand)
-            actions += self._errands.dispatches([errand], self._jobs_of)
-        else:  # all of them have gone home
-            self._errands.end(errand)
-            actions += self._begin([errand.worker])
+    def _greet(self, worker: int) -> None:
+        if not self.done:
+            self._give(worker, self.rounds, None)
 
     def _greet_after(self, worker: int, wait_s: float) -> None:
-        """See after a while whether a worker without parts is well again."""
+        """Ask a worker without parts, after some seconds, whether it works again."""
         greet = partial(self._greet_again, worker)
         self._alarms.set(self._now + max(wait_s, _GREET_S), greet)
 
     def _greet_again(self, worker: int, actions: list[Action]) -> None:
-        actions += self._greet([worker])
+        self._end_rest(worker, actions)
+        self._greet(worker)
 
     def _bring_home(self, actions: list[Action], *, tried: Iterable[int] = ()) -> list[int]:
-        """Let who is well have its own part, unless another is at work on it; return who has it.
+        """Return their own parts to workers that work again; return these workers.
 
-        These parts have been ``tried`` just now, by whoever has them.
+        A part that another worker is computing stays there. The parts ``tried`` have just been
+        answered, or have failed, at the workers that have them now.
         """
         self._well.update({part: True for part in tried if part in self._well})
         home = []
         for worker in [worker for worker, may in self._well.items() if may]:
-            errand = self._errands.of(owner := self._parts.owners[worker])
-            if errand is not None and worker in errand.parts:
-                if errand.is_out:
+            task = self._tasks.get(owner := self._parts.owners[worker])
+            if task is not None and task.work is not None and worker in task.work:
+                if task.is_out:
                     continue
-                errand.parts = tuple(part for part in errand.parts if part != worker)
-                actions.append(ports.Cancel(round=errand.clock, workers=(owner,)))
+                task.work = tuple(part for part in task.work if part != worker)
+                actions.append(ports.Cancel(round=task.round, workers=(owner,)))
             del self._well[worker]
+            self._end_rest(worker, actions)
             self._parts.bring_home(worker)
             home.append(worker)
         return home
 
-    def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
-        """Take an answer that is not there by its time limit for a failure."""
-        if (errand := self._errands.awaited(*address)) is None:
-            return
-        worker, why = errand.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
-        self._silent[worker] += 1
-        lost = {each for each, times in self._silent.items() if times >= TIME_LIMITS}
-        if worker in lost and not self._parts.others(worker, but=lost):
-            first = next(iter(self._silent))
-            self._failing[first] = why
-            raise self._hopeless(first, "nobody has answered though asked three times")
-        self._one_by_one.add(worker)
-        errand.parts = errand.parts[:1]
-        actions.append(ports.Restart(worker=worker))
-        self._fail(errand, why, actions)
+    def _again(self, task: EngineTask[_Parts], actions: list[Action]) -> None:
+        if task.work == ():  # all its parts have returned to their own workers
+            self._end(task)
+            self._ask([task.worker])
+        else:
+            super()._again(task, actions)
 
-    def _unheard(self, what: str) -> WorkerError:
-        return self._hopeless(self._errands.workers[0], what)
+    # ---- tasks -----------------------------------------------------------------------------------
 
-    def _hopeless(self, worker: int, what: str) -> WorkerError:
-        why = f"; worker {worker}: {self._failing[worker]}" if worker in self._failing else ""
-        text = f"clock {self.rounds} cannot be completed: {what}{why}"
-        return WorkerError(text, round=self.rounds, worker=worker)
+    def _note_left(self, event: ports.Dispatched) -> None:
+        if any(map(self._parts.of, event.workers)):
+            self._records.leave(event.round, event.at)
+        super()._note_left(event)
 
-    # ---- what is done about it -------------------------------------------------------------------
+    def _why_dropped(self, event: Arrival | Failure) -> str:
+        passed = event.round < self.rounds
+        return "its clock has passed" if passed else super()._why_dropped(event)
 
     def _proceed(self, actions: list[Action]) -> None:
-        """Do nothing: whoever may begin has done so when the global clock passed."""
-
-    def _begin(self, workers: Iterable[int]) -> list[Dispatch]:
-        """Have those of these workers begin their next clock that may."""
-        begun: list[ClockTask] = []
-        admits = self._barrier.admits
-        for worker in workers:
-            if worker in self._errands or not (parts := self._parts.of(worker)):
-                continue
-            clock = min(map(self._clocks.clock, parts))
-            most = 1 if worker in self._one_by_one else _MOST_PARTS
-            behind = [part for part in parts if self._clocks.clock(part) == clock][:most]
-            if clock < self._end and all(admits(part, clock, self._clocks) for part in behind):
-                begun.append(self._errands.begin(worker, clock, behind))
-                self._latest = max(self._latest, clock)
-        if not (self._errands or self.done):
+        super()._proceed(actions)
+        if not (self.done or any(map(self._parts.of, self._tasks))):
             raise ScheduleError(f"{self._barrier!r} lets nobody begin: all wait at {self.rounds}")
-        return self._errands.dispatches(begun, self._jobs_of)
 
-    def _greet(self, workers: Iterable[int]) -> list[Dispatch]:
-        """Send these, who have no parts, a task that asks for none, if there is work left."""
-        whom = () if self.done else workers
-        greetings = [self._errands.begin(worker, self.rounds, ()) for worker in whom]
-        return self._errands.dispatches(greetings, self._jobs_of)
+    def _dispatches(self, tasks: Sequence[EngineTask[_Parts]]) -> list[Dispatch]:
+        clock, attempt = tasks[0].round, tasks[0].attempt
+        jobs, sent = self._jobs_of(clock), {task.worker: task.work or () for task in tasks}
+        assignment = {who: self._parts.mini_tasks(who, parts, jobs) for who, parts in sent.items()}
+        loads = self._parts.loads(sent, jobs=len(jobs))
+        return [Dispatch(round=clock, attempt=attempt, assignment=assignment, loads=loads)]
 
     def _jobs_of(self, clock: int) -> range:
         return range(clock * self._wpc, min((clock + 1) * self._wpc, self._jobs))

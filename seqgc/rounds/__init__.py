@@ -5,6 +5,9 @@ from seqgc.rounds._amended import AmendedPolicy as AmendedPolicy
 from seqgc.rounds._answers import Answers as Answers
 from seqgc.rounds._answers import OnRecord as OnRecord
 from seqgc.rounds._dealing import DealingPolicy as DealingPolicy
+from seqgc.rounds._engine import Engine as Engine
+from seqgc.rounds._engine import EngineTask as EngineTask
+from seqgc.rounds._engine import Loss as Loss
 from seqgc.rounds._foreign import require_worker as require_worker
 from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._part_tasks import part_task as part_task

@@ -1,33 +1,32 @@
-"""`ShardPolicy`: workers take shards of the data as they come, and nobody waits for anybody.
+"""`ShardPolicy`: workers take shards of the data as they become free, and wait for nobody.
 
 Theory of operation
 -------------------
-Job t is one step on batch t, and has n parts. In the order of the data these are cut into shards of
-``M`` consecutive parts (`Stretches`). Nobody is given a shard before it is free to do it; so who is
-slow does few, and the run ends when the data do, but for the last shards.
+Job t is one step on batch t, and has ``n`` parts. In the order of the data, these are cut into
+shards of ``M`` consecutive parts (`Stretches`). A worker gets a shard only when it is free. So a
+slow worker does few shards, and all workers finish at nearly the same time.
 
-- *Free.* A worker without a shard takes the first that is to do. It is sent one part at a time.
-- *Answer.* Its result is an `Update`, to be applied by itself, and it is sent the shard's next
-  part. With the last part the shard is done, and its worker free.
-- *Failure.* The shard goes to the end of its stretch, and whoever takes it goes on at its first
-  part that has not been applied: another worker, as long as there is one that does not fail. The
-  worker takes another shard, at once or after a wait (`Losses`), as its shard has if the same part
-  has failed before. The run ends when every worker has failed 20 times in a row, or when a part has
-  failed 20 times, not counting workers that may be dead (`Losses`). With ``resume="shard"``, the
-  paper's rule, the shard begins anew, and may be lost 20 M times in a row.
-- *Silence.* A worker that is silent for the rule's time limit has failed: its task is cancelled,
-  and the worker is replaced if the backend can (`Restart`). If all workers are silent three times,
-  and none was heard meanwhile, the run ends.
+- *Free.* A worker without a shard takes the first one that is left. It is sent one part at a time.
+- *Answer.* The result is an `Update`, which is applied by itself, and the worker is sent the next
+  part of its shard. After the last part, the worker is free.
+- *Failure.* The shard goes to the end of its stretch. The worker that takes it continues at the
+  first part that has not been applied; this is another worker, as long as there is one that does
+  not fail. The worker that failed rests, and then takes another shard. The shard waits as well if
+  its part has failed before. If a worker fails twice in a row, and others do not fail, it may be
+  dead: then the failure does not count against the part, because many dead workers may try the same
+  part. The run ends if a part has failed 20 times. With ``resume="shard"``, the rule of the paper,
+  the shard begins again at its first part. Its parts may then arrive now and then, but never all of
+  them, so the run also ends if a shard has been lost ``20 M`` times in a row.
 
-*Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all of its parts,
-and those of the jobs before, are in for good.
+*Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all its parts, and
+those of earlier jobs, have arrived and are not computed again.
 
-*Once.* A part is out at one worker at a time, and an answer counts only if it is to the newest task
-of its worker; all others are dropped. So each part is applied exactly once, whatever fails. With
-``resume="shard"`` it is at least once: parts of a lost shard that were in are applied again,
-``M - 1`` at most. Updates say that (`Part.again`), and which jobs are over (`Decoding.ends`).
+*Once.* One worker at a time has a part, and an answer counts only if it belongs to the newest task
+of its worker. So each part is applied exactly once. With ``resume="shard"`` it is applied at least
+once: up to ``M - 1`` parts of a lost shard are applied again. `Part.again` marks these updates, and
+`Decoding.ends` lists the jobs that are complete.
 
-*Addresses.* A task's round says its worker's how-many-th task of the run it is, from 0 on, and its
+*Addresses.* The round of a task is the number of tasks that its worker was sent before, and its
 attempt is always 0.
 
 Source: AntDT (2024), V-C.
@@ -35,42 +34,28 @@ Source: AntDT (2024), V-C.
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 
-from seqgc import ports
-from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray, MiniTask
-from seqgc.rounds import (
-    TIME_LIMITS,
-    ClosingRule,
-    TaskPolicy,
-    part_task,
-    part_update,
-    require_worker,
-)
-from seqgc.shards._losses import Losses
+from seqgc.errors import ParameterError
+from seqgc.ports import Action, Dispatch, FloatArray
+from seqgc.rounds import ClosingRule, Engine, EngineTask, Loss, part_task, part_update
 from seqgc.shards._progress import Progress
 from seqgc.shards._service import Resume
 from seqgc.shards._state import ShardPolicyState, read_state
-from seqgc.shards._stretches import Stretches
+from seqgc.shards._stretches import Standing, Stretches
 
 __all__ = ["ShardPolicy"]
 
-_Errand: TypeAlias = tuple[int, int]  # a task's round, and its part
 
-
-class ShardPolicy(TaskPolicy):
+class ShardPolicy(Engine[int]):
     """Runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` parts; see this module's head.
 
-    Of the ``rule`` the time limit and the attempts count (see `Losses`). ``loads`` (n,) say what
-    share of a batch each worker computes in a task; ``1/n`` unless they are given. A shard that was
-    lost goes on where it was, or is done again as a whole: ``resume``.
+    Of the ``rule``, the time limit and the attempts count (`seqgc.rounds.Engine`). ``loads`` (n,)
+    are the shares of a batch that the workers compute in a task, by default ``1/n``. ``resume``
+    says whether a lost shard continues at its first missing part, or is computed again as a whole.
 
     Raises
     ------
@@ -101,48 +86,43 @@ class ShardPolicy(TaskPolicy):
         resume: Resume = "part",
         loads: FloatArray | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(n, rule)
         self._stretches = Stretches(n=n, M=M, jobs=num_jobs, resume=resume)
-        self._repeats = resume == "shard" and M > 1  # a lost shard has parts that are in
-        self._n, self._limit_s = n, rule.timeout_s
+        self._M, self._repeats = M, resume == "shard" and M > 1  # parts of a lost shard come again
         self._loads = np.full(n, 1 / n) if loads is None else loads
         if self._loads.shape != (n,):
             raise ParameterError("loads", f"must be {n} loads, one a worker", self._loads.shape)
-        self._tasks = [0] * n  # sent, by worker
-        self._out: dict[int, _Errand] = {}  # by worker
-        self._free = dict.fromkeys(range(n))  # workers that can take a shard, in order
-        self._next: dict[int, int] = {}  # by worker, the part that it is to be sent
-        self._silent = Counter[int]()  # by worker, how often since anybody was heard
+        self._counts = [0] * n  # tasks that were sent, by worker
+        self._following: dict[int, int] = {}  # by worker: the next part of its shard
+        self._idle: dict[int, None] = {}  # free workers for which there was no shard, in order
         self._progress = Progress(n)
-        self._losses = Losses(n, M=M, rule=rule)
 
     @property
     def done(self) -> bool:
-        """Whether all parts of all jobs are in."""
+        """True if all parts of all jobs have arrived."""
         return self._progress.closed >= self.num_jobs
 
     @property
-    def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
-        return self._alarms.next_at
-
-    @property
     def num_jobs(self) -> int:
-        """How many jobs the whole run has, as far as is known."""
+        """The number of jobs of the whole run, as far as is known."""
         return self._stretches.jobs
 
     @property
     def rounds(self) -> int:
-        """How many clocks of data are closed."""
+        """The number of clocks of the data that are closed."""
         return self._progress.closed
 
     @property
     def tasks(self) -> tuple[int, ...]:
-        """How many tasks each worker has been sent, (n,)."""
-        return tuple(self._tasks)
+        """The number of tasks that each worker has been sent, (n,)."""
+        return tuple(self._counts)
+
+    @property
+    def _goal(self) -> str:
+        return f"clock {self.rounds} of the data"
 
     def end_after(self, job: int) -> None:
-        """Let ``job``, which has started and was the latest to do so, be the run's last."""
+        """End the run after ``job``, which must be the latest job that has begun."""
         self._stretches.end_at(max(job, self._stretches.latest) + 1)
 
     # ---- what is remembered ----------------------------------------------------------------------
@@ -155,7 +135,7 @@ class ShardPolicy(TaskPolicy):
         """
         return ShardPolicyState(
             jobs=self.num_jobs,
-            tasks=list(self._tasks),
+            tasks=list(self._counts),
             shards=self._stretches.snapshot(),
             givers=self._progress.givers(),
         )
@@ -168,115 +148,84 @@ class ShardPolicy(TaskPolicy):
         known = read_state(state, n=self._n)
         self._stretches.end_at(known["jobs"])
         self._stretches.restore(known["shards"])
-        self._tasks = known["tasks"]
+        self._counts = known["tasks"]
         self._progress.recall(self._stretches.first, self._stretches.left(), known["givers"])
 
-    # ---- what comes ------------------------------------------------------------------------------
+    # ---- decisions -------------------------------------------------------------------------------
 
     def start(self) -> Sequence[Dispatch]:
-        """Give everybody a shard."""
-        return self._deal()
+        """Give every worker a shard."""
+        self._ask(range(self._n))
+        return self._flush()
 
-    def _note_left(self, event: ports.Dispatched) -> None:
-        for worker, left_at in zip(event.workers, event.left_at, strict=True):
-            errand = self._out[worker]
-            self._progress.leave(errand[1] // self._n, left_at)
-            if math.isfinite(self._limit_s):
-                miss = partial(self._miss, worker, errand)
-                self._alarms.set(left_at + self._limit_s, miss, of=worker)
+    def _next(self, worker: int) -> tuple[int, int] | None:
+        part = self._following.pop(worker, None)
+        if part is None:
+            is_alone = len(self._failing.keys() | {worker}) == self._n  # nobody else could do it
+            part = self._stretches.take(worker, again=is_alone)
+        if part is None:
+            self._idle[worker] = None
+            return None
+        self._idle.pop(worker, None)
+        round = self._counts[worker]
+        self._counts[worker] += 1
+        return round, part
 
-    def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
-        """Take an event that somebody waits for; any other one is dropped."""
-        require_worker(event.worker, self._n)
-        round, part = self._out.get(event.worker, (-1, -1))
-        if (event.round, event.attempt) != (round, 0):
-            actions.append(ports.Drop(event=event, reason="nobody waits for it"))
-            return
-        self._silent.clear()
-        if isinstance(event, Failure):
-            self._fail(event.worker, event.reason, actions)
-        else:
-            self._take(event, part, actions)
-
-    def _take(self, answer: Arrival, part: int, actions: list[Action]) -> None:
-        worker = answer.worker
-        stand, (job, index) = self._stretches.standing(worker), divmod(part, self._n)
-        self._losses.answered(worker, stand)
+    def _done(self, task: EngineTask[int], actions: list[Action]) -> None:
+        worker, stand = task.worker, self._stretches.standing(task.worker)
+        job, index = part = divmod(stand.part, self._n)
+        self._retries.succeeded(part)
+        if stand.settles:
+            self._retries.succeeded(_shard(stand))
         self._progress.answer(job, worker, self._now)
         closes = self._progress.settle([each // self._n for each in stand.settles], self._now)
         update = part_update(
             part_task(job, index),
             of=self._n,
             worker=worker,
-            round=answer.round,
+            round=task.round,
             again=stand.again,
             ends=tuple(j for each in closes for j in each.jobs) if self._repeats else None,
         )
         actions += [update, *closes]
-        del self._out[worker]
-        if (following := self._stretches.advance(worker)) is None:
-            self._free[worker] = None
-        else:
-            self._next[worker] = following
+        self._forget_round(task.round)
+        if (following := self._stretches.advance(worker)) is not None:
+            self._following[worker] = following
+        self._ask(self._idle)
 
-    def _fail(self, worker: int, why: str, actions: list[Action]) -> None:
-        """Have a worker's shard be done by whoever comes after a while, and it another."""
-        round, _ = self._out.pop(worker)
-        actions.append(ports.Cancel(round=round, workers=(worker,)))
-        stand = self._stretches.standing(worker)
-        shard_s, worker_s = self._losses.lost(worker, stand)
-        if what := self._losses.hopeless(stand):
-            raise self._hopeless(what, worker, why)
-        self._alarms.set(self._now + shard_s, partial(self._put_back, worker))
-        self._alarms.set(self._now + max(shard_s, worker_s), partial(self._take_again, worker))
+    def _lost(self, loss: Loss[int], actions: list[Action]) -> None:
+        worker, stand = loss.task.worker, self._stretches.standing(loss.task.worker)
+        job, index = part = divmod(stand.part, self._n)
+        may_be_dead = loss.is_repeated and len(self._failing) < self._n
+        part_s = 0.0
+        if not may_be_dead:
+            self._retries.failed(_shard(stand))
+            part_s = self._retries.failed(part)
+        if self._retries.exhausted(part):
+            raise self._error(f"part {index} of job {job} fails again and again", worker)
+        if self._retries.exhausted(_shard(stand), times=self._M):
+            raise self._error("a shard is lost again and again: take a smaller M", worker)
+        self._alarms.set(self._now + part_s, partial(self._put_back, worker))
+        self._release(loss.task, actions, rest_s=max(part_s, loss.wait_s))
+        self._forget_round(loss.task.round)
+        self._ask(self._idle)
 
-    def _unheard(self, what: str) -> WorkerError:
-        return self._hopeless(what)
-
-    def _hopeless(self, what: str, worker: int | None = None, why: str = "") -> WorkerError:
-        cause = "" if worker is None else f"; worker {worker}: {why}"
-        text = f"clock {self.rounds} of the data cannot be completed: {what}{cause}"
-        return WorkerError(text, round=self.rounds, worker=worker)
-
-    # ---- what is done about it -------------------------------------------------------------------
-
-    def _put_back(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all are)
+    def _put_back(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
         self._stretches.lost(worker)
+        self._ask(self._idle)
 
-    def _take_again(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002
-        self._free[worker] = None
+    # ---- tasks -----------------------------------------------------------------------------------
 
-    def _miss(self, worker: int, errand: _Errand, actions: list[Action]) -> None:
-        """Do without a worker that has said nothing within the time limit."""
-        if self._out.get(worker) != errand:
-            return
-        why = f"silent for {self._limit_s:g} s: raise the time limit"
-        self._silent[worker] += 1
-        asked = self._out.keys() | self._silent.keys()
-        if all(self._silent[each] >= TIME_LIMITS for each in asked):
-            first = next(iter(self._silent))
-            raise self._hopeless("nobody has answered though asked three times", first, why)
-        actions.append(ports.Restart(worker=worker))
-        self._fail(worker, why, actions)
+    def _left(self, task: EngineTask[int], at: float) -> None:
+        assert task.work is not None
+        self._progress.leave(task.work // self._n, at)
 
-    def _proceed(self, actions: list[Action]) -> None:
-        actions += self._deal()
+    def _dispatches(self, tasks: Sequence[EngineTask[int]]) -> list[Dispatch]:
+        works = {task.worker: task.work for task in tasks if task.work is not None}
+        assignment = {w: (part_task(*divmod(part, self._n)),) for w, part in works.items()}
+        return [Dispatch(round=tasks[0].round, attempt=0, assignment=assignment, loads=self._loads)]
 
-    def _deal(self) -> list[Dispatch]:
-        """Send the next parts; those that are tasks of one round leave together."""
-        for worker in list(self._free):
-            again = self._losses.is_alone(worker)
-            if (first := self._stretches.take(worker, again=again)) is not None:
-                del self._free[worker]
-                self._next[worker] = first
-        rounds: defaultdict[int, dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)
-        for worker, part in self._next.items():
-            round = self._tasks[worker]
-            rounds[round][worker] = (part_task(*divmod(part, self._n)),)
-            self._out[worker] = round, part
-            self._tasks[worker] += 1
-        self._next.clear()
-        return [
-            Dispatch(round=round, attempt=0, assignment=tasks, loads=self._loads)
-            for round, tasks in rounds.items()
-        ]
+
+def _shard(stand: Standing) -> tuple[int, int, int]:
+    """Return the key of a shard's failures, which differs from (worker,) and (job, part)."""
+    return stand.back, 0, 0

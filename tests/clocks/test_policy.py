@@ -248,6 +248,19 @@ def test_the_parts_of_workers_that_are_gone_are_spread_over_the_others() -> None
     table.check_end()
 
 
+def test_a_worker_without_a_task_tries_the_part_of_a_dead_one_though_it_failed_before() -> None:
+    """Otherwise only the dead worker would be asked, after longer and longer rests."""
+    table = _table("asp", n=2, jobs=1, rule=ClosingRule(max_attempts=1))
+    table.answer((0, 1, 0))  # its own part is complete
+    table.fail((0, 0, 0), flawed=True)
+    table.fail((0, 1, 1))
+    assert table.sent()[-1] == (0, 1, {0: [0]})  # its part has returned
+    table.fail((0, 0, 1))
+    assert table.sent()[-1] == (0, 2, {1: [0]})
+    table.answer((0, 1, 2))
+    table.check_end()
+
+
 def test_an_answer_makes_up_for_failures() -> None:
     table = _table("asp", n=2, jobs=30, rule=ClosingRule(max_attempts=2))
     for clock in range(30):  # one failure a clock is no reason to end the run
@@ -327,7 +340,7 @@ def test_a_part_returns_when_nobody_else_is_at_work_on_it() -> None:
     table.tick()
     assert _kinds(table.answer((0, 1, 1))) == []  # well, but worker 0 has its part
     table.answer((0, 0, 1))
-    assert table.sent()[-2:] == [(2, 0, {0: [0]}), (1, 0, {1: [1]})]
+    assert table.sent()[-2:] == [(1, 0, {1: [1]}), (2, 0, {0: [0]})]
     _go_well(table)
     table.check_end()
 
@@ -661,7 +674,7 @@ def test_a_restored_policy_knows_who_has_whose_parts() -> None:
     table.resume()
     assert table.policy.snapshot() == before
     assert before["owners"] == [2, 2, 2]
-    assert table.sent()[-1] == (0, 0, {2: [2, 0]})  # two parts a task
+    assert table.sent()[-1] == (0, 0, {0: [], 1: [], 2: [2, 0]})  # two parts a task
     _go_well(table)
     table.check_end()
 
@@ -670,7 +683,7 @@ def test_a_restored_policy_greets_who_had_lost_its_part() -> None:
     table = _table("bsp", n=3, jobs=3, rule=ClosingRule(max_attempts=1))
     table.fail((0, 1, 0))
     table.resume()
-    assert table.sent()[-2:] == [(0, 0, {1: []}), (0, 0, {0: [0], 2: [2, 1]})]
+    assert table.sent()[-1] == (0, 0, {1: [], 0: [0], 2: [2, 1]})
     table.answer((0, 2, 0))
     table.answer((0, 1, 0))
     assert table.policy.snapshot()["owners"] == [0, 1, 2]

@@ -11,7 +11,7 @@ from unittest import mock
 
 from seqgc.clocks import ClockPolicy, Slack
 from seqgc.shards import ShardService, Stretches
-from tests.simulation.seams import ClockTasks, DataQueue, Learner, StaleWorkload
+from tests.simulation.seams import DataQueue, Engine, Learner, StaleWorkload
 
 _Plant = Callable[[], AbstractContextManager[object]]
 
@@ -56,7 +56,7 @@ def _forgotten(_: Any) -> Callable[..., Any]:
 
 
 def _of_any_attempt(_: Any) -> Callable[..., Any]:
-    return lambda self, clock, worker, _: self._open.get(worker)  # noqa: ARG005
+    return lambda self, clock, worker, _: self._tasks.get(worker)  # noqa: ARG005
 
 
 def _moved_again() -> AbstractContextManager[object]:
@@ -95,7 +95,7 @@ CLOCK_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         "what is done again is taken for new": _in_place_of(
             Stretches, "standing", _as_if_for_the_first_time
         ),
-        "answers to any attempt count": _in_place_of(ClockTasks, "awaited", _of_any_attempt),
+        "answers to any attempt count": _in_place_of(Engine, "_awaited", _of_any_attempt),
         "an update is applied again by resume": _moved_again,
         "what steps lost is forgotten by resume": _in_place_of(DataQueue, "snapshot", _forgotten),
     }

@@ -29,12 +29,12 @@ from seqgc.backends.lambda_ import _switchboard as switchboard
 from seqgc.backends.lambda_._calls import Calls, Throttle
 from seqgc.backends.lambda_._threads import Ended
 from seqgc.backends.lambda_._transport import connection_error, reply_of
-from seqgc.clocks._tasks import ClockTasks
 from seqgc.master import _gathering as gathering
 from seqgc.master._blame import Blame
 from seqgc.master._replicas import Replicas
 from seqgc.models import factories, provenance
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef, WeightStore
+from seqgc.rounds._engine import Engine
 from seqgc.runs import folder
 from seqgc.runs.lease import Lease
 from seqgc.stores import _objects as objects
@@ -64,12 +64,42 @@ from tests.kit import system_calls
 from tests.simulation.world import Clock
 
 __all__ = [
-    "Blame", "Calls", "ClockTasks", "DataQueue", "Ended", "History", "Learner", "Lease",
-    "ModelsWorkload", "PartsState", "Recorder", "Replicas", "StaleWorkload", "Throttle",
-    "TorchWorkload", "WorkloadState", "checkpoints_at_once", "codec", "connection_error",
-    "durable", "frames", "gathering", "invocations", "lambda_backend", "messages", "objects",
-    "opening", "opening_stores", "replaced", "reply_of", "resident", "serving",
-    "shared_objectives", "starts", "staying", "switchboard",
+    "Blame",
+    "Calls",
+    "DataQueue",
+    "Ended",
+    "Engine",
+    "History",
+    "Learner",
+    "Lease",
+    "ModelsWorkload",
+    "PartsState",
+    "Recorder",
+    "Replicas",
+    "StaleWorkload",
+    "Throttle",
+    "TorchWorkload",
+    "WorkloadState",
+    "checkpoints_at_once",
+    "codec",
+    "connection_error",
+    "durable",
+    "frames",
+    "gathering",
+    "invocations",
+    "lambda_backend",
+    "messages",
+    "objects",
+    "opening",
+    "opening_stores",
+    "replaced",
+    "reply_of",
+    "resident",
+    "serving",
+    "shared_objectives",
+    "starts",
+    "staying",
+    "switchboard",
 ]  # fmt: skip
 
 # What takes long and comes to the same in every run; models are told apart by identity.

@@ -1,0 +1,330 @@
+"""`Engine`: the life of a task, for every policy that gives a worker one task at a time.
+
+Theory of operation
+-------------------
+A subclass is a *strategy*: it decides which worker does what. The engine knows the tasks of all
+workers, their addresses and time limits, and when a run has become hopeless. A worker is always in
+one of four states:
+
+=========  =====================================================================================
+``free``   the worker has no task
+``out``    it has been sent a task, and its answer is awaited
+``wait``   its task has failed, and will be sent again
+``rest``   it has no task and is not asked for anything until a certain time
+=========  =====================================================================================
+
+=================  ===============================  =========  ===================================
+from               what happens                     to         the engine
+=================  ===============================  =========  ===================================
+``free``           the strategy has work (`_next`)  ``out``    sends it: `Dispatch`
+``out``            the answer to the newest task    ``free``   tells the strategy (`_done`), and
+                                                               then asks it for more work
+``out``            a failure of the newest task     ``wait``   tells the strategy (`_lost`), which
+                                                    or         calls `_retry`, or gives the work to
+                                                    ``rest``   others and calls `_release`
+``out``            the time limit has passed        the same   replaces the worker (`Restart`), and
+                                                               continues as after a failure
+``wait``           its time has come                ``out``    sends the task as a new attempt
+``wait``           `_release`                       ``rest``   sends `Cancel`
+``rest``           its time has come                ``free``   asks the strategy for work
+=================  ===============================  =========  ===================================
+
+Every other answer or failure is dropped, and changes nothing. A strategy that asks for another
+transition gets a `ScheduleError`.
+
+*Waits.* The first retry after a success is immediate, later ones wait longer and longer
+(`Retries`). Failures in a row are counted for each worker; a strategy may count those of its work.
+
+*Silence.* Time limits that pass are counted for each worker, until any event that is awaited
+arrives. If every worker that could do the work (`_able`) has been silent `TIME_LIMITS` times, the
+run ends. It also ends if every worker has failed 20 times in a row, and none is at work.
+
+*Order.* All actions of an event come before the tasks that are sent because of it. These leave
+together as far as they belong to one round and attempt.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from seqgc import ports
+from seqgc.errors import ScheduleError, WorkerError
+from seqgc.ports import Action, Arrival, Dispatch, Failure
+from seqgc.rounds._foreign import require_worker
+from seqgc.rounds._retries import Retries
+from seqgc.rounds._rule import TIME_LIMITS, ClosingRule
+from seqgc.rounds._task_policy import TaskPolicy
+
+__all__ = ["Engine", "EngineTask", "Loss"]
+
+Work = TypeVar("Work")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EngineTask(Generic[Work]):
+    """A worker's task: its ``work``, and the address under which it was sent last.
+
+    Without ``work`` (None) it is a greeting: its answer says that the worker is there.
+    """
+
+    worker: int
+    round: int
+    attempt: int
+    work: Work | None
+    is_out: bool = True  # else it has failed, and will be sent again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(Generic[Work]):
+    """A task that has failed: the reason, and the seconds before the next try.
+
+    If ``is_repeated``, the worker's task before it had failed as well. If ``is_flawed``, the worker
+    has answered, but its result cannot be used (`Failure.flaws`). If ``is_final``, the worker has
+    failed as often in a row as it may.
+    """
+
+    task: EngineTask[Work]
+    why: str
+    wait_s: float
+    is_repeated: bool
+    is_flawed: bool
+    is_final: bool
+
+
+class Engine(TaskPolicy, Generic[Work]):
+    """A policy for ``n`` workers with one task each at a time; see this module's docstring.
+
+    Of the ``rule``, the time limit and the attempts count.
+    """
+
+    def __init__(self, n: int, rule: ClosingRule) -> None:
+        super().__init__()
+        self._n, self._rule = n, rule
+        self._retries = Retries(rule)
+        self._tasks: dict[int, EngineTask[Work]] = {}  # by worker: out or waiting
+        self._resting: set[int] = set()
+        self._failing: dict[int, str] = {}  # by worker: why its newest task with work failed
+        self._silent = Counter[int]()  # by worker: time limits since anything was heard
+        self._attempts: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by round and worker
+        self._to_ask: dict[int, None] = {}  # free workers that may get work now, in order
+        self._to_send: list[EngineTask[Work]] = []
+
+    # ---- what a strategy decides -----------------------------------------------------------------
+
+    @abstractmethod
+    def _next(self, worker: int) -> tuple[int, Work] | None:
+        """Return the work of a free worker, and the round of its address; None if it has to wait.
+
+        The strategy must say by `_ask` when to try again.
+        """
+
+    @abstractmethod
+    def _done(self, task: EngineTask[Work], actions: list[Action]) -> None:
+        """Use the answer to a task; the worker is free, and is asked for more afterwards."""
+
+    @abstractmethod
+    def _lost(self, loss: Loss[Work], actions: list[Action]) -> None:
+        """Decide who does the work of a task that failed: call `_retry` or `_release`."""
+
+    @abstractmethod
+    def _dispatches(self, tasks: Sequence[EngineTask[Work]]) -> list[Dispatch]:
+        """Return the actions that send these tasks, all of the same round and attempt."""
+
+    def _recovered(self) -> None:
+        """Handle the first answer of a worker that was failing."""
+
+    def _silenced(self, task: EngineTask[Work]) -> None:
+        """Handle a task whose time limit has passed, before it counts as lost."""
+
+    @property
+    @abstractmethod
+    def _goal(self) -> str:
+        """What cannot be completed if the run ends early, for errors."""
+
+    @property
+    def _able(self) -> Collection[int]:
+        """The workers that could do the work; the run ends when all of them are silent."""
+        return range(self._n)
+
+    # ---- what a strategy asks of the engine ------------------------------------------------------
+
+    def _ask(self, workers: Iterable[int]) -> None:
+        """Ask for work for these workers, as far as they are free, after the present event."""
+        self._to_ask.update(dict.fromkeys(workers))
+
+    def _give(self, worker: int, round: int, work: Work | None) -> None:
+        """Send a free worker a task after the present event."""
+        if not self._is_free(worker):
+            raise ScheduleError(f"worker {worker} must be free to get a task of round {round}")
+        task = EngineTask(
+            worker=worker, round=round, attempt=self._attempt(round, worker), work=work
+        )
+        self._tasks[worker] = task
+        self._to_send.append(task)
+
+    def _retry(self, task: EngineTask[Work], wait_s: float) -> None:
+        """Send a task that has failed to the same worker again, after some seconds."""
+        self._require_failed(task)
+        self._alarms.set(self._now + wait_s, partial(self._again, task), of=task)
+
+    def _release(
+        self, task: EngineTask[Work], actions: list[Action], *, rest_s: float | None = 0.0
+    ) -> None:
+        """Take a task that has failed from its worker, and let it rest for some seconds.
+
+        If ``rest_s`` is None, the worker rests until `_end_rest`.
+        """
+        self._require_failed(task)
+        del self._tasks[task.worker]
+        self._alarms.forget(task)
+        actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
+        self._resting.add(task.worker)
+        if rest_s is not None:
+            self._alarms.set(self._now + rest_s, partial(self._end_rest, task.worker))
+
+    def _end_rest(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
+        self._resting.discard(worker)
+        self._ask([worker])
+
+    def _end(self, task: EngineTask[Work]) -> None:
+        del self._tasks[task.worker]
+        self._alarms.forget(task)
+
+    def _is_free(self, worker: int) -> bool:
+        return worker not in self._tasks and worker not in self._resting
+
+    def _require_failed(self, task: EngineTask[Work]) -> None:
+        if self._tasks.get(task.worker) is not task or task.is_out:
+            address = f"round {task.round}, attempt {task.attempt}"
+            raise ScheduleError(f"the task of worker {task.worker}, {address}, must have failed")
+
+    @property
+    def _is_at_work(self) -> bool:
+        """True if a task with work is out."""
+        return any(task.is_out and task.work is not None for task in self._tasks.values())
+
+    def _error(self, what: str, worker: int | None = None) -> WorkerError:
+        why = f"; worker {worker}: {self._failing[worker]}" if worker in self._failing else ""
+        text = f"{self._goal} cannot be completed: {what}{why}"
+        return WorkerError(text, round=self.rounds, worker=worker)
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def rounds(self) -> int:
+        """The number of rounds, or of clocks of all workers, that are closed."""
+
+    @property
+    def wake_at(self) -> float:
+        """The time for a `Tick` if nothing arrives before, in the backend's time."""
+        return self._alarms.next_at
+
+    def _note_left(self, event: ports.Dispatched) -> None:
+        for worker, left_at in zip(event.workers, event.left_at, strict=True):
+            self._left(self._tasks[worker], left_at)
+            if math.isfinite(self._rule.timeout_s):
+                miss = partial(self._miss, (event.round, worker, event.attempt))
+                self._alarms.set(left_at + self._rule.timeout_s, miss, of=worker)
+
+    def _left(self, task: EngineTask[Work], at: float) -> None:
+        """Record when a task left; a strategy may need it."""
+
+    def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
+        require_worker(event.worker, self._n)
+        task = self._awaited(event.round, event.worker, event.attempt)
+        if task is None:
+            actions.append(ports.Drop(event=event, reason=self._why_dropped(event)))
+            return
+        self._silent.clear()
+        if isinstance(event, Failure):
+            self._fail(task, event.reason, actions, is_flawed=bool(event.flaws))
+            return
+        self._end(task)
+        if task.work is not None:
+            self._retries.succeeded((task.worker,))
+            if self._failing.pop(task.worker, None) is not None:
+                self._recovered()
+        self._done(task, actions)
+        self._ask([task.worker])
+
+    def _why_dropped(self, event: Arrival | Failure) -> str:  # noqa: ARG002 (others have reasons)
+        return "nobody waits for it"
+
+    def _awaited(self, round: int, worker: int, attempt: int) -> EngineTask[Work] | None:
+        """Return the task that is out under this address, if there is one."""
+        task = self._tasks.get(worker)
+        is_it = task is not None and task.is_out and (task.round, task.attempt) == (round, attempt)
+        return task if is_it else None
+
+    def _fail(
+        self, task: EngineTask[Work], why: str, actions: list[Action], *, is_flawed: bool = False
+    ) -> None:
+        worker, task.is_out = task.worker, False
+        loss = Loss(
+            task=task,
+            why=why,
+            wait_s=self._retries.failed((worker,)),
+            is_repeated=worker in self._failing,
+            is_flawed=is_flawed,
+            is_final=self._retries.exhausted((worker,)),
+        )
+        if task.work is not None:
+            self._failing[worker] = why
+        self._lost(loss, actions)
+        is_hopeless = loss.is_final and not self._is_at_work
+        if is_hopeless and all(self._retries.exhausted((each,)) for each in range(self._n)):
+            raise self._error("every worker fails again and again", worker)
+
+    def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
+        """Take an answer that has not arrived within the time limit for a failure."""
+        if (task := self._awaited(*address)) is None:
+            return
+        worker, why = task.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
+        self._silent[worker] += 1
+        if all(self._silent[each] >= TIME_LIMITS for each in {worker, *self._able}):
+            first = next(iter(self._silent))
+            self._failing[first] = why
+            raise self._error("nobody has answered though asked three times", first)
+        actions.append(ports.Restart(worker=worker))
+        self._silenced(task)
+        self._fail(task, why, actions)
+
+    def _again(self, task: EngineTask[Work], actions: list[Action]) -> None:  # noqa: ARG002
+        """Send a task again."""
+        task.attempt, task.is_out = self._attempt(task.round, task.worker), True
+        self._to_send.append(task)
+
+    def _attempt(self, round: int, worker: int) -> int:
+        self._attempts[round][worker] += 1
+        return self._attempts[round][worker] - 1
+
+    def _forget_round(self, round: int) -> None:
+        """Forget the attempts of a round of which no task will be sent any more."""
+        self._attempts.pop(round, None)
+
+    def _unheard(self, what: str) -> WorkerError:
+        return self._error(what, min(self._tasks, default=None))
+
+    # ---- what is sent ----------------------------------------------------------------------------
+
+    def _proceed(self, actions: list[Action]) -> None:
+        actions += self._flush()
+
+    def _flush(self) -> list[Dispatch]:
+        """Ask the strategy for work, and return the actions that send all new tasks."""
+        asked, self._to_ask = self._to_ask, {}
+        for worker in asked:
+            if self._is_free(worker) and (work := self._next(worker)) is not None:
+                self._give(worker, *work)
+        groups: defaultdict[tuple[int, int], list[EngineTask[Work]]] = defaultdict(list)
+        for task in self._to_send:
+            groups[task.round, task.attempt].append(task)
+        self._to_send = []
+        return [each for group in groups.values() for each in self._dispatches(group)]
