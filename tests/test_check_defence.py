@@ -19,9 +19,10 @@ from seqgc.testing import check_defence
 from tests.kit import SOAK
 
 OWN = [
-    "bsp", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=3", "asp", "asp-dds:M=1", "asp-dds:M=3",
-    "asp-dds:M=3,resume=shard", "antdt-nd-asp:M=2,resume=shard,lam=1.2,per=3,act=1",
-    "lb-bsp", "antdt-nd", "antdt-dd", "antdt-nd-asp", "antdt-nd-asp:M=3,lam=1.2,per=3,act=1",
+    "bsp", "hedge", "hedge:q=0.5,factor=3", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=3",
+    "asp", "asp-dds:M=1", "asp-dds:M=3", "asp-dds:M=3,resume=shard",
+    "antdt-nd-asp:M=2,resume=shard,lam=1.2,per=3,act=1", "lb-bsp", "antdt-nd", "antdt-dd",
+    "antdt-nd-asp", "antdt-nd-asp:M=3,lam=1.2,per=3,act=1",
 ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ PLUGINS = {
     "examples.heterogeneous": "het:s=1,fast=2,ratio=2",
     "examples.thin": "gc-thin:s=1",
 }
-DEFENCES = {"examples.sampling": "psp:beta=1"}
+DEFENCES = {"examples.sampling": "psp:beta=1", "examples.ksync": "k-sync:k=2"}
 
 
 @pytest.mark.parametrize("module", PLUGINS)
@@ -83,7 +83,7 @@ def test_a_defence_is_explained_replayed_compared_and_trained(
     )  # fmt: skip
     assert (trained["scheme"], trained["jobs"]) == (spec, 2)
     answers = read_run(tmp_path / "run").answers()
-    assert len(answers["worker"]) == 8  # a part of each job from each
+    assert len(answers["worker"]) >= 8, "all parts, and answers that came too late"
     check_defence(parse_scheme(spec, n=4))
 
 

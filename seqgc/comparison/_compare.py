@@ -60,7 +60,16 @@ _RATE: Final = 4.0  # the first learning rate
 _SEARCH_SHARE: Final = 0.1  # approximate share of the search for codes in the total time
 _SEEDS: Final = 10
 
-_OTHERS = "uncoded", "ssp:slack=1", "ssp:slack=3", "asp", "asp-dds:M=1", "lb-bsp", "antdt-nd"
+_OTHERS = (
+    "uncoded",
+    "hedge",
+    "ssp:slack=1",
+    "ssp:slack=3",
+    "asp",
+    "asp-dds:M=1",
+    "lb-bsp",
+    "antdt-nd",
+)
 
 
 def default_defences(

@@ -26,6 +26,8 @@ from               what happens                     to         the engine
                                                                continues as after a failure
 ``wait``           its time has come                ``out``    sends the task as a new attempt
 ``wait``           `_release`                       ``rest``   sends `Cancel`
+``out``, ``wait``  `_call_off`                      ``free``   sends `Cancel`, and asks the strategy
+                                                               for work
 ``rest``           its time has come                ``free``   asks the strategy for work
 =================  ===============================  =========  ===================================
 
@@ -77,7 +79,8 @@ class EngineTask(Generic[Work]):
     round: int
     attempt: int
     work: Work | None
-    is_out: bool = True  # else it has failed, and will be sent again
+    left_at: float = math.nan  # when it was sent last
+    is_out: bool = True  # else it has been answered, or has failed, or is not needed any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +191,20 @@ class Engine(TaskPolicy, Generic[Work]):
         if rest_s is not None:
             self._alarms.set(self._now + rest_s, partial(self._end_rest, task.worker))
 
+    def _call_off(self, task: EngineTask[Work], actions: list[Action]) -> None:
+        """Take a task from its worker, because its answer is not needed any more."""
+        if self._tasks.get(task.worker) is not task:
+            raise ScheduleError(f"worker {task.worker} has no such task of round {task.round}")
+        self._end(task)
+        actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
+        self._ask([task.worker])
+
     def _end_rest(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
         self._resting.discard(worker)
         self._ask([worker])
 
     def _end(self, task: EngineTask[Work]) -> None:
+        task.is_out = False
         del self._tasks[task.worker]
         self._alarms.forget(task)
 
@@ -228,7 +240,8 @@ class Engine(TaskPolicy, Generic[Work]):
 
     def _note_left(self, event: ports.Dispatched) -> None:
         for worker, left_at in zip(event.workers, event.left_at, strict=True):
-            self._left(self._tasks[worker], left_at)
+            (task := self._tasks[worker]).left_at = left_at
+            self._left(task, left_at)
             if math.isfinite(self._rule.timeout_s):
                 miss = partial(self._miss, (event.round, worker, event.attempt))
                 self._alarms.set(left_at + self._rule.timeout_s, miss, of=worker)

@@ -1,0 +1,258 @@
+"""Hedged requests: a task that takes long is sent to a second worker.
+
+Theory of operation
+-------------------
+Every job is one round, and worker p computes its p-th part. A part is *late* when it has been out
+for longer than ``factor`` times the ``q``-quantile of the latest answer times. A worker that has
+nothing else to do then gets a copy. The first answer counts, and the other task is called off.
+Nothing is computed twice as long as nobody is late.
+
+With ``q=0.95, factor=1``, the default, this is the rule of Dean and Barroso, "The tail at scale",
+2013: send a second request when the first one has been outstanding for longer than the 95th
+percentile. With ``q=0.5, factor=3`` it is that of Cubed (``cubed/runtime/backup.py``): a backup of
+a task starts when it has taken three times the median.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final, TypedDict
+
+import numpy as np
+
+from seqgc import ports
+from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.ports import Action, Dispatch, FloatArray, IntArray, Payload
+from seqgc.rounds import (
+    ClosingRule,
+    Engine,
+    EngineTask,
+    Loss,
+    PolicyDefence,
+    Records,
+    part_task,
+    part_update,
+)
+from seqgc.schemes import Kind, register
+
+__all__ = ["Hedge", "HedgePolicy"]
+
+_WINDOW: Final = 8  # answer times per worker that the quantile is taken of
+
+
+@register("hedge")
+@dataclass(frozen=True, kw_only=True)
+class Hedge(PolicyDefence):
+    """Uncoded rounds in which a late task is sent to a second worker; see this module's docstring.
+
+    ``q`` in (0, 1) is the quantile of answer times, and ``factor`` > 0 its multiple after which a
+    task is late. `HedgePolicy` runs it.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> Hedge(n=8), Hedge(n=8, q=0.5, factor=3.0).spec
+    (Hedge(n=8, q=0.95, factor=1.0), 'hedge:q=0.5,factor=3.0')
+    """
+
+    n: int
+    q: float = 0.95
+    factor: float = 1.0
+    exact: ClassVar[bool] = True
+    kind: ClassVar[Kind] = "exact"
+
+    def __post_init__(self) -> None:
+        self._keep_integers("n")
+        for name in ("q", "factor"):
+            object.__setattr__(self, name, float(require_number(name, getattr(self, name))))
+        if not 0 < self.q < 1:
+            raise ParameterError("q", "must satisfy 0 < q < 1 (a quantile)", self.q)
+        if not self.factor > 0:
+            raise ParameterError("factor", "must be > 0", self.factor)
+
+    @property
+    def tolerates(self) -> str:
+        return "a late task is sent to a second worker that has nothing else to do"
+
+    def points_touched(self, sizes: IntArray) -> IntArray:
+        return np.full(self.n, sizes.max())  # any worker may compute any part
+
+    def policy(
+        self,
+        rule: ClosingRule,
+        *,
+        num_jobs: int,
+        batches: Sequence[int] = (),
+        payload: Payload | None = None,  # noqa: ARG002 (a plain sum has no weights to judge)
+    ) -> HedgePolicy:
+        return HedgePolicy(self, rule, num_jobs=num_jobs, shares=self.loads_of_batches(batches))
+
+
+class HedgeState(TypedDict):
+    """The state of a `HedgePolicy`: the number of jobs, the open job, and its parts' givers."""
+
+    jobs: int
+    job: int
+    givers: list[tuple[int, int]]  # part and worker
+
+
+class HedgePolicy(Engine[int]):
+    """Runs ``num_jobs`` jobs, one after the other; its work is the parts of the open job.
+
+    ``shares`` (n,) are the parts' shares of a batch.
+
+    Examples
+    --------
+    The second task of worker 2 takes ten seconds, and worker 0 is asked for a copy after one.
+
+    >>> from seqgc.master import run
+    >>> from seqgc.profiles import ByRound
+    >>> from seqgc.virtual import VirtualBackend
+    >>> pace = ByRound(latencies_s=[[1.0, 1.0, 1.0], [1.0, 1.0, 10.0]], rates=[[0.0]])
+    >>> policy, seconds = Hedge(n=3).policy(ClosingRule(), num_jobs=2), []
+    >>> run(policy, VirtualBackend(3, pace), observe=lambda seen: (
+    ...     seconds.append(seen.record.duration_s) if isinstance(seen, ports.Close) else None))
+    >>> seconds
+    [1.0, 2.0]
+    """
+
+    def __init__(
+        self, hedge: Hedge, rule: ClosingRule, *, num_jobs: int, shares: FloatArray
+    ) -> None:
+        super().__init__(hedge.n, rule)
+        self._hedge, self._shares = hedge, shares
+        self._jobs, self._job = require_int("num_jobs", num_jobs, least=0), 0
+        self._givers: dict[int, int] = {}  # by part of the open job, the worker that computed it
+        self._todo = dict.fromkeys(range(hedge.n))  # parts that no worker has
+        self._late: dict[int, None] = {}  # parts that are to be copied, in order
+        self._idle: dict[int, None] = {}
+        self._seconds: deque[float] = deque(maxlen=_WINDOW * hedge.n)
+        self._records = Records(hedge.n, "everyone")
+
+    @property
+    def done(self) -> bool:
+        """True if all jobs are complete."""
+        return self._job >= self._jobs
+
+    @property
+    def num_jobs(self) -> int:
+        """The number of jobs of the whole run, as far as is known."""
+        return self._jobs
+
+    @property
+    def rounds(self) -> int:
+        """The number of jobs that are complete."""
+        return self._job
+
+    @property
+    def _goal(self) -> str:
+        return f"job {self._job}"
+
+    def end_after(self, job: int) -> None:
+        """End the run after ``job``, or after the open job."""
+        self._jobs = min(self._jobs, max(job, self._job) + 1)
+
+    def snapshot(self) -> HedgeState:
+        """Return the state as JSON: the updates that have been given out."""
+        return HedgeState(jobs=self._jobs, job=self._job, givers=sorted(self._givers.items()))
+
+    def restore(self, state: object) -> None:
+        """Continue the run of another policy with the same arguments; call this before `start`.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If the state is not a snapshot.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a policy's state must be a mapping; got {state!r}")
+        jobs = require_int("jobs", state["jobs"], least=0)
+        self._job = require_int("job", state["job"], least=0, most=jobs)
+        self._jobs = min(self._jobs, jobs)
+        most = self._n - 1
+        for part, worker in state["givers"]:
+            index = require_int("givers", part, least=0, most=most)
+            self._givers[index] = require_int("givers", worker, least=0, most=most)
+            self._todo.pop(index, None)
+        self._records.recall(self._job, self._givers.values())
+
+    # ---- decisions -------------------------------------------------------------------------------
+
+    def start(self) -> Sequence[Dispatch]:
+        """Give every worker its part."""
+        self._ask(range(self._n))
+        return self._flush()
+
+    def _next(self, worker: int) -> tuple[int, int] | None:
+        if self.done:
+            return None
+        part = worker if worker in self._todo else None
+        if part is None:  # the part of a worker that failed, or that has another part
+            part = next((each for each in self._todo if not self._is_free(each)), None)
+        if part is None:
+            part = next(iter(self._late), None)
+        if part is None:
+            self._idle[worker] = None
+            return None
+        self._idle.pop(worker, None)
+        self._todo.pop(part, None)
+        self._late.pop(part, None)
+        return self._job, part
+
+    def _left(self, task: EngineTask[int], at: float) -> None:
+        self._records.leave(task.round, at)
+        if len(self._seconds) >= self._n:
+            limit_s = self._hedge.factor * float(np.quantile(self._seconds, self._hedge.q))
+            self._alarms.set(at + limit_s, partial(self._copy, task), of=("late", task))
+
+    def _copy(self, task: EngineTask[int], actions: list[Action]) -> None:  # noqa: ARG002
+        assert task.work is not None
+        if task.is_out and len(self._holders(task.work)) == 1:
+            self._late[task.work] = None
+            self._ask(self._idle)
+
+    def _holders(self, part: int) -> list[EngineTask[int]]:
+        return [task for task in self._tasks.values() if task.work == part]
+
+    def _done(self, task: EngineTask[int], actions: list[Action]) -> None:
+        job, part, worker = task.round, task.work, task.worker
+        assert part is not None
+        self._seconds.append(self._now - task.left_at)
+        self._givers[part] = worker
+        self._late.pop(part, None)
+        self._records.answer(job, worker, self._now)
+        mini_task = part_task(job, part, slot=part)
+        actions.append(part_update(mini_task, of=self._n, worker=worker, round=job))
+        for other in self._holders(part):
+            self._call_off(other, actions)
+        self._ask(self._idle)
+        if len(self._givers) == self._n:
+            actions.append(ports.Close(record=self._records.close(job, self._now), jobs=(job,)))
+            self._forget_round(job)
+            self._job, self._givers = job + 1, {}
+            self._todo = dict.fromkeys(range(self._n))
+            self._ask(range(self._n))
+
+    def _lost(self, loss: Loss[int], actions: list[Action]) -> None:
+        part = loss.task.work
+        assert part is not None
+        self._release(loss.task, actions, rest_s=loss.wait_s)
+        if not self._holders(part):
+            self._todo[part] = None
+            self._late.pop(part, None)
+        self._ask(self._idle)
+
+    def _dispatches(self, tasks: Sequence[EngineTask[int]]) -> list[Dispatch]:
+        job, attempt = tasks[0].round, tasks[0].attempt
+        parts = {task.worker: task.work for task in tasks if task.work is not None}
+        assignment = {who: (part_task(job, part, slot=part),) for who, part in parts.items()}
+        loads = np.zeros(self._n)
+        loads[list(parts)] = self._shares[list(parts.values())]
+        return [Dispatch(round=job, attempt=attempt, assignment=assignment, loads=loads)]
