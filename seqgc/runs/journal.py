@@ -11,8 +11,10 @@ gradients have the same bits.
 Each line is a JSON object: schema version ``v``, serial number ``n`` (from 0, without gaps), the
 number of the master that wrote the line, the kind, the fields of this kind, and at the end ``crc``,
 the CRC-32 of all bytes before it. The run appends a line and waits until it is on the disk before
-it acts on the decision. After a crash, at most the last line is incomplete. Its decision has not
-been carried out, so the line is removed. If an earlier line is damaged, the run cannot be resumed.
+it acts on the decision. Rounds of dealt work are an exception: their gradients have the same bits
+whichever answers are used, so their lines only have to be on the disk before the next checkpoint.
+After a crash, at most the last line is incomplete. Its decision has not been carried out, so the
+line is removed. If an earlier line is damaged, the run cannot be resumed.
 """
 
 from __future__ import annotations
@@ -74,9 +76,10 @@ class Journal:
         self.master: Final = master
         self._path, self._lines = path, lines
         self._file = AppendOnly(path)
+        self._is_synced = True
 
-    def append(self, kind: str, **fields: object) -> None:
-        """Write a line, and wait until it is on the disk.
+    def append(self, kind: str, *, sync: bool = True, **fields: object) -> None:
+        """Write a line; with ``sync``, wait until it and all earlier lines are on the disk.
 
         Raises
         ------
@@ -85,12 +88,21 @@ class Journal:
         """
         body = {"v": SCHEMA, "n": self._lines, "master": self.master, "kind": kind, **fields}
         text = json.dumps(body, separators=(",", ":"), allow_nan=False)[:-1].encode()
+        self._append(b'%b,"crc":%d}\n' % (text, zlib.crc32(text)), sync=sync)
+        self._lines += 1
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk; raises like `append`."""
+        if not self._is_synced:
+            self._append(b"", sync=True)
+
+    def _append(self, data: bytes, *, sync: bool) -> None:
         try:
-            self._file.append(b'%b,"crc":%d}\n' % (text, zlib.crc32(text)))
+            self._file.append(data, sync=sync)
         except OSError as error:
             message = f"the journal {self._path} cannot be written: {error.strerror or error}"
             raise StoreError(message) from error
-        self._lines += 1
+        self._is_synced = sync
 
     def close(self) -> None:
         """Close the file."""

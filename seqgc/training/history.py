@@ -248,12 +248,19 @@ class Recorder:
         return self._journal.master
 
     def write(self, kind: str, **fields: object) -> None:
-        """Write a line; raise `StoreError` if another master has taken over the run."""
+        """Write a line to the disk; raise `StoreError` if another master has taken over the run."""
+        self._write(kind, fields, sync=True)
+
+    def _write(self, kind: str, fields: dict[str, object], *, sync: bool) -> None:
         self.lease.check()
         if self._lasting:
             self.history.memories = fields["memories"] = self._memories()
-        self._journal.append(kind, **fields)
+        self._journal.append(kind, sync=sync, **fields)
         self.lease.check()  # again, because writing may have taken long
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk; raise `StoreError` if that fails."""
+        self._journal.sync()
 
     def restore_observers(self) -> list[str]:
         """Restore the recorded state of each `LastingObserver`.
@@ -359,7 +366,9 @@ class Recorder:
             return
         late = {"late": [list(each) for each in record.late]} if record.late else {}
         stragglers = np.flatnonzero(~responded).tolist()
-        self.write("round", round=round, stragglers=stragglers, jobs=close.jobs, **late)
+        sync = record.reason != "dealt" or bool(self._lasting)  # see `seqgc.runs.journal`
+        fields = {"round": round, "stragglers": stragglers, "jobs": close.jobs, **late}
+        self._write("round", fields, sync=sync)
         answers.forget_from(round)
         for later in [r for r in choices if r > round]:
             del choices[later]

@@ -378,6 +378,7 @@ class TrainingSession:
     # ---- checkpoints and the end ----------------------------------------------------------------
 
     def _take_snapshot(self, held: master.Held) -> RunSnapshot:
+        self._recorder.sync()  # a checkpoint whose rounds the journal lacks could not be used
         with suppress(OSError):  # the checkpoint contains losses that could not be written
             self._metrics.update(sync=True)
         state, files = self._workload.snapshot()

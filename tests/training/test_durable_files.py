@@ -104,6 +104,35 @@ def test_before_the_next_round_leaves_one_sync_has_put_the_last_on_record(
     assert most <= 2
 
 
+def test_dealt_rounds_are_on_the_disk_before_a_checkpoint_of_them(tmp_path: Path) -> None:
+    """Their gradients have the same bits with any answers, so that no round waits for its line."""
+    journal, counts = tmp_path / "run" / "journal.jsonl", list[int]()
+
+    def rounds() -> int:
+        return journal.read_bytes().count(b'"kind":"round"')
+
+    class Counted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fsync(self, descriptor: int) -> None:
+            os.fsync(descriptor)
+            if Path(f"/proc/self/fd/{descriptor}").readlink().name == journal.name:
+                counts.append(rounds())
+
+        def replace(self, source: Path, target: Path) -> None:
+            if target.name.isdecimal():  # the folder of a checkpoint
+                assert int(target.name) <= counts[-1]
+                checkpoints.append(int(target.name))
+            os.replace(source, target)  # noqa: PTH105
+
+    checkpoints = list[int]()
+    with system_calls(Counted()):
+        train(plan("deal", every_s=60.0), crew(), run=tmp_path / "run")
+    assert counts[-1] == rounds() == checkpoints[-1] > 3
+    assert len(counts) < rounds()
+
+
 @pytest.mark.parametrize("cut", [0, 1, 20, 300])
 def test_a_log_that_was_torn_can_be_read_and_goes_on(cut: int, tmp_path: Path) -> None:
     watch = CopyAt(tmp_path / "run", {150})
