@@ -44,10 +44,11 @@ from seqgc.schemes._registry import register
 __all__ = ["Deal"]
 
 _MOST_PIECES = 100_000  # for one job
-# The default for one job in flight: ten pieces per worker, but at most this many pieces, and of at
-# least this many data points on average; and at least two per worker.
+# The default for one job in flight is ten pieces per worker, but more than three per worker only if
+# a piece has this many data points on average. More than 4000 pieces are used only to have two per
+# worker.
+_USUAL_LEAST_POINTS = 64
 _USUAL_MOST_PIECES = 4000
-_USUAL_LEAST_POINTS = 8
 _SEARCHED = (1, 3, 6, 10, 20)  # pieces per worker
 # If the first of p n pieces has the size 1/n, the last has about exp(1 - p) times this size: a
 # quarter for this p.
@@ -100,10 +101,10 @@ class Deal(Defence):
             return self
         if bundles > 1:
             return replace(self, pieces=math.ceil(self.n / bundles))
-        most = min(10 * self.n, _USUAL_MOST_PIECES)
+        pieces = 10 * self.n
         if batch is not None:
-            most = min(most, batch // _USUAL_LEAST_POINTS)
-        return replace(self, pieces=max(2 * self.n, most))
+            pieces = min(pieces, max(3 * self.n, batch // _USUAL_LEAST_POINTS))
+        return replace(self, pieces=max(2 * self.n, min(pieces, _USUAL_MOST_PIECES)))
 
     @property
     def worker_loads(self) -> FloatArray:

@@ -180,7 +180,7 @@ def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
     assert report["uncoded"]["scheme"] == "uncoded"
     assert report["uncoded"]["stragglers"] == 0
     assert report["coded"]["stragglers"] > 0
-    assert report["dealt"]["scheme"] == "deal:pieces=40"
+    assert report["dealt"]["scheme"] == "deal:pieces=12"
     for each in ("uncoded", "coded", "dealt"):
         assert min(report[each]["accuracy"]) >= 0.95
         assert Path(report[each]["run"], "events.jsonl").exists()

@@ -54,15 +54,15 @@ def test_what_is_left_open_is_decided_for_the_models_that_take_turns() -> None:
 @pytest.mark.parametrize(
     ("n", "batch", "pieces"),
     [
-        (10, 800, 100),
-        (10, 799, 99),  # of 8 points on average
-        (10, 16, 20),  # but no fewer than two per worker
+        (10, 6400, 100),
+        (10, 6399, 99),  # of 64 points on average
+        (10, 16, 30),  # but no fewer than three per worker
         (399, None, 3990),
         (401, None, 4000),  # many small messages are too much for the master
         (3000, None, 6000),
     ],
 )
-def test_there_are_ten_pieces_per_worker_of_eight_points_up_to_a_bound(
+def test_there_are_ten_pieces_per_worker_of_64_points_up_to_a_bound(
     n: int, batch: int | None, pieces: int
 ) -> None:
     fitted = Deal(n=n).fitted(1, batch=batch)

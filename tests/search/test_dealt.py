@@ -292,7 +292,6 @@ def test_the_number_of_pieces_is_searched() -> None:
     few = replace(on, batch=100)  # points
     assert sorted(specs(few, 1)) == [
         "deal:pieces=12",
-        "deal:pieces=24",
         "deal:pieces=36",
         "deal:pieces=72",
     ]
