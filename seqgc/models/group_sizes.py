@@ -141,17 +141,17 @@ class _Trial:
         self.require_same()
         until, most = time.thread_time() + limit_s, len(self._models)
         alone_s = self._least_seconds(self._compute_alone, 2) / 2
-        best, best_s, size = 1, math.inf, min(_FEWEST, most)
-        while time.thread_time() < until:
+        best, best_s = 1, math.inf
+        halves = (-(-most // 2**k) for k in range(most.bit_length()))  # a bundle is cut evenly
+        for size in sorted(each for each in halves if each >= min(_FEWEST, most)):
             each_s = self._least_seconds(self._compute_together, size) / size
             if each_s > _WORSE * best_s:
                 break
             if each_s < _BETTER * best_s:
                 best, best_s = size, each_s
             next_s = _REPEATS * 2 * size * each_s
-            if size == most or next_s > until - time.thread_time():
+            if next_s > until - time.thread_time():
                 break
-            size = min(2 * size, most)
         # Measured again, as other processes may have slowed down the first passes.
         alone_s = min(alone_s, self._least_seconds(self._compute_alone, 2) / 2)
         return best if best_s < _WORTHWHILE * alone_s else 1
