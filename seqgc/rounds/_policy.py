@@ -1,48 +1,25 @@
-"""`RoundPolicy`: a schedule and a gate, as a policy.
+"""`RoundPolicy`: a policy that runs a schedule, round by round.
 
 Theory of operation
 -------------------
-A run is a sequence of rounds, and one round is open at a time. It opens with a `Dispatch` of every
-worker's mini-tasks and ends with a `Close`; in between the policy only counts who is *settled*:
+One round is open at a time. It opens with a `Dispatch` of every worker's mini-tasks, and ends with
+a `Close`. In between, `OpenRound` follows the worker's tasks, and `RoundGate` decides when the
+answers suffice.
 
-- An `Arrival` settles its worker as responded, a `Failure` of the last attempt as failed. A failure
-  before that is answered by a `Dispatch` of the next attempt to this worker alone, at once or after
-  a wait (`_attempts`). Which attempt is the last one depends on the others: ``max_attempts`` bounds
-  what the round can do without; where it cannot, all who have failed are asked again.
-- An answer to a round that is closed is taken by the open one if the schedule awaits it
-  (`_overdue`): then the gate decides anew.
-- Whatever else comes is a `Drop`: another answer to a round that is closed, a second answer, the
-  failure of an attempt after which another was sent, anything of an attempt that was never sent. So
-  each worker counts once a round, whatever workers and connections do, and the answers that count
-  are just those by which the round was closed.
-- Who says nothing for as long as a round may take, be it in one round or over several that could do
-  without, may hang: it is replaced (`Restart`) if the backend can.
-- A failure with flaws of a model is an answer that cannot be used yet. Asking the same worker again
-  would give the same. Therefore it is asked again only if the round cannot close without it;
-  otherwise it is a straggler of this round. If the model is at fault, the loop passes the answer on
-  after all. It then counts in full, so that the gradients of the other models are decoded from the
-  same answers as if nothing had happened.
+- Answers to a closed round are used by the open round if the schedule awaits them (`Overdue`).
+- All other events that no task awaits are dropped: a second answer, an answer to a closed round, a
+  failure of an old attempt. So each worker counts once in each round, and the answers that count
+  are exactly those on which the round closed.
+- A worker from which nothing was heard for a whole time limit may hang. It is replaced (`Restart`)
+  if the backend can do so, even if all rounds could do without it.
 
-*Time.* The round's clock starts when its first task leaves (`Dispatched.at`): one origin for all
-workers, so that what the gate sees never goes back, and the first answer's time kappa holds the
-sending of its own task at least. Who is sent a task twice is as late as that takes. Only if a task
-leaves late by half a time limit, for the master was stopped, does the limit count from then.
+*Closing.* The schedule is told who responded, and returns the jobs that are finished. Then follow,
+in this order: `Close`; a `Cancel` for the workers that did not respond and are not awaited; a
+`Finish` for each finished job; the `Dispatch` of the next round. In this order, the loop can send
+the next tasks before it decodes gradients that they do not need (paper, Appendix K.1).
 
-*Deciding.* Arrivals only register with the gate; it decides at a `Tick`, which the loop sends when
-nothing more has arrived by `wake_at`. So all answers of one instant count together, and a replay,
-where ties are common, closes each round as the live run did. That is also why an event's time is
-cut to the alarm that it beat (`_settle`): the loop compares sums (origin + alarm), the gate
-differences, and the last bit must not make an answer late that the loop has let through.
-
-A task that waits to be sent again has its alarm as well; `wake_at` is the first of all.
-
-*Closing.* The schedule is told who responded, once; it says which jobs that finishes. Then come, in
-this order: `Close`; `Cancel` for all who did not respond and are not awaited, whose debts end with
-it; a `Finish` for each finished job; and the next round's `Dispatch`. The order lets the loop send
-the next tasks before it decodes what they do not need (paper, Appendix K.1).
-
-A round in which nobody has anything to do (the last ones of a scheme with a delay may be such) is
-never sent: the next tick closes it, with reason ``idle`` and no time.
+A round in which no worker has a task is not sent. A scheme with a delay may have such rounds at its
+end. The next tick closes it, with the reason ``idle`` and a duration of 0.
 """
 
 from __future__ import annotations
@@ -66,29 +43,28 @@ from seqgc.ports import (
     LateAnswer,
     RoundRecord,
 )
-from seqgc.rounds._attempts import Attempts
 from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._gate import RoundGate, idle_record
 from seqgc.rounds._lazy import ByWorker, Once, numbered, renumbered, replicas
+from seqgc.rounds._open_round import OpenRound
 from seqgc.rounds._overdue import Overdue
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, Schedule
 
 
 class RoundPolicy:
-    """A schedule and a gate, as a policy: what the loop drives for every round-based scheme.
+    """A policy that runs a schedule: the policy of every scheme with rounds.
 
-    A failed task is sent again; how often, says the rule (`ClosingRule`). Answers to closed rounds,
-    second ones and such as nobody asked for are dropped.
+    The ``rule`` says when a round closes, and how often a failed task is sent again. If the
+    schedule was given no payload, as in a replay, decodings are judged as those of float32.
 
-    A schedule that was given no payload is for decisions only, as in replay; should gradients be
-    decoded all the same, they are judged as float32's. The run may call the schedule's first job
-    and round otherwise than 0 (``first_job``, ``first_round``). ``again`` says on whose
-    answers (n,) rounds of the run, by number, were closed before it was resumed, and ``late`` which
-    late ones they took; the former is emptied once one of them closes otherwise, for what followed
-    that did not happen. With ``audit`` a round waits for three answers, or all that there can be,
-    to each question that several workers are asked: fewer, and nobody knows who lies. That is as
-    long as there is someone to wait for.
+    ``first_job`` and ``first_round`` are the numbers of the schedule's first job and round in the
+    run. When a run is resumed, ``again`` are the workers (n,) on whose answers its rounds closed
+    before, by round, and ``late`` the late answers that they used. If a round closes otherwise,
+    ``again`` is emptied, because the later rounds did not happen.
+
+    With ``audit``, a round waits for three answers to each question that several workers are asked,
+    or for as many as can still arrive: with fewer, it is unknown which worker lies.
 
     Examples
     --------
@@ -109,37 +85,25 @@ class RoundPolicy:
         late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
         audit: bool = False,
     ) -> None:
-        self._audit = audit
-        self._schedule, self._rule = schedule, rule
-        self._again, self._late = {} if again is None else again, late
+        self._schedule, self._rule, self._audit = schedule, rule, audit
         self._first_job, self._first_round = first_job, first_round
+        self._again, self._late = {} if again is None else again, late
         self._overdue = Overdue(schedule, first_round)
-        self._gate = self._new_gate()
-        self._is_idle = True  # nobody has anything to do in the open round, or none is open
-        self._attempts = Attempts(0, rule)
-        self._settled: set[int] = set()
-        self._failed: dict[int, Failure] = {}  # the first failure of each who has not answered yet
-        self._barred: dict[int, Failure] = {}  # whose answers will never be of use, and why
-        self._quiet_s = np.zeros(schedule.n)  # for how long nothing was heard of a worker
-        # (n,) workers whose answers decodings may use, by round of the schedule
-        self._used: dict[int, BoolArray] = {}
-        # When the round's tasks have left, and, seconds from then, the gate was asked last.
-        self._origin, self._decided_s = math.nan, -math.inf
-        self._now, self._asks_all = 0.0, False  # just now, of whom the round needs an answer
+        self._used = _UsedAnswers(schedule)
+        self._barred: dict[int, Failure] = {}  # workers whose answers will never be usable
+        self._quiet_s = np.zeros(schedule.n)  # seconds since anything was heard of a worker
+        self._open: OpenRound | None = None  # None: no worker has a task
+        self._now = 0.0
 
     @property
     def done(self) -> bool:
-        """Whether every round is closed."""
+        """True if every round is closed."""
         return self._schedule.round >= self._schedule.num_rounds
 
     @property
     def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
-        return self._now if self._is_idle else self._origin + self._alarm
-
-    @property
-    def _alarm(self) -> float:
-        return min(self._gate.wake_at, self._attempts.wake_at)
+        """The time for a `Tick` if nothing arrives before, in the backend's time."""
+        return self._now if self._open is None else self._open.wake_at
 
     @property
     def _round(self) -> int:
@@ -148,206 +112,151 @@ class RoundPolicy:
     def start(self) -> Sequence[Dispatch]:
         """Open the first round that is not closed.
 
-        First of all, answers to closed rounds are asked for again that rounds yet to come took
-        before the run was resumed, unless they are awaited already (`inherit`).
+        Late answers that later rounds used before the run was resumed are requested first, unless
+        they are awaited already (`inherit`).
         """
         taken = (late for round in self._again for late in self._late.get(round, ()))
-        lacking = self._overdue.ask_again(taken, before=self._round)
-        return [*(self._ask_late(*each) for each in lacking), *self._open_round()]
+        missing = self._overdue.ask_again(taken, before=self._round)
+        dispatches: list[Dispatch] = []
+        for round, workers in missing:
+            tasks = numbered(self._schedule.asked(round - self._first_round), self._first_job)
+            dispatches.append(self._dispatch(round, 0, ByWorker(tasks, workers)))
+        return [*dispatches, *self._open_round()]
 
     def inherit(self, before: RoundPolicy) -> None:
-        """Before the start, await the late answers that another policy did, whose run goes on."""
-        self._overdue.inherit(before._overdue, taken=before._gate.late_taken)
+        """Await the late answers that another policy of the same run awaited; call before `start`.
 
-    @property
-    def _late_again(self) -> Sequence[LateAnswer]:
-        """Which late answers the open round took before the run was resumed."""
-        return self._late.get(self._round, ()) if self._round in self._again else ()
+        Answers that its open round has used are available again.
+        """
+        taken = () if before._open is None else before._open.gate.late_taken
+        self._overdue.inherit(before._overdue, taken=taken)
 
-    def _ask_late(self, round: int, workers: list[int]) -> Dispatch:
-        tasks = numbered(self._schedule.asked(round - self._first_round), self._first_job)
-        return self._dispatch(round, 0, ByWorker(tasks, workers))
-
-    def _dispatch(self, round: int, attempt: int, tasks: ByWorker) -> Dispatch:
-        """Return what sends tasks, of the open round or an earlier one, at the open one's loads."""
-        loads = self._schedule.loads()
-        return Dispatch(round=round, attempt=attempt, assignment=tasks, loads=loads)
+    # ---- events ----------------------------------------------------------------------------------
 
     def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done about it, in order.
+        """Handle an event; return the actions that follow from it, in order.
 
-        `WorkerError` if the round cannot end, which names who failed first or is silent;
-        `WireError` if there is no such worker.
+        Raises
+        ------
+        WorkerError
+            If the round cannot end. The error names the first worker that failed or is silent.
+        WireError
+            If there is no such worker.
         """
         self._now = event.at
         try:
             match event:
                 case ports.Dispatched():
-                    if event.round == self._round and event.attempt == 0:
-                        self._origin, self._asks_all = self._now, True
-                    if event.round == self._round and self._asks_all:
-                        self._gate.asked(max(event.left_at), origin=self._origin)
+                    if self._open is not None and event.round == self._round:
+                        self._open.left(event)
                     return ()
                 case ports.Arrival() | ports.Failure():
                     return self._settle(event)
                 case ports.Tick():
                     return self._tick()
                 case ports.Timetable():
-                    return self._close(self._gate.play(event.times))
+                    assert self._open is not None
+                    return self._close(self._open.gate.play(event.times))
         except WorkerError as error:
-            raise self._with_cause(error) from None
+            raise (error if self._open is None else self._open.explain(error)) from None
 
     def _settle(self, event: ports.Arrival | Failure) -> Sequence[Action]:
-        worker, self._asks_all = event.worker, False
-        require_worker(worker, self._schedule.n)
-        if event.round < self._round and self._overdue.owes(event) and not self._is_idle:
-            return self._settle_late(event)
-        if (reason := self._why_unwanted(event)) is not None:
-            self._quiet_s[worker] = 0.0
-            return (ports.Drop(event=event, reason=reason),)
+        require_worker(event.worker, self._schedule.n)
+        if event.round < self._round and self._overdue.owes(event) and self._open is not None:
+            return self._settle_late(event, self._open)
+        if event.round < self._round:
+            reason: str | None = "its round is closed"
+        elif event.round > self._round or self._open is None:
+            reason = "nobody asked for it"
+        else:
+            reason = self._open.why_dropped(event)
+        if reason is not None or self._open is None:
+            self._quiet_s[event.worker] = 0.0
+            return (ports.Drop(event=event, reason=reason or ""),)
         if isinstance(event, Failure):
-            return self._fail(event, self._elapsed(event))
-        if self._failed.pop(worker, None) is not None:
-            self._attempts.forget(worker)
-            self._gate.expect([worker])
-        self._settled.add(worker)
-        self._gate.arrive(worker, self._elapsed(event))
+            return self._ask(self._open.fail(event))
+        self._open.answer(event)
         return ()
 
-    def _settle_late(self, event: ports.Arrival | Failure) -> Sequence[Action]:
+    def _settle_late(
+        self, event: ports.Arrival | Failure, open_round: OpenRound
+    ) -> Sequence[Action]:
         self._quiet_s[event.worker] = 0.0
-        is_of_use = self._overdue.settle(event)
-        self._overdue.take(self._gate, max(self._elapsed(event), 0.0))  # before the clock: 0
-        return () if is_of_use else (ports.Drop(event=event, reason="its round is closed"),)
-
-    def _elapsed(self, event: ports.Arrival | Failure) -> float:
-        """Return an event's seconds, by rounding neither after its alarm nor before the last."""
-        return max(min(event.at - self._origin, self._alarm), self._decided_s)
-
-    def _why_unwanted(self, event: ports.Arrival | Failure) -> str | None:
-        worker, latest = event.worker, self._attempts.latest(event.worker)
-        if event.round < self._round:
-            return "its round is closed"
-        if worker in self._settled and (isinstance(event, Failure) or worker not in self._failed):
-            return "the worker is settled"
-        if self._is_idle or event.round > self._round or not 0 <= event.attempt <= latest:
-            return "nobody asked for it"
-        if isinstance(event, Failure) and (event.attempt < latest or self._attempts.waits(worker)):
-            return "an earlier attempt"
-        return None
-
-    def _fail(self, failure: Failure, elapsed: float) -> Sequence[Action]:
-        """Have a failed task sent again; or else it is settled, as long as that is no loss."""
-        worker, again = failure.worker, [failure.worker]
-        self._failed.setdefault(worker, failure)
-        if failure.final:
-            self._barred[worker] = failure
-        if failure.final or failure.flaws or failure.attempt + 1 >= self._rule.max_attempts:
-            if not failure.flaws:
-                self._overdue.take(self._gate, elapsed, without=worker)
-            again = [worker, *self._given_up] if self._gate.needs(worker) else []
-            again = [each for each in again if each not in self._barred]
-        if worker not in self._plan(again, elapsed):
-            self._settled.add(worker)
-            (self._gate.doubt if failure.flaws else self._gate.fail)(worker, elapsed)
-        return self._ask(self._attempts.due(elapsed))
-
-    @property
-    def _given_up(self) -> list[int]:
-        """Who has failed so often that the round is to do without, if it can."""
-        return sorted((self._failed.keys() & self._settled) - self._barred.keys())
-
-    def _plan(self, workers: Sequence[int], elapsed: float) -> list[int]:
-        """Have failed tasks sent again of those who may be asked once more; return these."""
-        again = self._attempts.plan(workers, elapsed, limit_s=self._gate.limit_s)
-        self._settled.difference_update(again)
-        self._gate.expect(again)
-        return again
-
-    def _ask(self, workers: Sequence[int]) -> list[Action]:
-        """Send these workers their tasks once more."""
-        return [
-            self._dispatch(self._round, attempt, ByWorker(self._assignment(), group))
-            for attempt, group in self._attempts.begin(workers).items()
-        ]
+        is_used = self._overdue.settle(event)
+        elapsed = max(open_round.elapsed_s(event), 0.0)  # the clock may not have started
+        self._overdue.take(open_round.gate, elapsed)
+        return () if is_used else (ports.Drop(event=event, reason="its round is closed"),)
 
     def _tick(self) -> Sequence[Action]:
         if self._now < self.wake_at:
             return ()
-        if self._is_idle:
+        if self._open is None:
             return self._close(idle_record(self._round, self._schedule.n))
-        elapsed = self._decided_s = self._alarm
-        awaited = self._gate.tick(elapsed)
-        if self._gate.record is not None:
-            return self._close(self._gate.record)
-        self._overdue.take(self._gate, elapsed)
-        attempts = self._attempts
-        self._asks_all = bool(awaited) and self._gate.is_overdue
-        if self._asks_all:  # those given up may yet answer
-            self._plan(self._given_up, elapsed)
-        silent = [w for w in awaited if not attempts.waits(w) and attempts.left(w)]
-        return [*self._restart(silent), *self._ask([*silent, *attempts.due(elapsed)])]
+        silent, asked = self._open.tick()
+        if self._open.gate.record is not None:
+            return self._close(self._open.gate.record)
+        return [*self._restart(silent), *self._ask(asked)]
 
     def _restart(self, workers: Sequence[int]) -> list[Action]:
         self._quiet_s[list(workers)] = 0.0
         return [ports.Restart(worker=worker) for worker in workers]
 
-    def _with_cause(self, error: WorkerError) -> WorkerError:
-        silent = [w for w in self._gate.awaited if w not in self._failed]
-        causes = [f"worker {f.worker}: {f.reason}" for f in self._failed.values()]
-        text = [f"first failure, {cause}" for cause in causes[:1]]
-        if silent:
-            more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-            what = f"worker {silent[0]}{more} silent though asked three times"
-            text.append(f"{what}: raise the time limit")
-        worker = next(iter([*self._failed, *silent]), None)
-        return WorkerError("; ".join([str(error), *text]), round=error.round, worker=worker)
+    # ---- tasks -----------------------------------------------------------------------------------
 
     def _assignment(self) -> Assignment:
-        """Return who does what in the open round, for the run's jobs."""
+        """Return the tasks of the open round, with the run's numbers of jobs."""
         return numbered(self._schedule.assignment(), self._first_job)
 
+    def _dispatch(self, round: int, attempt: int, tasks: ByWorker) -> Dispatch:
+        """Return the action that sends tasks of this or an earlier round, at the present loads."""
+        loads = self._schedule.loads()
+        return Dispatch(round=round, attempt=attempt, assignment=tasks, loads=loads)
+
+    def _ask(self, asked: Mapping[int, Sequence[int]]) -> list[Action]:
+        """Return the actions that send workers their tasks again, by attempt."""
+        return [
+            self._dispatch(self._round, attempt, ByWorker(self._assignment(), workers))
+            for attempt, workers in asked.items()
+        ]
+
     def _open_round(self) -> list[Dispatch]:
-        self._attempts = Attempts(self._round, self._rule)
-        self._settled, self._failed = set(), {}
+        self._open = None
         assignment = None if self.done else self._assignment()
         if assignment is None or assignment.idle:
-            self._is_idle = True
             return []  # the next tick closes the round, if there is one
-        self._is_idle = False
-        self._gate, self._origin, self._decided_s = self._new_gate(), math.nan, -math.inf
-        self._overdue.take(self._gate, 0.0)
-        asked: Sequence[int] = range(self._schedule.n)
-        if np.count_nonzero(excused := self._schedule.excused):
-            self._settled.update(np.flatnonzero(excused).tolist())
-            asked = np.flatnonzero(~excused).tolist()
-        if self._barred and (others := [w for w in asked if w not in self._barred]):
-            for worker in set(asked) - set(others):
-                self._settled.add(worker)
-                self._failed[worker] = self._barred[worker]
-                self._gate.fail(worker, 0.0)
-            asked = others
-        tasks = ByWorker(assignment, asked)
-        return [self._dispatch(self._round, 0, tasks)]
-
-    def _new_gate(self) -> RoundGate:
-        schedule, audit = self._schedule, self._audit and not self.done
-        return RoundGate(
-            schedule,
+        excused = self._schedule.excused
+        gate = RoundGate(
+            self._schedule,
             self._rule,
             round=self._round,
-            replicas=replicas(self._assignment(), schedule.excused) if audit else (),
-            excused=schedule.excused,
+            replicas=replicas(assignment, excused) if self._audit else (),
+            excused=excused,
             again=self._again.get(self._round),
             late=self._late_again,
         )
+        self._open = OpenRound(
+            self._round,
+            self._rule,
+            gate,
+            self._overdue,
+            excused=excused,
+            barred=self._barred,
+        )
+        return [self._dispatch(self._round, 0, ByWorker(assignment, self._open.asked))]
+
+    @property
+    def _late_again(self) -> Sequence[LateAnswer]:
+        """The late answers that the open round used before the run was resumed."""
+        return self._late.get(self._round, ()) if self._round in self._again else ()
+
+    # ---- closing ---------------------------------------------------------------------------------
 
     def _close(self, record: RoundRecord) -> list[Action]:
         known, late = self._again.get(record.round), set(self._late_again)
         if known is None or set(record.late) != late or (known != record.responded).any():
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
-        self._note_used(record)
+        self._used.close(record, first_round=self._first_round)
         jobs = tuple(self._first_job + job for job in finished)
         actions: list[Action] = [ports.Close(record=record, jobs=jobs), *self._cancel(record)]
         if hanging := self._who_hangs(record):
@@ -359,45 +268,53 @@ class RoundPolicy:
         return [*actions, *self._open_round()]
 
     def _cancel(self, record: RoundRecord) -> list[ports.Cancel]:
-        """Return who need not answer any more, in this round or an earlier one."""
+        """Return the actions that cancel tasks of this round and of earlier rounds."""
         round, stragglers = record.round, (~record.responded).nonzero()[0].tolist()
-        if stragglers and self._schedule.takes_late:
-            answered = self._gate.answered & ~self._schedule.excused
-            latest = self._attempts.under_way(w for w in stragglers if w not in self._settled)
-            stragglers = self._overdue.keep(round, stragglers, answered=answered, attempts=latest)
+        if stragglers and self._schedule.takes_late and self._open is not None:
+            answered = self._open.gate.answered & ~self._schedule.excused
+            attempts = self._open.under_way(stragglers)
+            stragglers = self._overdue.keep(round, stragglers, answered=answered, attempts=attempts)
         return self._overdue.cancel(round, stragglers)
 
     def _who_hangs(self, record: RoundRecord) -> list[int]:
-        """Return the stragglers of whom nothing was heard for as long as a round may take."""
+        """Return the stragglers from which nothing was heard for a whole time limit."""
         if math.isinf(limit_s := self._rule.timeout_s) or record.responded.all():
             return []
         self._quiet_s = np.where(record.responded, 0.0, self._quiet_s + record.duration_s)
-        self._quiet_s[list(self._failed)] = 0.0
+        self._quiet_s[list(self._open.failed if self._open else ())] = 0.0
         hanging: list[int] = np.flatnonzero(self._quiet_s >= limit_s).tolist()
         return hanging
 
     def _decoding(self, job: int) -> Decoding:
-        """Return the decoding of one of the schedule's jobs, under the run's numbers."""
+        """Return the decoding of one of the schedule's jobs, with the run's numbers."""
         decoding = self._schedule.decoding(job, self._schedule.payload or "float32")
-        self._require_received(decoding)
+        self._used.require(decoding)
         return renumbered(decoding, self._first_job, self._first_round)
 
-    def _note_used(self, record: RoundRecord) -> None:
-        """Record the workers whose answers are used, for the rounds of the jobs in flight."""
-        first, schedule = self._first_round, self._schedule
-        self._used[record.round - first] = record.responded.copy()
+
+class _UsedAnswers:
+    """The workers (n,) whose answers decodings may use, by round of the schedule.
+
+    Rounds that closed before the run was resumed are unknown, and are not checked.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._workers: dict[int, BoolArray] = {}
+
+    def close(self, record: RoundRecord, *, first_round: int) -> None:
+        """Record the answers that a round used; forget rounds whose jobs have all ended."""
+        schedule = self._schedule
+        self._workers[record.round - first_round] = record.responded.copy()
         for round, worker in record.late:
-            if round - first in self._used:
-                self._used[round - first][worker] = True
-        self._used.pop(schedule.round - 2 - (schedule.num_rounds - schedule.num_jobs), None)
+            if round - first_round in self._workers:
+                self._workers[round - first_round][worker] = True
+        self._workers.pop(schedule.round - 2 - (schedule.num_rounds - schedule.num_jobs), None)
 
-    def _require_received(self, decoding: Decoding) -> None:
-        """Raise `ScheduleError` if a decoding uses a result that has not arrived.
-
-        Rounds that closed before the run was resumed are not checked.
-        """
+    def require(self, decoding: Decoding) -> None:
+        """Raise `ScheduleError` if a decoding uses a result that has not arrived."""
         for term in decoding.terms:
-            used = self._used.get(term.round)
+            used = self._workers.get(term.round)
             is_here = term.round < self._schedule.round if used is None else used[term.worker]
             if not is_here:
                 name = f"the result of worker {term.worker}, round {term.round}, slot {term.slot}"
