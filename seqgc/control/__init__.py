@@ -1,4 +1,4 @@
-"""Controllers: they measure workers, change their shares, and replace those that stay slow."""
+"""Controllers: they measure the workers, adapt their shares, and replace workers that stay slow."""
 
 from seqgc.control._controlled import Controlled as Controlled
 from seqgc.control._controlled import ControlledPolicy as ControlledPolicy

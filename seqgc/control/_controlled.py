@@ -1,9 +1,9 @@
-"""`Controlled`: a defence by shares that a controller changes between rounds.
+"""`Controlled`: a defence in which a controller changes the workers' shares between rounds.
 
-Every round is one of a `Balanced` scheme: uncoded, exact, with delay 0, so that another one may
-follow at no cost. What shares the next round has is decided by a `seqgc.rounds.Director`, which
-sees every event and every closed round, and has no clock and no workers. So a controller that runs
-live is, decision for decision, the one that runs in virtual time.
+Every round runs a `Balanced` scheme. Such a scheme is uncoded, exact and has delay 0, so that a
+round with other shares can follow at no cost. A `seqgc.rounds.Director` chooses the shares of the
+next round. It sees every event and every closed round, but has no clock and no access to workers.
+Therefore a controller decides the same after the same events, in a live run or in virtual time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from seqgc.schemes import Balanced, Defence, parse_scheme
 __all__ = ["Controlled", "ControlledPolicy"]
 
 PARTS: Final = 100
-"""Of a batch, for each worker, where nobody says how many points it has."""
+"""The number of parts per worker into which a batch is cut if its number of points is unknown."""
 
 
 class Controlled(PolicyDefence):
-    """A defence whose rounds are those of `Balanced` schemes; a frozen dataclass, exact.
+    """A defence whose rounds run `Balanced` schemes; base class of frozen dataclasses.
+
+    All gradients are exact. A subclass writes `first` and `director`.
 
     Examples
     --------
@@ -47,11 +49,11 @@ class Controlled(PolicyDefence):
 
     @abstractmethod
     def first(self, parts: int) -> Balanced:
-        """Return what the first round has, of a batch of so many parts."""
+        """Return the scheme of the first round, for batches of this number of ``parts``."""
 
     @abstractmethod
     def director(self, parts: int) -> Director:
-        """Return the controller of one run, whose batches have so many parts."""
+        """Return a new controller of one run, for batches of this number of ``parts``."""
 
     def policy(
         self,
@@ -68,17 +70,17 @@ class Controlled(PolicyDefence):
         )
 
     def _keep_bounds(self, **fields: int) -> None:
-        """Have these fields be integers >= 0."""
+        """Check that these fields are integers >= 0, and convert them to `int`."""
         self._keep_integers("n", *fields)
         for name, value in fields.items():
             require_int(name, value, least=0)
 
 
 class ControlledPolicy:
-    """A `SwitchingPolicy` and its director; a `seqgc.rounds.ResumablePolicy`.
+    """A `SwitchingPolicy` with its director; a `seqgc.rounds.ResumablePolicy`.
 
-    A run that goes on from a `snapshot` has the shares that it had then, and a director that begins
-    anew: the workers are others than before.
+    A run that is resumed from a `snapshot` continues with the shares of that time. Its director
+    starts without measurements, because a resumed run has other workers.
     """
 
     def __init__(
@@ -96,31 +98,31 @@ class ControlledPolicy:
 
     @property
     def done(self) -> bool:
-        """Whether every job is done."""
+        """True if every job is complete."""
         return self._policy.done
 
     @property
     def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        """The time at which to send a `Tick` if nothing arrives before; the backend's seconds."""
         return self._policy.wake_at
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs the whole run has."""
+        """The number of jobs of the whole run."""
         return self._policy.num_jobs
 
     @property
     def rounds(self) -> int:
-        """How many rounds are closed."""
+        """The number of closed rounds."""
         return self._policy.rounds
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What ran so far: each choice of shares, and from which job and round on."""
+        """The choices of shares so far, each with its first job and round."""
         return self._policy.segments
 
     def scheme_of(self, job: int) -> Defence:
-        """Return the scheme of a job that has started, by which its batch is cut."""
+        """Return the scheme of a job that has started; it determines how the batch is cut."""
         return self._policy.scheme_of(job)
 
     def start(self) -> Sequence[Dispatch]:
@@ -128,27 +130,33 @@ class ControlledPolicy:
         return self._policy.start()
 
     def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done, in order; raises like `RoundPolicy.on`."""
+        """Process one event and return the actions, in order. Raises like `RoundPolicy.on`."""
         return self._policy.on(event)
 
     def end_after(self, job: int) -> None:
-        """Let ``job``, which has started and was the latest to do so, be the run's last."""
+        """End the run after ``job``, which must be the latest job that has started."""
         self._policy.end_after(job)
 
     def snapshot(self) -> dict[str, object]:
-        """Return what a checkpoint is to hold."""
+        """Return the state that a checkpoint must hold, as JSON data."""
         scheme = self._policy.segments[-1].setting.scheme
         return {"rounds": self.rounds, "jobs": self.num_jobs, "scheme": scheme.spec}
 
     def restore(self, state: object) -> None:
-        """Before the start, be as the policy of which this is a snapshot."""
+        """Continue from a `snapshot`; only before the start.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If ``state`` is not the state of such a policy.
+        """
         if not isinstance(state, Mapping):
-            raise TypeError("the state of a controlled run must be a mapping")
+            raise TypeError(f"the state of a controlled run must be a mapping; got {state!r}")
         rounds, jobs, spec = (state[name] for name in ("rounds", "jobs", "scheme"))
         first = self._policy.segments[0].setting
         scheme = parse_scheme(spec, n=first.scheme.n)
         if not isinstance(scheme, Balanced):
-            raise ParameterError("scheme", "must be balanced", spec)
+            raise ParameterError("scheme", "of a controlled run's state must be `balanced`", spec)
         self._policy.end_after(jobs - 1)
         everybody: BoolArray = np.ones(scheme.n, dtype=np.bool_)
         latest = {rounds - 1: Setting(scheme=scheme, rule=first.rule)} if rounds < jobs else {}

@@ -1,7 +1,8 @@
-"""Monitors: they see what the policy sees, and know how fast each worker is (`Statistics`).
+"""Monitors: they receive the events of a run and measure each worker's speed (`Statistics`).
 
-`Monitor` is for rounds: time are the seconds of the rounds that are closed; backends may begin each
-round at 0. `TaskMonitor` is for workers who go on by themselves: time is the backend's.
+`Monitor` is for runs in rounds. Its time is the total duration of the closed rounds, because a
+backend may count the seconds of each round from 0. `TaskMonitor` is for runs without rounds, in
+which workers proceed independently. Its time is the backend's.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ __all__ = ["Monitor", "Sample", "TaskMonitor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """A round that is closed: who ``answered`` (n,), in what ``seconds`` (n,), of what ``shares``.
+    """The measurements of one closed round.
 
-    ``at`` is when it closed, seconds of rounds. Where nobody answered, seconds are 0.
+    ``at`` is the total duration of all rounds up to this one, in seconds. ``answered`` (n,) marks
+    the workers whose answers were measured, ``seconds`` (n,) are the times of these answers, and
+    ``shares`` (n,) are the parts of the batch that the workers had. The seconds of a worker without
+    a measured answer are 0.
     """
 
     at: float
@@ -30,14 +34,16 @@ class Sample:
 
     @property
     def speeds(self) -> FloatArray:
-        """(n,) batches a second; 0 where nobody answered."""
+        """The workers' speeds (n,), in batches per second; 0 for a worker without an answer."""
         return np.divide(
             self.shares, self.seconds, out=np.zeros(len(self.shares)), where=self.answered
         )
 
 
 class Monitor(Statistics):
-    """Knows ``n`` workers by the rounds that closed in the latest ``window_s`` seconds of rounds.
+    """Statistics of ``n`` workers over the rounds that closed in the latest ``window_s`` seconds.
+
+    Call `on` with every event, and `close` after each round. Time between rounds is not counted.
 
     Examples
     --------
@@ -82,7 +88,7 @@ class Monitor(Statistics):
                 self._answered[:], self._seconds[:] = True, event.times
 
     def close(self, record: RoundRecord) -> Sample:
-        """Take note of how a round ended; return what is known of it."""
+        """Record that a round has closed, and return its measurements."""
         self.now += record.duration_s
         answered = self._answered & (self._shares > 0) & (self._seconds > 0)
         for worker in np.flatnonzero(answered).tolist():
@@ -93,9 +99,10 @@ class Monitor(Statistics):
 
 
 class TaskMonitor(Statistics):
-    """Knows ``n`` workers who go on by themselves by their answers, each to one task at a time.
+    """Statistics of ``n`` workers that proceed independently, one task at a time.
 
-    Only the answer to a worker's newest task counts, if it was sent to who is there now.
+    An answer counts only if it belongs to the worker's newest task, and if this task was sent after
+    the worker was last replaced.
 
     Examples
     --------
@@ -103,14 +110,14 @@ class TaskMonitor(Statistics):
     >>> for round, at in enumerate((1.0, 3.0, 6.0)):
     ...     monitor.on(Dispatched(round=round, attempt=0, workers=(0,), left_at=(at,)))
     ...     monitor.on(Arrival(round=round, worker=0, attempt=0, at=2 * at, results={}))
-    >>> monitor.now, monitor.seconds(7.0)  # of 3 and 6 seconds
+    >>> monitor.now, monitor.seconds(7.0)  # the mean of 3 and 6 seconds
     (11.0, Means(values=array([4.5, 0. ]), known=array([ True, False])))
     """
 
     def __init__(self, n: int, *, window_s: float) -> None:
         super().__init__(n, window_s=window_s)
         self._began_at: float | None = None  # the backend's time
-        # By worker: its newest task's round and attempt, when that left, and of what share it is.
+        # By worker: its newest task's (round, attempt), when it was sent, and its share of a batch.
         self._out: dict[int, tuple[tuple[int, int], float, float]] = {}
 
     def on(self, event: Event) -> None:

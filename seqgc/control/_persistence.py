@@ -1,4 +1,4 @@
-"""`Persistence`: who has been slow for so long that it is to be replaced (AntDT: KILL_RESTART)."""
+"""`Persistence`: the rule by which workers that stay slow are replaced (AntDT: KILL_RESTART)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["Persistence"]
 
 
 class Persistence:
-    """Says every ``act`` > 0 seconds who takes ``lam`` >= 1 times as long as the others.
+    """A rule that finds persistent stragglers, once every ``act`` > 0 seconds.
 
-    Of the workers that have been up for the latest ``per`` > 0 seconds, those are *persistent*
-    stragglers whose time of a batch, on average over these, is ``lam`` times the average of all or
-    more. ``busy`` says, whenever somebody is to be replaced, whether the cluster has no room for
-    fresh workers now: then nobody is.
+    It considers the workers that have been up for at least ``per`` > 0 seconds, and the mean time
+    of a batch of each over the latest ``per`` seconds. A worker is a *persistent* straggler if its
+    mean is at least ``lam`` >= 1 times the average of these means. ``busy`` is called when there
+    are workers to replace. If it returns True, the cluster has no room for new workers now, and no
+    worker is replaced.
 
     Source: AntDT (2024), its controller for non-dedicated clusters.
 
@@ -36,7 +37,7 @@ class Persistence:
     >>> rule.slow(Means(np.array([4.0, 1.0, 1.0]), np.array([True, True, False]))).tolist()
     [True, False, False]
     >>> rule.reason
-    '1.5 times as slow as others for 600 s'
+    '1.5 times as slow as the average for 600 s'
     """
 
     def __init__(
@@ -49,25 +50,28 @@ class Persistence:
 
     @property
     def reason(self) -> str:
-        """Why somebody is replaced, a few words."""
-        return f"{self._lam:g} times as slow as others for {self._per:g} s"
+        """The reason for replacing a worker, in a few words."""
+        return f"{self._lam:g} times as slow as the average for {self._per:g} s"
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to act; if so, the next time is ``act`` seconds later."""
+        """Return True if it is time to act, and then set the next time ``act`` seconds later."""
         if now < self._acts_at:
             return False
         self._acts_at = now + self._act
         return True
 
     def slow(self, seconds: Means) -> BoolArray:
-        """Return who takes ``lam`` times as long as those who are known do on average, (n,)."""
+        """Return a mask (n,) of the workers whose mean is at least ``lam`` times the average.
+
+        Only workers whose means are known count.
+        """
         if not seconds.known.any():
             return seconds.known
         average = float(seconds.values[seconds.known].mean())
         return seconds.known & np.greater_equal(seconds.values, self._lam * average)
 
     def persistent(self, statistics: Statistics) -> tuple[int, ...]:
-        """Return who is to be replaced now."""
+        """Return the workers to replace now."""
         long = statistics.seconds(self._per)
         known = long.known & (statistics.up_s >= self._per)
         found = np.flatnonzero(self.slow(Means(long.values, known))).tolist()

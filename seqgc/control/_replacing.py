@@ -1,4 +1,4 @@
-"""`ReplacingPolicy`: workers who go on by themselves, of whom those that stay slow are replaced."""
+"""`ReplacingPolicy`: a policy without rounds in which workers that stay slow are replaced."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ __all__ = ["ReplacingPolicy"]
 
 
 class ReplacingPolicy(AmendedPolicy):
-    """A ``policy`` by whose side a ``monitor`` finds who is to be replaced, by a ``rule``.
+    """A ``policy`` to which restarts are added: a ``monitor`` measures, a ``rule`` decides.
 
-    It looks whenever an answer has been used, and asks for restarts before anything is sent: who
-    has just answered is replaced between two tasks. What another one owes fails (`Restart`), and
-    the policy has it done again, as after any failure. Where the backend cannot replace workers,
-    the run goes on without, and a warning says so. Whom the policy itself has replaced, as one that
-    was silent, is begun anew with as well. What the monitor knows is in no snapshot: a resumed run
-    has other workers.
+    The rule is applied after each answer that the policy uses. Restarts come before the new tasks,
+    so that the worker that has just answered is replaced between two tasks. If any other worker is
+    replaced, its current task fails (`Restart`), and the policy sends it again as after any
+    failure. If the backend cannot replace workers, the run continues without restarts and a warning
+    says so. If the policy itself replaces a worker, such as a silent one, the monitor also forgets
+    its measurements. Snapshots do not contain the measurements, because a resumed run has other
+    workers.
 
     Examples
     --------

@@ -1,18 +1,20 @@
-"""How a batch is best divided over workers of known speeds: exact, in whole data points.
+"""The optimal division of a batch among workers of known speeds, in whole data points.
 
-With ``v_i`` points a second, and ``B_i`` points of B, the round ends after ``max_i B_i / v_i``
-seconds. Real shares would be in proportion to the speeds; rounded one by one they neither sum to B
-nor are the best. Both problems of AntDT are solved here as integer programs:
+If worker i computes ``v_i`` points per second and has ``B_i`` of the batch's B points, the round
+takes ``max_i B_i / v_i`` seconds. Shares in proportion to the speeds would be optimal, but they are
+not whole numbers; if each of them is rounded, the sum may differ from B, and the result may not be
+optimal. Therefore the two problems of AntDT are solved as integer programs:
 
 - *Eq. 3* (`balance`): minimise ``max_i B_i / v_i``. Let z* be the minimum. Points are given out one
-  at a time, each to whom it costs least, ``argmin_i (B_i + 1) / v_i``: as long as that is at most
-  z*, nothing is lost, and if it were more, everybody would have all that fits into z*, which is B
-  at least. The first points need not be counted out: what fits into a z below z* is right.
-- *Eq. 4* (`balance_in_blocks`): a share is ``C_i`` blocks of ``B_i`` points each, as many as fit a
-  worker's memory, and ``max_i C_i B_i / v_i`` is minimised. Since ``C_i B_i`` leaves gaps (7 blocks
-  of one or two points are 7 to 14, but 13 points are no multiple of 7 or less), which sums can be
-  made is a question of its own. It is answered by a bit for each sum, worker by worker; the least z
-  for which B is among them is found by bisection.
+  at a time, each to the worker ``argmin_i (B_i + 1) / v_i``, which would finish it first. No point
+  exceeds z*: a point exceeds z* only if every worker already has all the points that it can compute
+  within z*, and these are at least B points. The points that the workers can compute within some
+  z < z* can be given out at once; z is found by bisection.
+- *Eq. 4* (`balance_in_blocks`): a share consists of ``C_i`` blocks of ``B_i`` points each, where a
+  block must fit into the worker's memory. Minimise ``max_i C_i B_i / v_i``. Not every share can be
+  made of blocks: for example, with blocks of at most 6 points there is no share of 7 points. So the
+  set of all sums that can be made is computed, worker by worker, with one bit for each sum. The
+  smallest z for which B is in this set is found by bisection.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from seqgc.ports import FloatArray, IntArray
 __all__ = ["MOST_BLOCKS", "balance", "balance_in_blocks"]
 
 MOST_BLOCKS = 5
-"""Of a worker's share, in Eq. 4."""
+"""The largest number of blocks in a worker's share, in Eq. 4."""
 
 _HALVINGS = 100
-_ALIKE = 1e-12  # relative difference of two times that are one, but for rounding
+_ALIKE = 1e-12  # two times with a smaller relative difference are equal up to rounding
 
 
 def balance(
@@ -40,9 +42,14 @@ def balance(
 ) -> IntArray:
     """Return shares (n,) of ``total`` points that minimise ``max(shares / speeds)``: Eq. 3.
 
-    ``speeds`` (n,) are points a second, > 0; no share is below ``least`` or above ``most`` points,
-    of all workers or each (n,). Of equals the first gets a point that is left over.
-    `ParameterError`: an argument breaks its rule, or no such shares sum to ``total``.
+    ``speeds`` (n,) > 0 are in points per second. Each share has at least ``least`` and at most
+    ``most`` points; both are either one number for all workers or an array (n,). If several workers
+    could compute a remaining point equally fast, the first of them gets it.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or no such shares sum to ``total``.
 
     Examples
     --------
@@ -53,7 +60,7 @@ def balance(
     """
     v, low, high = _checked(speeds, total, least, most)
     if high.sum() < total:
-        remedy = "let workers have more, or make the batch smaller"
+        remedy = "increase it, or use a smaller batch"
         raise ParameterError("most", f"must leave room for {total} points", most, remedy)
     below, above = 0.0, float((high / v).max())
     for _ in range(_HALVINGS):
@@ -76,12 +83,17 @@ def balance_in_blocks(
     least: int | IntArray = 1,
     most: int | IntArray,
 ) -> tuple[IntArray, IntArray]:
-    """Return points in a block, and blocks, (n,) each, that minimise the slowest's time: Eq. 4.
+    """Return the points per block (n,) and the numbers of blocks (n,) of the fastest round: Eq. 4.
 
-    A worker of ``speeds`` (n,), points a second, > 0, computes 1 to `MOST_BLOCKS` blocks of
-    ``least`` >= 1 to ``most`` points each, one after the other; blocks times points sum to
-    ``total``. Of several ways to make a share the one of fewest blocks is taken. `ParameterError`:
-    an argument breaks its rule, or nothing sums to ``total``.
+    ``speeds`` (n,) > 0 are in points per second. Each worker computes 1 to `MOST_BLOCKS` blocks,
+    one after the other. Its blocks are equally large, and each has at least ``least`` >= 1 and at
+    most ``most`` points. The points of all blocks sum to ``total``. If a share can be made of
+    blocks in several ways, the way with the fewest blocks is taken.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or no such blocks sum to ``total``.
 
     Examples
     --------
@@ -95,7 +107,7 @@ def balance_in_blocks(
     best = _fitting(v, total, low, high, within_s=np.inf)
     if best is None:
         rule = f"must let 1 to {MOST_BLOCKS} blocks a worker add up to {total} points"
-        raise ParameterError("most", rule, most, "let blocks be larger, or the batch smaller")
+        raise ParameterError("most", rule, most, "increase it, or use a smaller batch")
     below, above = total / float(v.sum()), _seconds(best, v)
     while below < above * (1 - 4 * _ALIKE):
         middle = (below + above) / 2
@@ -120,7 +132,7 @@ def _seconds(shares: IntArray, speeds: FloatArray) -> float:
 def _checked(
     speeds: FloatArray, total: int, least: int | IntArray, most: int | IntArray | None
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Return speeds, least and most points, (n,) each."""
+    """Return the speeds, the least points and the most points as arrays (n,), or raise."""
     require_int("total", total, least=1)
     v = np.asarray(speeds, dtype=np.float64)
     if v.ndim != 1 or not v.size or not (np.isfinite(v) & (v > 0)).all():
@@ -137,10 +149,13 @@ def _checked(
 def _fitting(
     speeds: FloatArray, total: int, low: IntArray, high: IntArray, *, within_s: float
 ) -> IntArray | None:
-    """Return shares (n,) in blocks that sum to ``total`` and take no longer, if there are any."""
+    """Return shares (n,), each made of blocks, that sum to ``total``; None if they do not exist.
+
+    No share takes longer than ``within_s`` seconds.
+    """
     room = np.minimum(within_s * (1 + _ALIKE) * speeds, float(total)).astype(np.intp)
     full = (1 << (total + 1)) - 1
-    sums = [1]  # bit k: k points can be made of the first workers' shares
+    sums = [1]  # sums[i] has bit k if the shares of the first i workers can sum to k points
     for a, b, limit in zip(low.tolist(), high.tolist(), room.tolist(), strict=True):
         sums.append(_sums(sums[-1], a, b, limit) & full)
     if not sums[-1] >> total & 1:
@@ -157,16 +172,19 @@ def _fitting(
 
 
 def _choices(low: int, high: int, limit: int) -> list[int]:
-    """Return which shares a worker may have, of at most ``limit`` points."""
+    """Return the shares of at most ``limit`` points that can be made of blocks, sorted."""
     tops = {c: min(high, limit // c) for c in range(1, MOST_BLOCKS + 1)}
     return sorted({c * block for c, top in tops.items() for block in range(low, top + 1)})
 
 
 def _sums(bits: int, low: int, high: int, limit: int) -> int:
-    """Return which sums can be made of those in ``bits`` and one share more."""
+    """Return the sums that can be made of a sum in ``bits`` and the share of one more worker.
+
+    Bit k stands for a sum of k points. The share has at most ``limit`` points.
+    """
     made = 0
     for blocks in range(1, MOST_BLOCKS + 1):
-        count = min(high, limit // blocks) - low + 1  # shares of low, low + 1, … points a block
+        count = min(high, limit // blocks) - low + 1  # blocks may have low, low + 1, ... points
         if count < 1:
             continue
         run, length = bits << blocks * low, 1

@@ -1,8 +1,9 @@
-"""`Statistics`: how long each worker took for what it was asked for, over the latest answers.
+"""`Statistics`: the times and speeds of the workers' latest answers.
 
-The *time of a batch* (AntDT: BPT) of a worker is the time from when its task left to its answer,
-whatever share of the batch that was. Its *speed* is the share divided by that, in batches a second:
-what a message or a start costs makes it slower, the more so the smaller its share.
+A worker's *time of a batch* (AntDT: BPT) is the time between the sending of its task and its
+answer, whatever the worker's share of the batch. Its *speed* is the share divided by this time, in
+batches per second. The time includes messages and the worker's start. Therefore a worker with a
+smaller share appears slower.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ __all__ = ["Means", "Statistics"]
 
 
 class Means(NamedTuple):
-    """A mean of each worker (n,), and whether it is ``known``: else it is 0."""
+    """The mean of each worker (n,), and a mask (n,) of the means that are ``known``.
+
+    A mean that is not known is 0.
+    """
 
     values: FloatArray
     known: BoolArray
 
 
 class _Batch(NamedTuple):
-    """An answer to a task: when it counted, the seconds since the task left, and of what share."""
+    """An answer: the time at which it counted, the seconds that it took, the share of the batch."""
 
     at: float
     seconds: float
@@ -36,10 +40,11 @@ class _Batch(NamedTuple):
 
 
 class Statistics(ABC):
-    """What is known of ``n`` workers by their answers of the latest ``window_s`` seconds.
+    """Means over the answers of ``n`` workers in the latest ``window_s`` seconds.
 
-    A worker that is replaced is forgotten: what is known of it begins anew, after the first answer
-    of the new one, which has its start in it. ``now`` are seconds since the beginning.
+    If a worker is replaced (`forget`), its earlier answers no longer count. The first answer of the
+    new worker does not count either, because its time includes the start. ``now`` is the time since
+    the beginning, in seconds.
     """
 
     def __init__(self, n: int, *, window_s: float) -> None:
@@ -51,35 +56,35 @@ class Statistics(ABC):
 
     @property
     def up_s(self) -> FloatArray:
-        """(n,) for how long each worker has been known: since the beginning, or `forget`."""
+        """The seconds (n,) since the beginning, or since a worker was last replaced."""
         return self.now - self._since
 
     @abstractmethod
     def on(self, event: Event) -> None:
-        """Take note of an event of the loop."""
+        """Record an event of the run."""
 
     def forget(self, worker: int) -> None:
-        """Begin anew with a worker, for it is replaced."""
+        """Forget a worker's answers, because it is replaced."""
         self._since[worker] = self.now
         self._fresh.add(worker)
         self._batches[worker].clear()
 
     def seconds(self, window_s: float) -> Means:
-        """Return the mean time of a batch of each worker over the latest seconds."""
+        """Return each worker's mean time of a batch over the latest ``window_s`` seconds."""
         return self._mean(window_s, lambda batch: batch.seconds)
 
     def speeds(self, window_s: float) -> Means:
-        """Return the mean speed of each worker over the latest seconds, batches a second."""
+        """Return each worker's mean speed over the latest ``window_s`` s, in batches per second."""
         return self._mean(window_s, lambda batch: batch.share / batch.seconds)
 
     def _take(self, worker: int, *, seconds: float, share: float) -> bool:
-        """Count an answer that came now; say whether it does: a fresh worker's first does not."""
+        """Record an answer that came now. Return False if it does not count (see the class)."""
         if worker in self._fresh:
             self._fresh.discard(worker)
             return False
         batches = self._batches[worker]
         batches.append(_Batch(self.now, seconds, share))
-        while self.now - batches[0].at >= self._window_s:  # not so of this one, however late it is
+        while self.now - batches[0].at >= self._window_s:  # ends at this answer at the latest
             batches.popleft()
         return True
 

@@ -1,11 +1,12 @@
-"""AntDT-DD: shares that suit workers of unlike speeds and little memory, found once.
+"""AntDT-DD: shares for workers of different speeds and limited memory, chosen once.
 
 AntDT: a self-adaptive distributed training framework for leader and straggler nodes (2024), its
-controller for dedicated clusters. Workers differ there, but do not change: kinds of GPUs, some
-faster and some slower, all with memory for so many points at a time. Whoever is fast computes
-several blocks, one after the other, and adds their gradients up (gradient accumulation), before the
-round ends: its Eq. 4, `seqgc.control.balance_in_blocks`. Here each block is a mini-task of its own
-(`seqgc.schemes.Balanced`), and the master adds up.
+controller for dedicated clusters. The workers of such a cluster have different speeds, for example
+because they have different GPUs, but their speeds do not change. Each has memory for a limited
+number of points at a time. A fast worker computes several blocks in a round, one after the other,
+and accumulates their gradients. The sizes are the solution of the paper's Eq. 4
+(`seqgc.control.balance_in_blocks`). Here each block is a mini-task (`seqgc.schemes.Balanced`), and
+the master adds their results.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ __all__ = ["AntDTDD", "AntDTDDDirector"]
 @register("antdt-dd")
 @dataclass(frozen=True, kw_only=True)
 class AntDTDD(Controlled):
-    """Shares in blocks of ``least`` to ``most`` points, by speeds measured over ``probe`` rounds.
+    """A defence that measures speeds for ``probe`` rounds, and then chooses all workers' shares.
 
-    Until then shares are even. ``most`` 0: blocks may have any size, and one is enough.
-    `ParameterError`: ``least`` or ``probe`` is below 1, or, when a run begins, blocks of such sizes
-    do not make up a batch.
+    During these rounds the shares are equal. A share consists of at most `MOST_BLOCKS` blocks of
+    ``least`` to ``most`` points. With ``most=0`` there is no upper limit, and a share is one block.
+
+    Raises
+    ------
+    ParameterError
+        If ``least`` or ``probe`` is below 1, or ``most`` below 0. At the start of a run: if a batch
+        cannot be made of such blocks.
 
     Examples
     --------
@@ -83,7 +89,7 @@ class AntDTDDDirector:
     def __init__(self, defence: AntDTDD, *, parts: int) -> None:
         self._defence, self._parts = defence, parts
         self._monitor = Monitor(defence.n, window_s=math.inf)
-        self._left = defence.probe  # rounds to be measured
+        self._left = defence.probe  # rounds that are still to be measured
 
     def on(self, event: Event) -> None:
         if self._left:

@@ -1,27 +1,30 @@
-"""AntDT-ND: give slow workers less; replace those that stay slow.
+"""AntDT-ND: give slow workers smaller shares, and replace workers that stay slow.
 
 AntDT: a self-adaptive distributed training framework for leader and straggler nodes (2024), its
-controller for non-dedicated clusters. Two kinds of slowness are told apart by how long they last:
+controller for non-dedicated clusters. There are two kinds of stragglers:
 
-- A *transient* straggler's time of a batch, on average over the latest ``trans`` seconds, is
-  ``lam`` times everyone's or more. Shares are adjusted to speeds (ADJUST_BS, its Eq. 3).
-- A *persistent* one's is so over the latest ``per`` seconds. It is replaced (KILL_RESTART), unless
-  the cluster is busy, where a fresh one would be long in coming.
+- *Transient*: the worker's mean time of a batch over the latest ``trans`` seconds is at least
+  ``lam`` times the average of all workers. The shares are adapted to the speeds (ADJUST_BS, the
+  paper's Eq. 3).
+- *Persistent*: the same holds over the latest ``per`` seconds. The worker is replaced
+  (KILL_RESTART), unless the cluster is busy, because then a new worker would take long to start.
 
-It acts every ``act`` seconds. What the paper leaves open is decided so:
+The controller acts every ``act`` seconds. Two decisions that the paper leaves open:
 
-- Shares that are uneven are adjusted each time it acts, too, or a straggler that has recovered
-  would have its small share for ever: its batches take little time, and nobody else's take long.
-- What is known of a worker that is replaced is forgotten. It keeps its share, as if nothing had
-  happened, until the first answer has come that a fresh worker's start is not in, and then shares
-  are adjusted at once. So nothing is lost where the backend cannot replace workers, as functions:
-  the run goes on by shares alone, and a warning says so. With ``back``, its share is the others'
-  for so many seconds, as long as a fresh worker is in coming.
+- If the shares are unequal, they are also adapted each time that the controller acts. Otherwise a
+  straggler that has recovered would keep its small share: its batches take little time then, and no
+  other worker is a straggler.
+- If a worker is replaced, its measurements are forgotten. The new worker keeps the share of the old
+  one until its first answer without the time of its start, and then the shares are adapted at once.
+  So if the backend cannot replace workers (functions, for example), the run continues with shares
+  alone, and a warning says so. With ``back`` > 0, a replaced worker has no share for ``back``
+  seconds, the time that a new worker takes to start, and the other workers compute its part.
 
-Slowness in proportion to the work is nobody's end: with a smaller share such a worker's batches
-take no longer than the others'. Replaced is who is slow before it computes, as with a sleep. With
-``per`` below the length of a transient, every such transient is persistent, and replaced in vain:
-the paper's own 600 s are, beside slow periods of 900 s.
+*What to expect.* A worker whose time is proportional to its work is seldom replaced, because with
+an adapted share its batches take as long as those of other workers. A worker that is slow
+before it computes, for example because it sleeps, is replaced. If ``per`` is shorter than the slow
+periods of transient stragglers, these stragglers are replaced in vain. With the paper's own numbers
+this happens: its ``per`` is 600 s, and its slow periods last 900 s.
 """
 
 from __future__ import annotations
@@ -46,11 +49,18 @@ __all__ = ["AntDTND", "AntDTNDDirector"]
 @register("antdt-nd")
 @dataclass(frozen=True, kw_only=True)
 class AntDTND(Controlled):
-    """Shares for transient stragglers, fresh workers for persistent ones; seconds, see this module.
+    """A defence that adapts shares to transient stragglers and replaces persistent ones.
 
-    ``lam`` >= 1 is how many times as slow as the average a straggler is; ``trans`` and ``per`` > 0
-    the windows, ``act`` > 0 the time between two decisions, ``back`` >= 0 that of a restart.
-    `ParameterError`: one of them breaks its rule.
+    A worker is a straggler if its mean time of a batch is at least ``lam`` >= 1 times the average.
+    All other fields are in seconds: ``trans`` > 0 and ``per`` > 0 are the windows in which
+    transient and persistent stragglers are measured, ``act`` > 0 is the time between two decisions,
+    and ``back`` >= 0 is the time that a new worker takes to start. The docstring of this module
+    describes the controller.
+
+    Raises
+    ------
+    ParameterError
+        If a field breaks its rule.
 
     Examples
     --------
@@ -72,7 +82,7 @@ class AntDTND(Controlled):
         require_number("back", self.back, least=0)
 
     def persistence(self, busy: Callable[[], bool] = lambda: False) -> Persistence:
-        """Return the rule by which workers are replaced; ``busy``: see there."""
+        """Return a new rule by which workers are replaced; see `Persistence` for ``busy``."""
         return Persistence(lam=self.lam, per=self.per, act=self.act, busy=busy)
 
     def first(self, parts: int) -> Balanced:
@@ -85,7 +95,7 @@ class AntDTND(Controlled):
 class AntDTNDDirector:
     """The controller of one run of `AntDTND`; a `seqgc.rounds.Director`.
 
-    ``busy``: see `Persistence`.
+    ``busy`` is called when there are workers to replace; True means not now (see `Persistence`).
 
     Examples
     --------
@@ -111,8 +121,8 @@ class AntDTNDDirector:
         self._defence, self._parts = defence, parts
         self._rule = defence.persistence(busy)
         self._monitor = Monitor(defence.n, window_s=max(defence.trans, defence.per))
-        self._back_at: dict[int, float] = {}  # of workers that are being replaced, who have nothing
-        self._unknown: set[int] = set()  # workers that were replaced, and are not known yet
+        self._back_at: dict[int, float] = {}  # by worker without a share: when it gets one again
+        self._unknown: set[int] = set()  # replaced workers whose speed is not known yet
 
     def on(self, event: Event) -> None:
         self._monitor.on(event)
@@ -158,7 +168,7 @@ class AntDTNDDirector:
             self._back_at[worker] = self._monitor.now + self._defence.back
 
     def _adjusted(self, scheme: Balanced) -> Balanced:
-        """Return the shares that suit what is known; who is not known keeps the present one."""
+        """Return shares adapted to the known speeds; workers of unknown speed keep their shares."""
         speeds, parts = self._monitor.speeds(self._defence.trans), scheme.parts
         gone = np.zeros(len(parts), dtype=np.bool_)
         gone[list(self._back_at)] = True

@@ -1,22 +1,24 @@
-"""AntDT-ND on asynchronous workers: data are dealt out, and who stays slow is replaced.
+"""AntDT-ND with asynchronous workers: persistent stragglers are replaced.
 
-AntDT (2024) has its controller for non-dedicated clusters run on asynchronous workers, too. What
-slowness costs there is less: nobody waits, and data are dealt out in shards (`seqgc.shards`).
+AntDT (2024) also runs its controller for non-dedicated clusters with asynchronous workers. There
+slow workers cost less, because no worker waits for another one, and each takes a new shard of the
+data when it is free (`seqgc.shards`).
 
-- A *transient* straggler needs nothing done about it. It takes shards more rarely, so that its
-  share follows its speed by itself, task by task. To adjust shares (ADJUST_BS) would make its tasks
-  smaller besides, and more of them: of one that sleeps before each, that is more sleep.
-- A *persistent* one still costs all the work that it does not do. By the rule of `antdt-nd`
-  (`seqgc.control.Persistence`) it is replaced (KILL_RESTART): its shard goes back, and on at its
-  first part that has not been applied, by others. So every part is applied exactly once, unless
-  ``resume="shard"`` has them do it again as a whole (`seqgc.shards.AspDds`).
+- A *transient* straggler needs no action. It takes fewer shards, so that its share of the data
+  follows its speed. Smaller shares (ADJUST_BS) would only divide its work into more tasks; a worker
+  that sleeps before each task would sleep more often.
+- A *persistent* straggler still costs the work that a normal worker would do in its place. It is
+  replaced (KILL_RESTART) by the rule of `antdt-nd` (`seqgc.control.Persistence`). Another worker
+  continues its shard at the first part that has not been applied, so that every part is applied
+  exactly once. With ``resume="shard"`` the whole shard is computed again (`seqgc.shards.AspDds`).
 
-The time of a batch is here that of a task, one part of a batch, and all tasks are as large. What is
-known of a worker that is replaced is forgotten, and is measured anew in a run that is resumed.
+The time of a batch is here the time of a task. A task is one part of a batch, and all tasks are
+equally large. When a worker is replaced, and when a run is resumed, measurements start again.
 
-*What to expect.* Without persistent stragglers it is `asp-dds`. With one of n workers, ``x`` times
-as slow as the others, a run is about ``(1 - 1/x) / n`` shorter for as long as the fresh one works,
-less what its start takes. The paper's windows are minutes: in shorter runs it does nothing.
+*What to expect.* Without persistent stragglers a run is the same as with `asp-dds`. Suppose that
+one of n workers is ``x`` times as slow as the other workers. After it is replaced, the work takes
+about ``(1 - 1/x) / n`` less time; the start of the new worker costs a part of this. The windows of
+the paper are several minutes long: in shorter runs this defence does nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +41,16 @@ __all__ = ["AntDTNDAsp"]
 @register("antdt-nd-asp")
 @dataclass(frozen=True, kw_only=True)
 class AntDTNDAsp(PolicyDefence):
-    """Asynchronous workers that take shards of ``M`` parts; those that stay slow are replaced.
+    """Asynchronous workers that take shards of ``M`` parts; persistent stragglers are replaced.
 
-    ``M`` and ``resume`` are those of `seqgc.shards.AspDds`; ``lam``, ``per`` and ``act`` (seconds)
-    are those of `Persistence`. Gradients are stale without bound, and a worker's load is ``1/n``.
-    `ParameterError`: one of them breaks its rule.
+    For ``M`` and ``resume`` see `seqgc.shards.AspDds`. For ``lam``, ``per`` and ``act`` (the last
+    two in seconds) see `Persistence`. The staleness of gradients has no bound. The load of each
+    worker is ``1/n``.
+
+    Raises
+    ------
+    ParameterError
+        If a field breaks its rule.
 
     Examples
     --------
@@ -51,7 +58,7 @@ class AntDTNDAsp(PolicyDefence):
     >>> defence.spec, defence.kind, defence.staleness
     ('antdt-nd-asp:M=4,per=60.0', 'stale', None)
     >>> defence.tolerates
-    'nobody waits for who is slow or fails; who is 1.5 times as slow as others for 60 s is replaced'
+    'no worker waits; a worker that is 1.5 times as slow as the average for 60 s is replaced'
     """
 
     n: int
@@ -70,7 +77,7 @@ class AntDTNDAsp(PolicyDefence):
 
     @property
     def tolerates(self) -> str:
-        return f"nobody waits for who is slow or fails; who is {self._rule().reason} is replaced"
+        return f"no worker waits; a worker that is {self._rule().reason} is replaced"
 
     @property
     def most_again(self) -> int:

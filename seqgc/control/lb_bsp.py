@@ -1,14 +1,14 @@
-"""LB-BSP: every round, each worker's share follows its speed in the latest ones.
+"""LB-BSP: in every round, each worker's share is in proportion to its recent speed.
 
 Chen, Weng, Wang, Li, Li (2020), "Semi-Dynamic Load Balancing: Efficient Distributed Learning in
-Non-Dedicated Environments", ACM SoCC: batches are shared out anew before each iteration, in
-proportion to how fast workers are expected to be. Its predictor of speeds (NARX, a recurrent
-network) is replaced by an exponential average here; shares are the best there are in whole points
+Non-Dedicated Environments", ACM SoCC. Before each iteration the batch is divided again, in
+proportion to the expected speeds of the workers. The paper predicts speeds with a recurrent network
+(NARX); here an exponential average takes its place. The shares are optimal in whole points
 (`seqgc.control.balance`).
 
-*What to expect.* Where a worker computes slowly, its share makes up for it. Where it is slow before
-it computes, as with a sleep, a start or a long way, no share does: it ends with the least one, and
-the round still takes as long as that sleep.
+*What to expect.* If a worker computes slowly, a smaller share makes up for it. If a worker is slow
+before it computes (because of a sleep, a start, or slow messages), no share does: the worker ends
+up with the least share, and the round still takes as long as this delay.
 """
 
 from __future__ import annotations
@@ -26,17 +26,22 @@ from seqgc.schemes import Balanced, register
 
 __all__ = ["LBBSP", "LBBSPDirector"]
 
-_NEW = 0.5  # weight of the latest round in the average
+_NEW = 0.5  # weight of the latest round in the average speed
 
 
 @register("lb-bsp")
 @dataclass(frozen=True, kw_only=True)
 class LBBSP(Controlled):
-    """Shares in proportion to speeds, anew every round; nobody has below ``least`` points.
+    """A defence that divides each batch in proportion to the workers' recent speeds.
 
-    Nor above ``most``, unless that is 0. (A batch that is too small for ``least`` is shared out as
-    evenly as can be.) `ParameterError`: one of them is below 0, or, when a run begins, a batch does
-    not fit ``most``.
+    Each share has at least ``least`` and at most ``most`` points; ``most=0`` means no upper limit.
+    If a batch has fewer than ``n * least`` points, ``points // n`` takes the place of ``least``.
+
+    Raises
+    ------
+    ParameterError
+        If ``least`` or ``most`` is below 0. At the start of a run: if a batch has more than
+        ``n * most`` points, or ``least`` exceeds ``most``.
 
     Examples
     --------
@@ -78,7 +83,7 @@ class LBBSPDirector:
     def __init__(self, n: int, *, parts: int, least: int = 1, most: int | None = None) -> None:
         self._parts, self._least, self._most = parts, least, most
         self._monitor = Monitor(n, window_s=1.0)
-        self._speeds: FloatArray = np.zeros(n)  # batches a second, 0: not known
+        self._speeds: FloatArray = np.zeros(n)  # batches per second; 0: not known
 
     def on(self, event: Event) -> None:
         self._monitor.on(event)
@@ -97,6 +102,6 @@ class LBBSPDirector:
         return Decision(setting=replace(setting, scheme=self.shared(speeds)))
 
     def shared(self, speeds: FloatArray) -> Balanced:
-        """Return the shares that suit these speeds (n,) best."""
+        """Return the optimal shares for these speeds (n,)."""
         shares = balance(speeds, self._parts, least=self._least, most=self._most)
         return Balanced.of(shares.tolist())

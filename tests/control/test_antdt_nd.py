@@ -139,8 +139,8 @@ def test_where_workers_cannot_be_replaced_it_runs_by_shares_alone_and_says_so_on
     assert (notice.kind, notice.fields) == (
         "warning",
         {
-            "text": "worker 0 is 1.5 times as slow as others for 60 s: workers of ReplayBackend "
-            "cannot be replaced; the run continues"
+            "text": "worker 0 is 1.5 times as slow as the average for 60 s: "
+            "workers of ReplayBackend cannot be replaced; the run continues"
         },
     )
     assert policy.segments[-1].setting.scheme.parts[0] == 1  # type: ignore[attr-defined]

@@ -144,8 +144,8 @@ def test_where_workers_cannot_be_replaced_it_goes_on_without_and_says_so_once() 
     assert (notice.kind, notice.fields) == (
         "warning",
         {
-            "text": "worker 0 is 1.5 times as slow as others for 60 s: workers of Irreplaceable "
-            "cannot be replaced; the run continues"
+            "text": "worker 0 is 1.5 times as slow as the average for 60 s: "
+            "workers of Irreplaceable cannot be replaced; the run continues"
         },
     )
     assert backend.now == virtual("asp-dds", ONE.pace(), num_jobs=600).seconds, "nothing is lost"
