@@ -1,4 +1,4 @@
-"""`Barrier`: who may begin which clock, and when; `Slack`, which looks at the slowest alone."""
+"""`Barrier`: the rule for when a part may begin its next clock; `Slack` is the usual rule."""
 
 from __future__ import annotations
 
@@ -13,34 +13,39 @@ __all__ = ["Barrier", "Slack"]
 
 
 class Barrier(ABC):
-    """What a worker waits for before it begins the next clock of a part.
+    """A rule for when a part may begin its next clock.
 
-    It is asked with the same numbers again and again, and must say the same of the same: what it
-    draws, it draws from a seed of its own. It must let the parts that stand at the global clock
-    begin, for nobody else will make it pass.
+    The policy calls `admits` repeatedly with the same arguments, and it must return the same each
+    time. If it draws random numbers, it must seed them. It must admit every part that has completed
+    the fewest clocks; otherwise the run would wait for ever.
     """
 
     waits_for_all: ClassVar[bool] = False
-    """Whether whom it holds up is held up until the global clock passes: then nobody asks before.
+    """True if a part that must wait always waits until the global clock advances.
 
-    Else it is asked again whenever any part has completed a clock.
+    The policy calls `admits` again when the global clock has advanced, or, if this is False, when
+    any part has completed a clock.
     """
 
     @property
     @abstractmethod
     def slack(self) -> int | None:
-        """How many clocks ahead of the slowest it lets anybody begin at most; None: any number."""
+        """The largest number of clocks by which a part may be ahead of the slowest; None: any."""
 
     @abstractmethod
     def admits(self, part: int, clock: int, clocks: GlobalClock) -> bool:
-        """Say whether a part, which has completed the clocks before, may begin this one now."""
+        """Return True if a part that has completed all clocks before ``clock`` may begin it now.
+
+        ``clocks`` are the numbers of clocks that all parts have completed.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slack(Barrier):
-    """Clock t may begin when the global clock is at least t - slack; ``slack`` None: always.
+    """A rule by which clock t may begin when the global clock is at least ``t - slack``.
 
-    So whoever does clock t knows all that was done in the clocks up to ``t - slack - 1``.
+    Therefore the weights that are used in clock t contain the updates of all clocks up to
+    ``t - slack - 1``. With ``slack=None`` no part ever waits.
 
     Source: stale synchronous parallel (Ho et al. 2013); Cui et al. 2014, 2.3.
 

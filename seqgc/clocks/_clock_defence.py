@@ -1,4 +1,4 @@
-"""`ClockDefence`: what all defences are whose workers go on by themselves, behind a barrier."""
+"""`ClockDefence`: base class of defences in which each worker has its own clock."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["ClockDefence"]
 
 
 class ClockDefence(PolicyDefence):
-    """Each worker goes through the clocks of its part by itself, as far as `barrier` lets it.
+    """Base class of defences in which each worker proceeds independently, up to a `barrier`.
 
-    A subclass is a frozen dataclass, registered as a scheme is, which says what its barrier is: see
-    `Clocks`, or ``examples/sampling.py``. The load is ``1/n``, nothing is computed twice.
-    `ClockPolicy` runs it.
+    A subclass is a frozen dataclass that defines `barrier` and is registered in the same way as a
+    scheme; see `Clocks` or ``examples/sampling.py``. The load is ``1/n``: nothing is computed
+    twice. `ClockPolicy` is the policy.
     """
 
     wpc: int = 1
-    """Work per clock: after how many jobs a worker hands in what it has, and may have to wait."""
+    """Work per clock: the number of jobs after which a worker sends its results and may wait."""
 
     @property
     @abstractmethod
     def barrier(self) -> Barrier:
-        """Who may begin which clock."""
+        """The rule for when a part may begin its next clock."""
 
     @property
     def staleness(self) -> int | None:
-        """How many of the jobs before a part's own its weights may lack; None: any number.
+        """The number of earlier jobs that a part's weights may lack; None: any number.
 
         Source: Cui et al. 2014, 2.3.
         """

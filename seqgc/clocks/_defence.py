@@ -2,25 +2,30 @@
 
 Theory
 ------
-The data are the same for all defences: job t is one step on batch t, and worker p computes its p-th
-part. What differs is *when*. A worker that waits for nobody is never held up, but what it computes
-is then the gradient of old weights, and the staler these are the more steps training takes. Two
-numbers say how far a worker may go on by itself (Cui et al. 2014, 2.3):
+All defences process the same data: job t is one step on batch t, and worker p computes the p-th
+part of this batch. They differ in *when* it is computed. A worker that waits for no other worker is
+never delayed, but it computes gradients at old weights, and the older the weights, the more steps
+training takes. Two numbers bound how far a worker may be ahead of other workers (Cui et al. 2014,
+2.3):
 
-- the *work per clock* ``wpc``: after how many jobs it hands in what it has, and may have to wait;
-- the *slack* s: how many clocks it may be ahead of the slowest.
+- the *work per clock* ``wpc``: the number of jobs after which a worker sends its results, and may
+  have to wait;
+- the *slack* s: the number of clocks by which a worker may be ahead of the slowest one.
 
-No update lacks more than ``wpc * (s + 1) - 1`` jobs before its own. So several pairs have one
-bound, and of these a slack is worth more than work per clock: who is slow now and then catches up
-while others go on, and a longer clock costs everybody its slowest worker's time all the same. That
-is Cui et al.'s rule of thumb (5.2): slack 1, and half the bound that training bears as ``wpc``.
+The weights of an update lack at most ``wpc * (s + 1) - 1`` of the jobs before its own. Several
+pairs of ``wpc`` and s have the same bound. Among them, a larger slack helps more than a larger
+``wpc``. With slack, a worker that is slow from time to time can catch up while the other workers
+continue. With longer clocks and no slack, every clock still takes as long as its slowest worker.
+The rule of thumb of Cui et al. (5.2) is: take slack 1, and as ``wpc`` half the staleness that the
+training tolerates.
 
-Without failures, where ``T[t, i]`` are the seconds of worker i's clock t,
+Let ``T[t, i]`` be the seconds that worker i computes in clock t, and ``end[t, i]`` the time at
+which it has completed t clocks. Without failures,
 
-    end[t + 1, i] = max(end[t, i], max_j end[t - s, j]) + T[t, i]        (0 for clocks before 0).
+    end[t + 1, i] = max(end[t, i], max_j end[t - s, j]) + T[t, i]        (end = 0 if t <= 0).
 
-With s = 0 that is the sum of all clocks' slowest workers, as uncoded; without a bound it is the
-slowest worker's sum.
+With s = 0 the run takes the sum, over all clocks, of the slowest worker's time, as an uncoded run
+does. Without a bound it takes as long as the worker whose own times have the largest sum.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from seqgc.schemes import register
 __all__ = ["Clocks"]
 
 _MOST = 10**9
-"""Clocks, jobs: more than any run has."""
+"""An upper limit of numbers of clocks and jobs: more than any run has."""
 
 
 @register("asp", slack=None)
@@ -44,12 +49,13 @@ _MOST = 10**9
 @register("bsp", slack=0, wpc=1)
 @dataclass(frozen=True, kw_only=True)
 class Clocks(ClockDefence):
-    """Each worker at its own clock, of ``wpc`` jobs, at most ``slack`` ahead of the slowest one.
+    """A defence without rounds: each worker is at most ``slack`` clocks ahead of the slowest one.
 
-    ``bsp`` waits for everybody in every job; ``a-bsp`` after several; ``ssp`` for those who are
-    more than ``slack`` clocks behind; ``asp`` (slack None) for nobody. The load is ``1/n``: nothing
-    is computed twice. `seqgc.clocks.ClockPolicy` runs it; the formula of its run time is in
-    `seqgc.clocks`.
+    A clock is ``wpc`` jobs. With ``bsp``, a worker waits for all workers after every job, with
+    ``a-bsp`` after every clock. With ``ssp``, it waits for workers that are more than ``slack``
+    clocks behind it. With ``asp`` (slack None), it never waits. The load is ``1/n``: nothing is
+    computed twice. `seqgc.clocks.ClockPolicy` is the policy. Section 10 of docs/mathematics.md has
+    the formula of the run time.
 
     Raises
     ------
@@ -78,7 +84,8 @@ class Clocks(ClockDefence):
             return
         self._keep_integers("slack")
         if not 0 <= self.slack <= _MOST:
-            rule, remedy = f"must satisfy 0 <= slack <= {_MOST} (clocks)", "asp has no bound"
+            rule = f"must satisfy 0 <= slack <= {_MOST} (clocks)"
+            remedy = "for no bound, use `asp`"
             raise ParameterError("slack", rule, self.slack, remedy)
 
     @property
@@ -87,8 +94,11 @@ class Clocks(ClockDefence):
 
     @property
     def tolerates(self) -> str:
-        behind = f" at most {self.slack} clock{'' if self.slack == 1 else 's'} behind"
         if self.slack is None:
-            behind = " behind"
-        waits = f"nobody waits for who is{behind}" if self.slack != 0 else "all wait for the last"
-        return f"{waits}; the parts of a worker that fails go to others until it is back"
+            waits = "no worker waits for a slower one"
+        elif self.slack == 0:
+            waits = "all workers wait for the slowest"
+        else:
+            clocks = f"{self.slack} clock{'' if self.slack == 1 else 's'}"
+            waits = f"a worker waits only for workers more than {clocks} behind it"
+        return f"{waits}; the parts of a worker that fails go to other workers until it is back"

@@ -1,4 +1,4 @@
-"""`GlobalClock`: how far each has come, and all have."""
+"""`GlobalClock`: the number of clocks that each part has completed, and that all have completed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["GlobalClock"]
 
 
 class GlobalClock:
-    """The least of clocks of their own: how many clocks all have completed.
+    """A count of the clocks that each part has completed, and of their minimum, the global clock.
 
-    ``completed`` are the clocks that each has completed, all of them from 0 on.
+    ``completed`` is the number of completed clocks of each part at the beginning.
 
     Raises
     ------
     ParameterError
-        If there is nobody, or a clock is below 0.
+        If ``completed`` is empty, or one of the numbers is below 0.
 
     Examples
     --------
@@ -31,34 +31,37 @@ class GlobalClock:
 
     def __init__(self, completed: Sequence[int]) -> None:
         if not completed:
-            raise ParameterError("completed", "must hold one clock at least", completed)
+            raise ParameterError("completed", "must hold at least one number of clocks", completed)
         self._completed = [require_int("completed", clock, least=0) for clock in completed]
-        self._standing = Counter(self._completed)  # by clock: how many have completed just so many
+        self._standing = Counter(self._completed)  # by clock: the number of parts that stand at it
         self._least = min(self._completed)
 
     @property
     def completed(self) -> tuple[int, ...]:
-        """The clocks that each has completed."""
+        """The number of clocks that each part has completed."""
         return tuple(self._completed)
 
     @property
     def least(self) -> int:
-        """The global clock: the clocks that all have completed."""
+        """The global clock: the number of clocks that all parts have completed."""
         return self._least
 
     def clock(self, index: int) -> int:
-        """Return how many clocks one of them has completed."""
+        """Return the number of clocks that one part has completed."""
         return self._completed[index]
 
     def complete(self, indices: Iterable[int]) -> bool:
-        """Note that these have completed the clock that they all stood at; say if the least has."""
+        """Record that these parts have completed a clock, all of them the same one.
+
+        Returns True if the global clock has advanced.
+        """
         for index in indices:
             clock = self._completed[index]
             self._completed[index] += 1
             self._standing[clock] -= 1
             self._standing[clock + 1] += 1
         passed = self._standing[self._least] == 0
-        if passed:  # whoever left the least clock as the last is just one further on
+        if passed:  # the last part to leave the least clock is now exactly one clock ahead of it
             del self._standing[self._least]
             self._least += 1
         return passed

@@ -1,4 +1,4 @@
-"""`ClockState`: what a policy of clocks must remember."""
+"""`ClockState`: the state of a `ClockPolicy` in a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ __all__ = ["ClockState", "read_state"]
 
 
 class ClockState(TypedDict):
-    """What a `ClockPolicy` must remember, as JSON says it: see its `snapshot`."""
+    """The state of a `ClockPolicy`, as JSON data; made by its `snapshot`."""
 
-    jobs: int  # of the run, as it stands
-    completed: list[int]  # clocks, by part
-    owners: list[int]  # workers, by part
+    jobs: int  # the number of jobs of the run
+    completed: list[int]  # by part: the number of clocks that it has completed
+    owners: list[int]  # by part: the worker that computes it
 
 
 def read_state(state: object, *, n: int) -> ClockState:
-    """Return what JSON said, if it is a state of ``n`` workers.
+    """Return the state that was read from JSON, after checking it.
 
-    `ValueError`, `KeyError` or `TypeError`: it is none.
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        If it is not the state of a policy of ``n`` workers.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"a policy's state must be a mapping; got {state!r}")

@@ -1,4 +1,4 @@
-"""Data that are dealt out in shards: whoever is free takes the next one, and nobody waits."""
+"""Data in shards: a worker that is free takes the next shard, and no worker waits for another."""
 
 from seqgc.shards._defence import AspDds as AspDds
 from seqgc.shards._policy import ShardPolicy as ShardPolicy

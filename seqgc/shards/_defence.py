@@ -1,4 +1,4 @@
-"""`AspDds`: data in shards, which asynchronous workers take as they come."""
+"""`AspDds`: asynchronous workers that take shards of the data."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from seqgc.shards._service import Resume, require_resume
 __all__ = ["AspDds"]
 
 _MOST = 10**9
-"""Parts, jobs: more than any run has."""
+"""An upper limit of the parts in a shard: more than any run has."""
 
 
 @register("asp-dds")
 @dataclass(frozen=True, kw_only=True)
 class AspDds(PolicyDefence):
-    """Asynchronous workers that take shards of ``M`` >= 1 local batches; nobody waits for anybody.
+    """Asynchronous workers that take shards of ``M`` >= 1 parts; no worker waits for another.
 
-    In `asp` each worker has its share of the data, and the run ends with the slowest one's. Here
-    the data are dealt out (dynamic data sharding): who is slow does less of them. Gradients are of
-    weights that lack whatever others have not handed in (kind stale), and staleness has no bound. A
-    worker's load is ``1/n``: one part of a batch at a time.
+    With `asp` each worker has a fixed share of the data, and the run ends when the slowest worker
+    has finished its share. Here a worker takes the next shard when it is free (dynamic data
+    sharding), so that a slow worker computes less of the data. A part is one of the ``n`` parts of
+    a batch, and a task is one part, so that a worker's load is ``1/n``. Gradients are stale: a
+    worker's weights lack the updates that other workers have not sent yet, and their number has no
+    bound.
 
-    With ``M = 1``, the default, all end at nearly one time. With more a worker stays on data that
-    lie together, and the run waits for the last shards: n of them are M batches.
+    With ``M = 1``, the default, all workers finish at nearly the same time. With a larger ``M`` a
+    worker computes parts that lie next to each other in the data, but the run waits longer for its
+    last shards: n shards are M batches.
 
-    Of a shard that is lost with its worker the parts that are in are not done again, and each is
-    applied exactly once. With ``resume="shard"``, as in the paper, whose workers push updates to
-    servers that know no shards, it is done again as a whole: each part is applied at least once,
-    and up to ``M - 1`` once more for each shard that is lost.
+    If a worker fails, its shard is lost. The shard continues at its first part that has not been
+    applied, so that each part is applied exactly once. With ``resume="shard"`` the whole shard is
+    computed again, as in the paper, in which workers send updates to servers that do not know the
+    shards. Then each part is applied at least once, and for each lost shard up to ``M - 1`` parts
+    are applied again.
 
-    `seqgc.shards.ShardPolicy` runs it. Source: AntDT (2024), V-C.
+    `seqgc.shards.ShardPolicy` is the policy. Source: AntDT (2024), V-C.
 
     Raises
     ------
@@ -71,15 +75,15 @@ class AspDds(PolicyDefence):
 
     @property
     def tolerates(self) -> str:
-        again = "is done again as a whole" if self.resume == "shard" else "goes on where it was"
-        return f"nobody waits for who is slow or fails; a shard that is lost {again}"
+        again = "computed again as a whole" if self.resume == "shard" else "continued where it was"
+        return f"no worker waits; the shard of a worker that fails is {again}"
 
     @property
     def most_again(self) -> int:
         return self.M - 1 if self.resume == "shard" else 0
 
     def points_touched(self, sizes: IntArray) -> IntArray:
-        return np.full(self.n, sizes.max())  # anybody may compute any part
+        return np.full(self.n, sizes.max())  # any worker may compute any part
 
     def policy(
         self,

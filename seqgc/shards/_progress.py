@@ -1,4 +1,4 @@
-"""`Progress`: how far the clocks of data have come, of which each is a job's parts."""
+"""`Progress`: the clocks of the data. A clock is a job, and closes when its parts are complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Which jobs' ``n`` parts are in for good; a job's clock closes when those of all before have.
+    """A record of the settled parts of each job, which closes jobs in their order.
+
+    A part is settled when it has arrived and will not be computed again. The clock of a job closes
+    when all ``n`` parts of this job, and of all earlier jobs, are settled.
 
     Examples
     --------
@@ -28,24 +31,24 @@ class Progress:
     def __init__(self, n: int) -> None:
         self._n = n
         self._closed = 0
-        self._parts: dict[int, int] = {}  # that are settled, by job that is not closed
+        self._parts: dict[int, int] = {}  # by job that is not closed: the number of settled parts
         self._records = Records(n, "dealt")
 
     @property
     def closed(self) -> int:
-        """How many jobs' clocks are closed: the first so many."""
+        """The number of closed clocks; these are the clocks of the first jobs."""
         return self._closed
 
     def leave(self, job: int, at: float) -> None:
-        """Take note of when a task of a job left."""
+        """Record that a task of a job was sent, at a time in seconds."""
         self._records.leave(job, at)
 
     def answer(self, job: int, worker: int, at: float) -> None:
-        """Take note that a part of a job is in, and from whom."""
+        """Record that a part of a job has arrived from a worker, at a time in seconds."""
         self._records.answer(job, worker, at)
 
     def settle(self, jobs: Iterable[int], at: float) -> list[Close]:
-        """Take note that a part of each of these is settled; return the clocks that close."""
+        """Record that a part of each of these jobs is settled; return the clocks that close."""
         for job in jobs:
             self._parts[job] = self._parts.get(job, 0) + 1
         closed = []
@@ -57,13 +60,20 @@ class Progress:
         return closed
 
     def givers(self) -> list[tuple[int, list[int]]]:
-        """Return who has given parts of each job that is not closed."""
+        """Return, for each job with settled parts that is not closed, the workers that sent parts.
+
+        The state of a snapshot; see `recall`.
+        """
         return [(job, self._records.givers(job)) for job in sorted(self._parts)]
 
     def recall(
         self, closed: int, left: Mapping[int, int], givers: Iterable[tuple[int, Iterable[int]]]
     ) -> None:
-        """Go on where another was: clocks closed, parts left by job, and what `givers` said."""
+        """Continue from a snapshot, before any task.
+
+        ``closed`` is the number of closed clocks, ``left`` has the number of parts of each job that
+        are not settled, and ``givers`` is what `givers` returned.
+        """
         self._closed = closed
         for job, workers in givers:
             self._parts[job] = self._n - left.get(job, 0)

@@ -1,4 +1,4 @@
-"""`ShardService`: which stretches of an epoch's data are still to do, being done, or done."""
+"""`ShardService`: gives out an epoch's data in shards, and records which shards are done."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from seqgc.ports import IntArray
 __all__ = ["Resume", "Shard", "ShardService", "ShardState", "require_resume"]
 
 Resume: TypeAlias = Literal["part", "shard"]
-"""Where a shard that was lost goes on: at its first part that is not done, or at its beginning."""
+"""The place where a lost shard continues: at its first part that is not done (``"part"``), or at
+its beginning (``"shard"``)."""
 
 
 def require_resume(value: object) -> None:
-    """Refuse what is no `Resume`, with `ParameterError`."""
+    """Raise `ParameterError` if the value is not a `Resume`."""
     if value not in get_args(Resume):
         raise ParameterError("resume", f"must be one of {', '.join(get_args(Resume))}", value)
 
 
 class ShardState(TypedDict):
-    """What a `ShardService` must remember: see its `checkpoint`."""
+    """The state of a `ShardService`, as JSON data; made by its `checkpoint`."""
 
-    points: int  # of the epoch, as it stands
-    todo: list[list[int]]  # of each shard: its number, and how many batches of it have been done
+    points: int  # the number of points of the epoch
+    todo: list[list[int]]  # for each shard: its number, and how many of its batches have been done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """``length`` points of an epoch, from ``start`` on, in ``batches`` local batches.
+    """A shard of an epoch: ``length`` points from point ``start`` on, in ``batches`` local batches.
 
-    The first ``first`` of these need not be done any more; the first ``known`` have been done
-    before, so that those in between are done again.
+    The worker begins at batch ``first``. The first ``known`` batches have been done before, so that
+    the batches from ``first`` to ``known - 1`` are done again.
     """
 
     number: int
@@ -49,29 +50,30 @@ class Shard:
 
 
 class ShardService:
-    """Hands out an epoch of ``points`` >= 0 data points in shards of ``M`` local batches each.
+    """Gives out an epoch of ``points`` >= 0 data points in shards of ``M`` local batches each.
 
-    A local batch is what a worker computes at a time: ``b`` points. So there are
-    ``K = ceil(points / (b M))`` shards, of which the last may be shorter. At all times each of them
-    is in one of three states, and there are four ways from one to another:
+    A local batch is the ``b`` points that a worker computes at a time. There are
+    ``K = ceil(points / (b M))`` shards, and the last one may be shorter. Each shard is always in
+    one of three states:
 
-    - TODO, in a queue; a worker that is free takes (`take`) the first.
-    - DOING, of one worker. It says of each batch that it is done (`advance`), or of the whole shard
-      (`done`). If the worker fails, its shard is `lost`: it is TODO again, at the queue's end.
-    - DONE, and never anything else again.
+    - TODO: it is in the queue. A free worker takes the first shard of the queue (`take`).
+    - DOING: one worker has it. The worker reports each batch (`advance`) or the whole shard
+      (`done`). If the worker fails, the shard is `lost`: it goes to the end of the queue.
+    - DONE: its final state.
 
-    A shard that was lost goes on at its first batch that is not done. So each batch is done exactly
-    once, however many a shard has, as long as whoever says that one is done knows it. The master
-    does, who applies the updates. AntDT's service does not, since workers push theirs to servers:
-    there all ``M`` batches of a lost shard are done again. So it is here with ``resume="shard"``:
-    each batch is done at least once, and of a shard that is lost up to ``M - 1`` are done again: it
-    would be done if all were. With ``M = 1`` none is.
+    A lost shard continues at its first batch that is not done. So each batch is done exactly once,
+    provided that `advance` is called for each batch. The master of seqgc can do this, because it
+    applies the updates. The service of AntDT cannot, because its workers send updates to servers;
+    it has all ``M`` batches of a lost shard done again. ``resume="shard"`` does the same here: each
+    batch is done at least once, and up to ``M - 1`` batches of a lost shard are done again. (If all
+    ``M`` were done, the shard would be done.) With ``M = 1`` no batch is done again.
 
-    Points are numbered in the order of the data. With a ``seed`` >= 0, shards are queued in an
-    order that it and the ``epoch`` >= 0 draw, and each shard's points are (`points_of`).
+    Points are numbered in the order of the data. With a ``seed`` >= 0, the order of the shards in
+    the queue and of the points in each shard (`points_of`) is random; it depends on ``seed`` and
+    ``epoch`` >= 0.
 
-    Source: AntDT (2024), V-C; the number of shards is that of *local* batches: the paper writes the
-    global batch's size, with which its own numbers do not come out.
+    Source: AntDT (2024), V-C. The paper's formula for the number of shards has the size of the
+    global batch, but its own numbers fit the size of a *local* batch, which is used here.
 
     Raises
     ------
@@ -106,33 +108,33 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         self._points = require_int("points", points, least=0)
         self._batch, self._width = require_int("b", b, least=1), require_int("M", M, least=1)
         require_resume(resume)
-        self._goes_on = resume == "part"  # where it was lost
+        self._goes_on = resume == "part"  # a lost shard continues where it was lost
         self._seed = None if seed is None else require_int("seed", seed, least=0)
         self._epoch = require_int("epoch", epoch, least=0)
         order = np.arange(self.num_shards)
         if self._seed is not None:
             order = np.random.default_rng([self._seed, self._epoch]).permutation(order)
         self._todo: deque[int] = deque(order.tolist())
-        self._doing: dict[int, int] = {}  # by worker, as they were taken
-        self._come: dict[int, int] = {}  # by shard that is being done: its batches that are
-        self._known: dict[int, int] = {}  # by shard that is not done: those that ever were
-        self._losers: dict[int, int] = {}  # by shard that is to do again: who lost it last
+        self._doing: dict[int, int] = {}  # by worker: its shard, in the order of taking
+        self._come: dict[int, int] = {}  # by shard that a worker has: the next batch to do
+        self._known: dict[int, int] = {}  # by shard that is not done: batches that were ever done
+        self._losers: dict[int, int] = {}  # by lost shard: the worker that lost it last
 
-    # ---- how it stands ---------------------------------------------------------------------------
+    # ---- states ----------------------------------------------------------------------------------
 
     @property
     def num_shards(self) -> int:
-        """K: how many shards the epoch has."""
+        """The number K of shards in the epoch."""
         return -(-self._points // (self._batch * self._width))
 
     @property
     def todo(self) -> tuple[int, ...]:
-        """The shards that nobody has, in the order in which they will be taken."""
+        """The shards in the queue, in their order."""
         return tuple(self._todo)
 
     @property
     def doing(self) -> Mapping[int, int]:
-        """The shards that are being done, by worker, in the order in which they were taken."""
+        """The shard of each worker that has one, in the order in which they were taken."""
         return MappingProxyType(self._doing)
 
     @property
@@ -142,47 +144,54 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
 
     @property
     def has_more(self) -> bool:
-        """Whether there is a shard to be taken."""
+        """True if the queue has a shard."""
         return bool(self._todo)
 
     @property
     def all_done(self) -> bool:
-        """Whether every shard is done."""
+        """True if every shard is done."""
         return not self._todo and not self._doing
 
     @property
     def left(self) -> tuple[Shard, ...]:
-        """The shards that are not done, as they would be taken if nobody had one: see `restore`."""
+        """The shards that are not done: first the shards of workers, and then the queue."""
         return tuple(self._shard(number) for number in (*self._doing.values(), *self._todo))
 
     def shard_of(self, worker: int) -> tuple[Shard, int]:
-        """Return the shard of a worker, and how many of its batches are done since it was taken.
+        """Return a worker's shard, and the number of the next batch to do in it.
 
-        `ScheduleError`: the worker has none.
+        Raises
+        ------
+        ScheduleError
+            If the worker has no shard.
         """
         if worker not in self._doing:
-            raise ScheduleError(f"worker {worker} has no shard")
+            raise ScheduleError(f"worker {worker} has no shard: call `take` first")
         shard = self._shard(number := self._doing[worker])
         return shard, self._come[number]
 
     def points_of(self, shard: Shard) -> IntArray:
-        """Return a shard's points, (length,), in the order in which they are to be computed."""
+        """Return the numbers of a shard's points, (length,), in the order of computation."""
         points = np.arange(shard.start, shard.start + shard.length)
         if self._seed is None:
             return points
         rng = np.random.default_rng([self._seed, self._epoch, shard.number])
         return rng.permutation(points)
 
-    # ---- what changes it -------------------------------------------------------------------------
+    # ---- changes ---------------------------------------------------------------------------------
 
     def take(self, worker: int, *, again: bool = True) -> Shard | None:
-        """Give a worker the first shard that is to do; None: there is none.
+        """Give a worker the first shard of the queue; return None if the queue has none for it.
 
-        Without ``again`` it is the first that this worker was not the last to lose.
-        `ScheduleError`: the worker has one.
+        With ``again=False`` the worker does not get a shard that it was the last to lose.
+
+        Raises
+        ------
+        ScheduleError
+            If the worker has a shard.
         """
         if worker in self._doing:
-            rule = f"must have done shard {self._doing[worker]}, or lost it, to take another"
+            rule = f"has shard {self._doing[worker]}: call `done` or `lost` before it takes another"
             raise ScheduleError(f"worker {worker} {rule}")
         for number in self._todo:
             if again or self._losers.get(number) != worker:
@@ -196,9 +205,12 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         return shard
 
     def advance(self, number: int, worker: int) -> None:
-        """Take note that a worker has done the next batch of its shard; the last is its end.
+        """Record that a worker has done the next batch of its shard; with the last, it is DONE.
 
-        `ScheduleError`: the worker is not doing this shard.
+        Raises
+        ------
+        ScheduleError
+            If the worker does not have this shard.
         """
         self._require_doing(number, worker)
         self._come[number] += 1
@@ -207,9 +219,12 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             self.done(number, worker)
 
     def done(self, number: int, worker: int) -> None:
-        """Take note that a worker has done all of its shard.
+        """Record that a worker has done its whole shard.
 
-        `ScheduleError`: the worker is not doing this shard.
+        Raises
+        ------
+        ScheduleError
+            If the worker does not have this shard.
         """
         self._require_doing(number, worker)
         del self._doing[worker], self._come[number]
@@ -217,21 +232,27 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         self._losers.pop(number, None)
 
     def lost(self, worker: int) -> None:
-        """Have the shard of a worker be to do again, after all others.
+        """Put the shard of a worker that has failed at the end of the queue.
 
-        `ScheduleError`: the worker has none.
+        Raises
+        ------
+        ScheduleError
+            If the worker has no shard.
         """
         if worker not in self._doing:
-            raise ScheduleError(f"worker {worker} must have a shard to lose it")
+            raise ScheduleError(f"worker {worker} has no shard to lose: call `take` first")
         number = self._doing.pop(worker)
         del self._come[number]
         self._todo.append(number)
         self._losers[number] = worker
 
     def end_at(self, points: int) -> None:
-        """Let the epoch have no more than so many points, and what is beyond be of no shard.
+        """Shorten the epoch to at most this number of ``points``; shards beyond are dropped.
 
-        `ScheduleError`: a shard that anybody has taken begins there, or has come as far.
+        Raises
+        ------
+        ScheduleError
+            If a shard that has begun, and is not done, would have no batch left.
         """
         points = min(points, self._points)
         width = self._batch * self._width
@@ -239,21 +260,27 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         for number in started:
             known = number * width + self._batch * self._known.get(number, 0)
             if known >= points:
-                raise ScheduleError(f"the epoch must have more than {points} points: it has begun")
+                rule = f"cannot end after {points} points"
+                raise ScheduleError(f"the epoch {rule}: shard {number} has come to point {known}")
         self._points = points
         self._todo = deque(number for number in self._todo if number * width < points)
 
-    # ---- what is remembered ----------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------
 
     def checkpoint(self) -> ShardState:
-        """Return what is not done, for JSON: first what is being done, then what is to do."""
+        """Return the shards that are not done, in the order of `left`, as JSON data."""
         todo = [[shard.number, shard.known] for shard in self.left]
         return ShardState(points=self._points, todo=todo)
 
     def restore(self, state: ShardState) -> None:
-        """Go on where another service, with the same arguments, was: nobody has a shard.
+        """Continue from the `checkpoint` of another service with the same arguments.
 
-        `ParameterError`: it is not of this epoch; then nothing changes.
+        All its shards that are not done are in the queue.
+
+        Raises
+        ------
+        ParameterError
+            If the state is not of this epoch. Then nothing changes.
         """
         points = state["points"]
         todo = [(int(number), int(known)) for number, known in state["todo"]]
@@ -271,7 +298,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
     def _require_doing(self, number: int, worker: int) -> None:
         if self._doing.get(worker) != number:
             has = self._doing.get(worker, "none")
-            raise ScheduleError(f"worker {worker} must be doing shard {number}; it has {has}")
+            raise ScheduleError(f"worker {worker} does not have shard {number}; it has {has}")
 
     def _shard(self, number: int) -> Shard:
         width = self._batch * self._width

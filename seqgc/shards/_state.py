@@ -1,4 +1,4 @@
-"""`ShardPolicyState`: what a policy of shards must remember."""
+"""`ShardPolicyState`: the state of a `ShardPolicy` in a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ __all__ = ["ShardPolicyState", "read_state"]
 
 
 class ShardPolicyState(TypedDict):
-    """What a `ShardPolicy` must remember, as JSON says it: see its `snapshot`."""
+    """The state of a `ShardPolicy`, as JSON data; made by its `snapshot`."""
 
-    jobs: int  # of the run, as it stands
-    tasks: list[int]  # that each worker has been sent
+    jobs: int  # the number of jobs of the run
+    tasks: list[int]  # by worker: the number of tasks that it was sent
     shards: StretchState
-    givers: list[tuple[int, list[int]]]  # whose answers clocks have that are not closed
+    givers: list[tuple[int, list[int]]]  # (job, workers that sent parts), for jobs not closed
 
 
 def read_state(state: object, *, n: int) -> ShardPolicyState:
-    """Return what JSON said, if it is a state of ``n`` workers; its shards are not looked at.
+    """Return the state that was read from JSON, after checking all of it but its ``shards``.
 
-    `ValueError`, `KeyError` or `TypeError`: it is none.
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        If it is not the state of a policy of ``n`` workers.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"a policy's state must be a mapping; got {state!r}")
     tasks = [require_int("tasks", count, least=0) for count in state["tasks"]]
     if len(tasks) != n:
-        raise ParameterError("tasks", f"must be of {n} workers", tasks)
+        raise ParameterError("tasks", f"must hold {n} numbers, one for each worker", tasks)
     return ShardPolicyState(
         jobs=require_int("jobs", state["jobs"], least=0),
         tasks=tasks,

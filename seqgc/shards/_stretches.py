@@ -1,4 +1,4 @@
-"""`Stretches`: all parts of a run's jobs in the order of the data, handed out shard by shard."""
+"""`Stretches`: gives out all parts of a run's jobs in shards, in the order of the data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Standing", "StretchState", "Stretches"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A worker's part, and what its answer is: ``again`` one that there has been before.
+    """The ``part`` that a worker computes now.
 
-    If its worker fails, its shard is done again from part ``back`` on. Of the parts that it
-    ``settles`` none is asked for any more.
+    ``again`` is True if this part was done before. If the worker fails, its shard is done again
+    from part ``back`` on. When the part is done, the parts in ``settles`` are never computed again.
     """
 
     part: int
@@ -28,21 +28,21 @@ class Standing:
 
 
 class StretchState(TypedDict):
-    """What `Stretches` must remember: how many have begun, and which of them are not done."""
+    """The state of `Stretches`, as JSON data; made by its `snapshot`."""
 
-    begun: int
-    latest: int  # job of which a part has begun
-    open: list[tuple[int, ShardState]]
+    begun: int  # the number of stretches that have begun
+    latest: int  # the latest job of which a part has begun; -1: none
+    open: list[tuple[int, ShardState]]  # the begun stretches that are not done
 
 
 class Stretches:
-    """The ``n`` parts of each of ``jobs`` jobs, as shards of ``M``: stretch after stretch.
+    """The ``n`` parts of each of ``jobs`` jobs, given out in shards of ``M`` parts.
 
-    Part p of job t is number ``t n + p``. A stretch is ``M`` jobs, which are ``n`` shards, one for
-    each worker if all are as fast. It is what a `ShardService` calls an epoch: a shard that was
-    lost is taken after the others of its stretch, and before those of the next. So what is lost
-    comes late, and not at the end of the run: a job ends as long as there is somebody to do it.
-    Where it goes on then, ``resume`` says, as for the service.
+    Part p of job t has number ``t n + p``. A *stretch* is ``M`` jobs, which make ``n`` shards: one
+    for each worker, if all workers are equally fast. Each stretch is an epoch of its own
+    `ShardService`. A lost shard is taken after the other shards of its stretch and before the
+    shards of the next stretch, so that its jobs do not wait until the end of the run. For
+    ``resume`` see `ShardService`.
 
     Raises
     ------
@@ -66,28 +66,28 @@ class Stretches:
         self._M = require_int("M", M, least=1)
         require_resume(resume)
         self._resume: Resume = resume
-        self._begun, self._latest = 0, -1  # stretches, and the latest job
-        self._open: dict[int, ShardService] = {}  # not done, by stretch
-        self._more: list[int] = []  # stretches with shards to be taken, in order
-        self._at: dict[int, int] = {}  # by worker: the stretch of its shard
+        self._begun, self._latest = 0, -1  # the number of begun stretches, and the latest begun job
+        self._open: dict[int, ShardService] = {}  # by begun stretch that is not done
+        self._more: list[int] = []  # the begun stretches with shards in the queue, in order
+        self._at: dict[int, int] = {}  # by worker with a shard: its stretch
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are."""
+        """The number of jobs."""
         return self._jobs
 
     @property
     def latest(self) -> int:
-        """The latest job of which a part has begun; -1: none has."""
+        """The latest job of which a part has begun; -1 if no job has."""
         return self._latest
 
     @property
     def first(self) -> int:
-        """The first job that has parts which are not done."""
+        """The first job with a part that is not done."""
         return min(self.left(), default=min(self._begun * self._M, self._jobs))
 
     def left(self) -> Counter[int]:
-        """Return how many parts are not done, by job, of the stretches that have begun."""
+        """Return the number of parts that are not done, by job, in the begun stretches."""
         return Counter(
             part // self._n
             for stretch, service in self._open.items()
@@ -100,7 +100,7 @@ class Stretches:
         return range(first, first + shard.length)
 
     def standing(self, worker: int) -> Standing:
-        """Return where a worker stands in its shard; `ScheduleError`: it has none."""
+        """Return the part that a worker computes now; raise `ScheduleError` if it has no shard."""
         shard, come = self._service(worker).shard_of(worker)
         parts = self._parts(self._at[worker], shard)
         part, goes_on = parts[come], self._resume == "part"
@@ -111,16 +111,20 @@ class Stretches:
         back = part if goes_on else parts[0]
         return Standing(part=part, again=come < shard.known, back=back, settles=settles)
 
-    # ---- what changes it -------------------------------------------------------------------------
+    # ---- changes ---------------------------------------------------------------------------------
 
     def take(self, worker: int, *, again: bool = True) -> int | None:
-        """Give a worker a shard; return the first part of it that is not done. None: there is none.
+        """Give a worker a shard, and return the first part to compute; None if there is no shard.
 
-        Without ``again`` it is none that this worker was the last to lose. `ScheduleError`: the
-        worker has a shard.
+        With ``again=False`` the worker does not get a shard that it was the last to lose.
+
+        Raises
+        ------
+        ScheduleError
+            If the worker has a shard.
         """
         if worker in self._at:
-            raise ScheduleError(f"worker {worker} must be done with its shard to take another")
+            raise ScheduleError(f"worker {worker} has a shard: it must finish it or lose it first")
         for stretch in (*self._more, self._begun):
             if stretch == self._begun and not self._begin():
                 break
@@ -137,7 +141,7 @@ class Stretches:
         return part
 
     def _begin(self) -> bool:
-        """Begin the next stretch, if there is one."""
+        """Begin the next stretch; return False if there is no other one."""
         if (jobs := self._jobs_of(stretch := self._begun)) <= 0:
             return False
         self._open[stretch] = self._service_of(jobs, stretch)
@@ -152,9 +156,14 @@ class Stretches:
         return min(self._M, self._jobs - stretch * self._M)
 
     def advance(self, worker: int) -> int | None:
-        """Take note that a worker's part is done; return the next of its shard, if there is one.
+        """Record that a worker's part is done, and return the next part of its shard.
 
-        `ScheduleError`: the worker has none.
+        Returns None if the shard is done.
+
+        Raises
+        ------
+        ScheduleError
+            If the worker has no shard.
         """
         service = self._service(worker)
         service.advance(service.doing[worker], worker)
@@ -166,40 +175,45 @@ class Stretches:
         return None
 
     def lost(self, worker: int) -> None:
-        """Have the shard of a worker be taken again, after the others of its stretch.
+        """Let the shard of a worker that has failed be taken again, as the last of its stretch.
 
-        `ScheduleError`: the worker has none.
+        Raises
+        ------
+        ScheduleError
+            If the worker has no shard.
         """
         self._service(worker).lost(worker)
         self._more = sorted({*self._more, self._at.pop(worker)})
 
     def _service(self, worker: int) -> ShardService:
         if worker not in self._at:
-            raise ScheduleError(f"worker {worker} has no shard")
+            raise ScheduleError(f"worker {worker} has no shard: call `take` first")
         return self._open[self._at[worker]]
 
     def end_at(self, jobs: int) -> None:
-        """Let there be no more than so many jobs; `ScheduleError`: a later one has begun."""
+        """Drop all jobs from number ``jobs`` on; raise `ScheduleError` if one of them has begun."""
         if jobs <= self._latest:
-            rule = f"there must be more than {jobs} jobs"
-            raise ScheduleError(f"{rule}: job {self._latest} has begun")
+            raise ScheduleError(f"cannot end after {jobs} jobs: job {self._latest} has begun")
         self._jobs = min(self._jobs, jobs)
         for stretch, service in self._open.items():
             service.end_at(max(0, self._jobs_of(stretch)) * self._n)
         self._open = {k: service for k, service in self._open.items() if not service.all_done}
         self._more = [stretch for stretch, each in self._open.items() if each.has_more]
 
-    # ---- what is remembered ----------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------
 
     def snapshot(self) -> StretchState:
-        """Return what is not done, for JSON."""
+        """Return the state, as JSON data."""
         services = [(stretch, service.checkpoint()) for stretch, service in self._open.items()]
         return StretchState(begun=self._begun, latest=self._latest, open=services)
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Go on where others, with the same arguments, were: nobody has a shard.
+        """Continue from a `snapshot` of stretches with the same arguments. No worker has a shard.
 
-        `ValueError`, `KeyError` or `TypeError`: it is no such state.
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If it is not such a state.
         """
         begun = require_int("begun", state["begun"], least=0, most=-(-self._jobs // self._M))
         latest = require_int("latest", state["latest"], least=-1, most=self._jobs - 1)

@@ -62,10 +62,15 @@ def test_the_names_are_found_by_whoever_asks() -> None:
 @pytest.mark.parametrize(
     ("spec", "kind", "staleness", "tolerates"),
     [
-        ("bsp", "exact", 0, "all wait for the last"),
-        ("ssp:slack=1", "stale", 1, "nobody waits for who is at most 1 clock behind"),
-        ("ssp:slack=2,wpc=2", "stale", 5, "nobody waits for who is at most 2 clocks behind"),
-        ("asp", "stale", None, "nobody waits for who is behind"),
+        ("bsp", "exact", 0, "all workers wait for the slowest"),
+        ("ssp:slack=1", "stale", 1, "a worker waits only for workers more than 1 clock behind"),
+        (
+            "ssp:slack=2,wpc=2",
+            "stale",
+            5,
+            "a worker waits only for workers more than 2 clocks behind",
+        ),
+        ("asp", "stale", None, "no worker waits for a slower one"),
     ],
 )
 def test_the_command_line_explains_them(capsys, spec, kind, staleness, tolerates) -> None:
