@@ -1,4 +1,4 @@
-"""When may a round close? The gate decides it; policies drive schedules with it."""
+"""Policies: they decide what workers compute next and, with a gate, when a round closes."""
 
 from seqgc.rounds._alarms import Alarms as Alarms
 from seqgc.rounds._amended import AmendedPolicy as AmendedPolicy

@@ -1,4 +1,4 @@
-"""`Alarms`: what is to be done at some time."""
+"""`Alarms`: a queue of calls, ordered by time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Alarms"]
 
 _Call = TypeVar("_Call")
 
-_SPARE: Final = 64  # moments that may be without a call, beside as many as have one
+_SPARE: Final = 64  # forgotten entries that the heap may have, beside as many as valid ones
 
 
 class Alarms(Generic[_Call]):
-    """What is to be called, and when; of the same moment, what was set first.
+    """A queue of calls with times; calls with the same time keep the order in which they were set.
 
-    Who sets what may be of no use by then says what it is `of`, anything that can be a key: it is
-    forgotten when another one of the same is set, or at once (`forget`). Its moment may stay, and
-    nothing be called then; but of moments without a call there are never many more than of others.
+    A call that may become useless is set with a key ``of``. It is dropped when another call with
+    the same key is set, or when the key is passed to `forget`. A dropped call may still appear in
+    `next_at`, and then `due` yields nothing at that time.
 
     Examples
     --------
@@ -34,30 +34,33 @@ class Alarms(Generic[_Call]):
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Hashable]] = []  # when, which, and what it is of
-        self._calls: dict[Hashable, tuple[int, _Call]] = {}  # by what it is of, which counts
+        self._heap: list[tuple[float, int, Hashable]] = []  # time, serial number, key
+        self._calls: dict[Hashable, tuple[int, _Call]] = {}  # by key: the valid serial number
         self._serial = itertools.count()
 
     @property
     def next_at(self) -> float:
-        """When the next one is due; infinity: never."""
+        """The time of the next call; infinity if there is no call."""
         return self._heap[0][0] if self._heap else math.inf
 
     def set(self, at: float, call: _Call, *, of: Hashable = None) -> None:
-        """Have something called at some time, and nothing else that is ``of`` the same."""
+        """Add a call at a time, in place of the call with the same key ``of``, if there is one."""
         serial, key = next(self._serial), object() if of is None else of
         self._calls[key] = serial, call
         heapq.heappush(self._heap, (at, serial, key))
-        if len(self._heap) > 2 * len(self._calls) + _SPARE:  # most of it is forgotten
+        if len(self._heap) > 2 * len(self._calls) + _SPARE:  # most entries are forgotten
             self._heap = list(filter(self._counts, self._heap))
             heapq.heapify(self._heap)
 
     def forget(self, of: Hashable) -> None:
-        """Let what is ``of`` this not be called, if anything is."""
+        """Drop the call with this key, if there is one."""
         self._calls.pop(of, None)
 
     def due(self, now: float) -> Iterator[_Call]:
-        """Yield what is due by now, and what is set meanwhile and due as well, once."""
+        """Yield and remove the calls that are due by ``now``.
+
+        Calls that are added during the iteration, and are due, are included.
+        """
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)
             if self._counts(entry):

@@ -1,4 +1,4 @@
-"""`AmendedPolicy`: a policy that is another one, but for what it adds to its actions."""
+"""`AmendedPolicy`: base class of policies that change the actions of another policy."""
 
 from __future__ import annotations
 
@@ -12,46 +12,50 @@ __all__ = ["AmendedPolicy"]
 
 
 class AmendedPolicy(ABC):
-    """A `ResumablePolicy` whose state is all the ``policy``'s; what it adds is begun anew."""
+    """A `ResumablePolicy` that wraps another ``policy``, and may change its actions.
+
+    Its snapshot is the snapshot of ``policy``. Any state of its own starts again when a run is
+    resumed. A subclass writes `start` and `on`.
+    """
 
     def __init__(self, policy: ResumablePolicy) -> None:
         self._policy = policy
 
     @property
     def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        """The time at which to send a `Tick` if nothing arrives before; the backend's seconds."""
         return self._policy.wake_at
 
     @property
     def done(self) -> bool:
-        """Whether all is done."""
+        """True if every job is complete."""
         return self._policy.done
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs the whole run has, as far as is known."""
+        """The number of jobs of the whole run, as far as is known."""
         return self._policy.num_jobs
 
     @property
     def rounds(self) -> int:
-        """How many rounds, or clocks of all workers, are closed."""
+        """The number of closed rounds, or of clocks that all workers have completed."""
         return self._policy.rounds
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """What the backend must be able to do: see `seqgc.ports.DemandingPolicy`."""
+        """The capabilities that the backend must have: see `seqgc.ports.DemandingPolicy`."""
         return getattr(self._policy, "needs", frozenset())
 
     def end_after(self, job: int) -> None:
-        """Let ``job``, which has started and was the latest to do so, be the run's last."""
+        """End the run after ``job``, which must be the latest job that has started."""
         self._policy.end_after(job)
 
     def snapshot(self) -> object:
-        """Return its state: what JSON can say."""
+        """Return the state, as JSON data."""
         return self._policy.snapshot()
 
     def restore(self, state: object) -> None:
-        """Before the start, be as the policy of which this is a snapshot."""
+        """Continue from a `snapshot`; only before the start."""
         self._policy.restore(state)
 
     @abstractmethod
@@ -60,4 +64,4 @@ class AmendedPolicy(ABC):
 
     @abstractmethod
     def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done, in order."""
+        """Process one event and return the actions, in order."""

@@ -1,4 +1,4 @@
-"""`Answers`: who responded, round by round, for as many rounds as a run has; `OnRecord`."""
+"""`Answers`: a compact record of the workers that responded in each round; `OnRecord`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Answers", "OnRecord"]
 
 
 class _Masks(Sequence[BoolArray]):
-    """Masks (n,), a bit each; all are as long as the first."""
+    """A list of masks (n,) with one bit for each worker; all are as long as the first."""
 
     def __init__(self) -> None:
         self._n = self._stride = 0
@@ -47,14 +47,14 @@ class _Masks(Sequence[BoolArray]):
         self._bits += row
 
     def cut(self, length: int) -> None:
-        """Forget all but the first ones."""
+        """Remove all masks after the first ``length``."""
         del self._bits[length * self._stride :]
 
 
 class _Late(Mapping[int, tuple[LateAnswer, ...]]):
-    """Which late answers rounds took, in the order of their own rounds and workers.
+    """The late answers that each round took, sorted by their own rounds and workers.
 
-    For each earlier round of which one took some: the two rounds, and a bit a worker.
+    An entry is a round, an earlier round of which it took answers, and a mask of the workers.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _Late(Mapping[int, tuple[LateAnswer, ...]]):
         return len(dict.fromkeys(self._rounds))
 
     def add(self, round: int, late: Iterable[LateAnswer], *, n: int) -> None:
-        """Take those of a round of n workers, after all rounds before it."""
+        """Add the late answers that a round took. Call it in the order of the rounds."""
         workers: defaultdict[int, list[int]] = defaultdict(list)
         for own, worker in late:
             workers[own].append(worker)
@@ -88,17 +88,17 @@ class _Late(Mapping[int, tuple[LateAnswer, ...]]):
             self._masks.add(mask)
 
     def forget_from(self, round: int) -> None:
-        """Forget those of a round and all after it."""
+        """Remove the entries of a round and of all later rounds."""
         first = bisect_left(self._rounds, round)
         del self._rounds[first:], self._own[first:]
         self._masks.cut(first)
 
 
 class _Finished(Mapping[int, tuple[int, ...]]):
-    """Which jobs rounds finished, of those rounds of which that is known."""
+    """The jobs that each round finished, for the rounds for which they are known."""
 
     def __init__(self) -> None:
-        # A round, and a job that it finished; -1 if it finished none.
+        # An entry is a round and a job that it finished; -1 if it finished none.
         self._rounds, self._jobs = array("q"), array("q")
 
     def __getitem__(self, round: int) -> tuple[int, ...]:
@@ -114,13 +114,13 @@ class _Finished(Mapping[int, tuple[int, ...]]):
         return len(dict.fromkeys(self._rounds))
 
     def add(self, round: int, jobs: Iterable[int]) -> None:
-        """Take those of a round after all rounds before it."""
+        """Add the jobs that a round finished. Call it in the order of the rounds."""
         for job in tuple(jobs) or (-1,):
             self._rounds.append(round)
             self._jobs.append(job)
 
     def forget_from(self, round: int) -> None:
-        """Forget those of a round and all after it."""
+        """Remove the entries of a round and of all later rounds."""
         first = bisect_left(self._rounds, round)
         del self._rounds[first:], self._jobs[first:]
 
@@ -131,10 +131,11 @@ def _numbers(mask: BoolArray) -> list[int]:
 
 
 class Answers(_Masks):
-    """Masks (n,) of closed rounds, the first one first; a bit each, for they are kept for good.
+    """The masks (n,) of the workers that responded, for each closed round of a run.
 
-    ``late`` says of the rounds which answers to earlier ones they took, where they took some, and
-    ``finished`` which jobs they finished, where that is known.
+    A mask takes one bit for each worker, because all masks are kept until the run ends. ``late``
+    has the late answers of the rounds that took some, and ``finished`` has the jobs that rounds
+    finished, for the rounds for which they are known.
 
     Examples
     --------
@@ -155,14 +156,14 @@ class Answers(_Masks):
         late: Sequence[LateAnswer] = (),
         finished: Iterable[int] | None = None,
     ) -> None:
-        """Take the next round's; all are as long as the first."""
+        """Add the next round. All masks must be as long as the first."""
         self.late.add(len(self), late, n=len(responded))
         if finished is not None:
             self.finished.add(len(self), finished)
         self.add(responded)
 
     def forget_from(self, round: int) -> None:
-        """Forget a round and all after it, as if they had not been closed."""
+        """Remove a round and all later rounds, as if they had not been closed."""
         self.cut(round)
         self.late.forget_from(round)
         self.finished.forget_from(round)
@@ -170,11 +171,12 @@ class Answers(_Masks):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OnRecord:
-    """How rounds of a run, by number, were closed before it was resumed.
+    """The closing of rounds before a run was resumed, by the number of the round.
 
-    ``answers`` says on whose answers (n,), of rounds that are to close again; ``late`` which
-    answers to earlier rounds they, and those before them, took; ``finished`` which of the run's
-    jobs they finished, as far as that is known.
+    ``answers`` has masks (n,) of the workers with whose answers rounds closed; it contains only the
+    rounds that must be closed again. ``late`` has the late answers that rounds took, and
+    ``finished`` the jobs that rounds finished, for the rounds for which they are known; both also
+    contain earlier rounds.
     """
 
     answers: Mapping[int, BoolArray] = field(default_factory=dict)

@@ -1,16 +1,18 @@
-"""`Attempts`: who has been asked how often in a round, and who is asked again when.
+"""`Attempts`: the number of attempts of each worker's task in a round, and the times of the next.
 
-A task that failed is sent again at once: most failures hit an attempt, not a task. What fails twice
-may be an outage, and waits: uniformly between 0 and 0.1 s, then 0.2 s, and so on up to 5 s ("full
-jitter"), so that those that failed together do not come back together. No wait takes more than half
-of the time that the round has left, or the last would be in vain.
+After the first failure a task is sent again at once, because most failures are random. After the
+second failure there may be an outage, and the next attempt waits for a random time: uniform between
+0 and 0.1 s, then 0.2 s, and so on up to 5 s ("full jitter"), so that tasks that failed together are
+not sent again together. A wait takes at most half of the time that the round has left, so that the
+last attempt is not too late.
 
-A worker is asked 20 times a round at most (more only if ``max_attempts`` says so). The first nine
-may follow each other closely; the others are spread over the time limit (60 s if there is none),
-one in each twelfth of it but the first: a run outlasts every outage that is shorter than the limit.
+A task is sent at most 20 times in a round (or ``max_attempts`` times, if this is more). The first
+nine attempts may follow each other closely. Each further attempt waits for its own twelfth of the
+time limit (of 60 s if there is no limit), from the second twelfth on. Therefore a run survives
+every outage that is shorter than the limit.
 
-A wait's generator is seeded with its task's address: the same failures give the same waits, in a
-resumed run too.
+The random generator of a wait is seeded with the address of its task. Therefore the same failures
+give the same waits, also in a resumed run.
 """
 
 from __future__ import annotations
@@ -24,57 +26,57 @@ import numpy as np
 from seqgc.rounds._rule import ClosingRule
 
 MOST: Final = 20  # attempts of one task
-CLOSE: Final = 8  # of these may follow each other closely
+CLOSE: Final = 8  # of these attempts, not counting the first, may follow each other closely
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
 
 
 def longest_wait_s(attempt: int) -> float:
-    """Return the longest wait before an attempt from the third on (2, ...), seconds."""
+    """Return the longest wait before an attempt >= 2 (attempts are numbered from 0), in seconds."""
     return min(_LONGEST_S, _FIRST_S * 2.0 ** min(attempt - 2, MOST))
 
 
 def pace_s(rule: ClosingRule) -> float:
-    """Return the seconds between attempts that are to outlast an outage."""
+    """Return the seconds between the later attempts, which must outlast an outage."""
     patience_s = rule.timeout_s if rule.timeout_s < math.inf else _PATIENCE_S
     return patience_s / (MOST - CLOSE)
 
 
 class Attempts:
-    """What has become of one round's attempts; times are seconds since the round began."""
+    """The attempts of all workers in one round; times are in seconds since the round began."""
 
     def __init__(self, round: int, rule: ClosingRule) -> None:
         self._round, self._most = round, max(MOST, rule.max_attempts)
         self._pace_s = pace_s(rule)
-        self._latest: dict[int, int] = {}  # where it is not 0
-        self._due: dict[int, float] = {}
+        self._latest: dict[int, int] = {}  # by worker: the latest attempt, if it is not 0
+        self._due: dict[int, float] = {}  # by worker that waits: the time of its next attempt
 
     @property
     def wake_at(self) -> float:
-        """When somebody is to be asked again; infinity if nobody is."""
+        """The time of the next attempt; infinity if none is planned."""
         return min(self._due.values()) if self._due else math.inf
 
     def latest(self, worker: int) -> int:
-        """Return the number of the attempt that this worker was last sent."""
+        """Return the number of the worker's latest attempt, from 0."""
         return self._latest.get(worker, 0)
 
     def waits(self, worker: int) -> bool:
-        """Say whether the worker's latest attempt has failed, and the next one is not due yet."""
+        """Return True if the worker's latest attempt has failed and the next one is planned."""
         return worker in self._due
 
     def under_way(self, workers: Iterable[int]) -> dict[int, int]:
-        """Return the latest attempts of those, of workers still to answer, who do not wait."""
+        """Return the latest attempt of each of these workers that is computing, not waiting."""
         return {worker: self.latest(worker) for worker in workers if not self.waits(worker)}
 
     def left(self, worker: int) -> bool:
-        """Say whether the worker may be asked once more."""
+        """Return True if the worker may have another attempt."""
         return self.latest(worker) + 1 < self._most
 
     def plan(self, workers: Iterable[int], elapsed: float, *, limit_s: float) -> list[int]:
-        """Have workers asked again, in a round that ends ``limit_s`` seconds after its begin.
+        """Plan another attempt of each worker that may have one, and return these workers.
 
-        Returns those of them who may be asked once more.
+        ``limit_s`` is the end of the round's time limit, in seconds since it began.
         """
         again = [worker for worker in workers if self.left(worker)]
         for worker in again:
@@ -88,15 +90,15 @@ class Attempts:
         return again
 
     def due(self, elapsed: float) -> list[int]:
-        """Return who is to be asked by now."""
+        """Return the workers whose next attempt is due."""
         return [worker for worker, at in self._due.items() if at <= elapsed]
 
     def forget(self, worker: int) -> None:
-        """Do not ask a worker again: it has answered."""
+        """Cancel a worker's planned attempt, because it has answered."""
         self._due.pop(worker, None)
 
     def begin(self, workers: Iterable[int]) -> dict[int, list[int]]:
-        """Count one more attempt of each of these; return them by its number."""
+        """Count another attempt of each of these workers; return them, grouped by its number."""
         by_attempt: dict[int, list[int]] = {}
         for worker in workers:
             self.forget(worker)

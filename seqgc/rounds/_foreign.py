@@ -1,4 +1,4 @@
-"""What no policy can make sense of."""
+"""A check of events that come from a backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["require_worker"]
 
 
 def require_worker(worker: int, n: int) -> None:
-    """Refuse an answer of a worker that there is not among ``n``, with `WireError`.
+    """Raise `WireError` if the worker of an answer is not one of the ``n`` workers.
 
     Examples
     --------

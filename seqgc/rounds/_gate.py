@@ -15,11 +15,14 @@ from seqgc.rounds._rule import TIME_LIMITS, ClosingRule
 
 _VOTES = 3
 
-# Masks are asked for their counts: `any` and `all` take ten times as long, and a replay asks often.
+# `count_nonzero` takes the place of `any` and `all`, which take ten times as long.
 
 
 class Judge(Protocol):
-    """What the gate asks of a schedule; more answers never hurt."""
+    """The part of a schedule that the gate uses.
+
+    Additional answers never turn a result from True to False.
+    """
 
     @property
     def n(self) -> int: ...
@@ -29,39 +32,42 @@ class Judge(Protocol):
 
 
 class RoundGate:
-    """Decides when one round closes; sans-I/O: elapsed seconds in, decision out.
+    """Decides when one round closes. It does no I/O: seconds go in, decisions come out.
 
     Source: docs/mathematics.md, section 6.
 
-    The round stays open until ``(1+mu) * kappa``, kappa being the first answer's time, or until
-    everybody answered. If the answers do not suffice then, it waits: for every worker (``all``),
-    or for one more answer at a time until the pattern fits the scheme's model (``conform``) or no
-    job in flight is lost and the scheme has `enough` (``feasible``). Whatever the rule, a round
-    never closes on answers that would lose a job. Answers only ever register; `tick` decides, so
-    that all answers of one instant count together.
+    Let kappa be the time of the first answer. The round stays open until ``(1 + mu) * kappa``, or
+    until all workers have answered. If the answers do not suffice then, the round waits longer. By
+    the rule ``all``, it waits for all workers. By the other two rules it waits for one more answer
+    at a time: with ``conform`` until the stragglers fit the scheme's straggler model, and with
+    ``feasible`` until no job in flight is lost and the scheme has `enough` answers. By any rule, a
+    round never closes with answers that would lose a job. `arrive` and the methods like it only
+    register events; `tick` decides. So all answers of one instant count together.
 
     Parameters
     ----------
     schedule
-        Judges patterns of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
+        Judges sets of answers of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
     rule
-        If a job would be lost with the answers that are there after ``timeout_s``, the workers that
-        have not answered are asked again (see `tick`) and have the same time again. This happens
-        twice at most.
+        The closing rule. If a job would be lost with the answers that have arrived after
+        ``timeout_s``, the silent workers are asked again (see `tick`) and have the same time again.
+        This happens at most twice.
     round : int
         Number of the round, for the record and for errors.
     replicas
-        Workers who are asked for the same, group by group. Answers do not suffice until three of
-        each group are there, or all, as long as there is one to wait for: a liar is outvoted.
+        Groups of workers that compute the same, so that a wrong result can be outvoted. While there
+        are workers to wait for, the answers do not suffice until three workers of each group have
+        answered, or all of a smaller group.
     excused : (n,) bool, optional
-        Who is not asked for anything: counts as having answered, and nobody waits for them.
+        Workers without a task. They count as having answered.
     again : (n,) bool, optional
-        On whose answers the round was closed before, in a run that is resumed: as soon as they have
-        answered it closes on these alone, whoever else has. Should one of them fail, or stay silent
-        for longer than others took to suffice (`Repeat`), it is closed like any other.
+        In a resumed run: the workers with whose answers the round was closed before. As soon as all
+        of them have answered, the round closes with these answers alone. If one of them fails, or
+        is silent for too long after the other answers suffice (see `Repeat`), the round closes like
+        any other round.
     late
-        Which answers to earlier rounds it took then: while it repeats, those and no others are
-        taken again, and waited for as those of ``again`` are.
+        In a resumed run: the answers to earlier rounds that the round took before. As long as the
+        round may close as before, it waits for these late answers and takes no others.
 
     Examples
     --------
@@ -94,11 +100,11 @@ class RoundGate:
         self._responded, self._failed, self._doubted = np.zeros((3, schedule.n), dtype=np.bool_)
         if excused is not None:
             self._responded |= excused
-        self._settled: BoolArray = self._responded.copy()  # any of the three
+        self._settled: BoolArray = self._responded.copy()  # responded, failed or doubted
         self._kappa_s: float | None = None
         self._latest_s = 0.0
-        self._waited_out, self._overdue = False, 0  # how often the time limit has passed
-        self._asked_late_s = 0.0  # by how much the limit counts from later on
+        self._waited_out, self._overdue = False, 0  # how many time limits have passed
+        self._asked_late_s = 0.0  # seconds by which the limit is extended, see `asked`
         is_lenient = rule.wait_out == "feasible"
         self._questions = (schedule.enough,) if is_lenient else (schedule.conforms, schedule.enough)
         self._verdicts: dict[tuple[int, bytes], bool] = {}
@@ -106,45 +112,49 @@ class RoundGate:
         self.record: RoundRecord | None = None
 
     def arrive(self, worker: int, elapsed: float) -> None:
-        """Register an answer at ``elapsed`` seconds.
+        """Register an answer that came ``elapsed`` seconds after the round began.
 
         Raises
         ------
         ScheduleError
-            If the round is closed, the worker has answered or failed, or time went back.
+            If the round is closed, the worker has already answered or failed, or ``elapsed`` is
+            less than at the last event.
         """
         self._answer(worker, elapsed)
 
     def doubt(self, worker: int, elapsed: float) -> None:
-        """Register an answer that does not count, unless `expect` and `arrive` follow.
+        """Register an answer that does not count unless `expect` and `arrive` follow.
 
         Raises like `arrive`.
         """
         self._answer(worker, elapsed, self._doubted)
 
     def fail(self, worker: int, elapsed: float) -> None:
-        """Register that a worker will not answer; raises like `arrive`."""
+        """Register that a worker will not answer. Raises like `arrive`."""
         self._register(self._failed, worker, elapsed)
         self._set_alarm(elapsed)
 
     @property
     def answered(self) -> BoolArray:
-        """Return the workers (n,) whose answers have arrived and can be used."""
+        """A mask (n,) of the workers whose answers have arrived and can be used."""
         return self._responded
 
     def withhold(self, elapsed: float) -> None:
-        """Decide anew: answers to earlier rounds are here that are not to be taken as yet."""
+        """Register that late answers have arrived that the round may not take while it repeats."""
         if self.repeat is not None:
             self.repeat.withholds = True
         self._set_alarm(elapsed)
 
     def repeat_no_more(self, elapsed: float) -> None:
-        """Let the round close like any other; give it at once the late answers it did without."""
+        """Let the round close like any other round.
+
+        After this call, pass it the late answers that were withheld (`take_late`).
+        """
         self.repeat = None
         self._set_alarm(elapsed)
 
     def take_late(self, late: LateAnswer, elapsed: float) -> None:
-        """Decide anew: the schedule has taken an answer to an earlier round.
+        """Register that the schedule has taken an answer to an earlier round.
 
         Raises like `arrive`.
         """
@@ -157,15 +167,15 @@ class RoundGate:
         self._set_alarm(elapsed)
 
     def expect(self, workers: Sequence[int]) -> None:
-        """Wait again for workers that have failed or are in doubt."""
+        """Wait again for workers that have failed, or whose answers are in doubt."""
         again = list(workers)
         self._failed[again] = self._doubted[again] = self._settled[again] = False
 
     def needs(self, worker: int) -> bool:
-        """Whether the round could not close without this worker, should all others answer.
+        """Return True if the round cannot close without this worker's answer.
 
-        Those who have failed are no such others, nor whose answers are in doubt, nor, beyond the
-        time limit, who is silent.
+        The answers of all other workers are assumed to come. The exceptions are workers that have
+        failed, workers whose answers are in doubt, and, after the time limit, silent workers.
         """
         others = self._responded.copy() if self._overdue else ~(self._failed | self._doubted)
         others[worker] = False
@@ -173,7 +183,7 @@ class RoundGate:
 
     @property
     def limit_s(self) -> float:
-        """When the round ends, whoever has answered."""
+        """The end of the current time limit, in seconds since the round began."""
         return self._rule.timeout_s * (1 + self._overdue) + self._asked_late_s
 
     @property
@@ -182,10 +192,11 @@ class RoundGate:
         return self._overdue > 0
 
     def asked(self, left_at: float, *, origin: float) -> None:
-        """Take note of when the last one left of those whom the round, or `tick`, has asked.
+        """Record the time at which the last of the tasks was sent; extend the limit if it is late.
 
-        That should be when the round began, its ``origin``, or at the limit. If it is later by half
-        a limit, the master was busy or stopped: the limit counts from then.
+        Tasks should be sent when the round begins, at ``origin``, or when a time limit passes. If
+        they are sent later than that by at least half a time limit, the master was busy or stopped,
+        and the limit counts from ``left_at``.
         """
         late_s = left_at - (origin + self._rule.timeout_s * self._overdue)
         if late_s >= self._rule.timeout_s / 2:
@@ -194,22 +205,23 @@ class RoundGate:
 
     @property
     def awaited(self) -> tuple[int, ...]:
-        """Who has neither answered nor failed."""
+        """The workers that have neither answered nor failed."""
         return tuple(np.flatnonzero(~self._settled).tolist())
 
     def tick(self, elapsed: float) -> tuple[int, ...]:
-        """Decide, everything that happened by ``elapsed`` seconds being registered.
+        """Decide whether to close the round, and return the workers to ask again.
 
-        Returns the workers to ask again. They are asked if the time limit has passed for the first
-        or second time and the round cannot close without their answers; or, once, if the round
-        closed without them before the master was stopped. If it has to `repeat_no_more`, and late
-        answers are withheld, the next tick decides.
+        All events up to ``elapsed`` seconds must have been registered. The silent workers are asked
+        again if the time limit has passed for the first or second time and the round cannot close
+        yet. In a round that repeats (``again``), the silent ones of its workers are asked again
+        once. If such a round can no longer repeat and late answers were withheld, the next tick
+        decides.
 
         Raises
         ------
         WorkerError
-            If nobody is left to wait for, or the time limit has passed three times, and the answers
-            would lose a job.
+            If a job would be lost with the answers, and there is no worker left to wait for or the
+            time limit has passed three times.
         """
         self._require_open(elapsed)
         if elapsed < self.wake_at:
@@ -237,10 +249,10 @@ class RoundGate:
         return ()
 
     def play(self, times: FloatArray) -> RoundRecord:
-        """Play the round to its end, every worker answering at its time, (n,) seconds.
+        """Play the whole round, with the times (n,) of all workers' answers, in seconds.
 
-        The same as `arrive` and `tick`, one event after the other. But where these ask after each
-        answer whether it suffices, here all are known: the first that does is found by bisection.
+        The result is the same as with `arrive` and `tick` for one event after the other. But since
+        all answers are known, the first one that suffices is found by bisection.
 
         Raises
         ------
@@ -261,7 +273,11 @@ class RoundGate:
         return self.record
 
     def _until_next_decision(self, order: IntArray, at: FloatArray, taken: int) -> int:
-        """Return how many will have answered when the round may next close; ``taken`` have."""
+        """Return the number of answers at which the round may close next.
+
+        ``order`` and ``at`` are the workers and times of all answers, sorted by time, of which
+        ``taken`` have been registered.
+        """
         if self._kappa_s is None or self._overdue or self.repeat is not None:
             return taken + 1
         last = int(np.searchsorted(at, self.wake_at, side="right"))
@@ -274,13 +290,13 @@ class RoundGate:
             return responded
 
         enough = taken + 1
-        for question in range(len(self._questions)):  # one by one: feasibility takes longest
+        for question in range(len(self._questions)):  # in this order: feasibility takes longest
             if question and self._holds(question, with_first(enough)):
                 continue
             counts = range(enough, last + 1)
             found = bisect_left(counts, True, key=lambda c: self._holds(question, with_first(c)))
             enough = counts[min(found, len(counts) - 1)]
-        return int(np.searchsorted(at, at[enough - 1], side="right"))  # the end of an instant
+        return int(np.searchsorted(at, at[enough - 1], side="right"))  # with those of equal time
 
     def _answer(
         self, workers: int | IntArray, elapsed: float, mask: BoolArray | None = None
@@ -294,7 +310,8 @@ class RoundGate:
         self._require_open(elapsed)
         if np.count_nonzero(self._settled[workers]):
             raise ScheduleError(
-                f"worker {workers} is settled in round {self._round}: drop the event"
+                f"worker {workers} is settled in round {self._round} (it has answered or failed): "
+                "drop the event"
             )
         mask[workers] = self._settled[workers] = True
         self._latest_s = elapsed
@@ -303,14 +320,15 @@ class RoundGate:
         if self.record is not None:
             raise ScheduleError(f"round {self._round} is closed: drop the event")
         if elapsed < self._latest_s:
-            raise ScheduleError(f"time went back from {self._latest_s} s to {elapsed} s")
+            rule = f"time went back from {self._latest_s} s to {elapsed} s"
+            raise ScheduleError(f"{rule}: register events in the order of their times")
 
     def _set_alarm(self, elapsed: float) -> None:
         repeat = self.repeat
         if repeat is not None and self._decides(repeat, elapsed):
             self.wake_at = elapsed
         elif repeat is not None and repeat.is_waiting:
-            pass  # it is set
+            pass  # the alarm is set already
         elif self._nobody_left() or self._overdue:
             self.wake_at = elapsed
         elif self._kappa_s is not None and not (self._waited_out and self._rule.wait_out == "all"):
@@ -318,7 +336,7 @@ class RoundGate:
             self.wake_at = min(self.limit_s, max(elapsed, deadline))
 
     def _decides(self, repeat: Repeat, elapsed: float) -> bool:
-        """Whether all is here on which the round was closed before, or is waited for in vain."""
+        """Return True if all answers of the earlier closing are here, or some will not come."""
         failed, is_over = self._failed[repeat.answers].any(), elapsed >= repeat.ends_at
         return is_over or bool(failed) or self._nobody_left() or repeat.is_complete(self._responded)
 
@@ -333,7 +351,7 @@ class RoundGate:
 
     def _holds(self, question: int, responded: BoolArray) -> bool:
         key = question, responded.tobytes()
-        if key not in self._verdicts:  # bisection asks once more about what it has found
+        if key not in self._verdicts:  # bisection asks about its result once more
             self._verdicts[key] = self._questions[question](responded)
         return self._verdicts[key]
 
@@ -373,7 +391,7 @@ class RoundGate:
 
 
 def idle_record(round: int, n: int) -> RoundRecord:
-    """Return the record of a round in which none of n workers had anything to do."""
+    """Return the record of a round in which none of the n workers has a task."""
     everyone = np.ones(n, dtype=np.bool_)
     everyone.flags.writeable = False
     return RoundRecord(

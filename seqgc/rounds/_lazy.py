@@ -1,4 +1,4 @@
-"""What becomes of assignments; what a replay does not read is made only if somebody asks."""
+"""Views of assignments and decodings that are computed on demand, because replays read few."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ByWorker", "Once", "numbered", "renumbered", "replicas"]
 
 
 class ByWorker(Mapping[int, MiniTasks]):
-    """Who is asked for what; mini-tasks are still made when somebody looks at them."""
+    """The mini-tasks of some workers of an assignment, made when they are read."""
 
     def __init__(self, assignment: Assignment, workers: Sequence[int]) -> None:
         self._assignment = assignment
@@ -36,7 +36,7 @@ class ByWorker(Mapping[int, MiniTasks]):
 
 
 class Once:
-    """A decoding that is worked out when it is first asked for."""
+    """A decoding that is computed at the first call, and stored."""
 
     __slots__ = ("_decoding", "_make")
 
@@ -51,7 +51,7 @@ class Once:
 
 
 def numbered(own: Assignment, first_job: int) -> Assignment:
-    """Return a schedule's assignment for the jobs of the run, of which its first is this one."""
+    """Return an assignment with the run's job numbers, in which the schedule begins at a job."""
     if first_job == 0:
         return own
     return Assignment(
@@ -61,7 +61,7 @@ def numbered(own: Assignment, first_job: int) -> Assignment:
 
 
 def renumbered(own: Decoding, first_job: int, first_round: int) -> Decoding:
-    """Return a schedule's decoding by the numbers of the run, of which its first are these."""
+    """Return a decoding with the run's numbers, in which the schedule begins at a job and round."""
     terms = own.terms
     if first_round > 0:
         terms = tuple(replace(term, round=first_round + term.round) for term in terms)
@@ -69,7 +69,7 @@ def renumbered(own: Decoding, first_job: int, first_round: int) -> Decoding:
 
 
 def replicas(assignment: Assignment, excused: BoolArray) -> list[IntArray]:
-    """Return who is asked for the same, wherever these are several."""
+    """Return the groups of two or more workers that compute the same mini-task."""
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for worker, tasks in enumerate(assignment):
         for task in tasks if not excused[worker] else ():

@@ -1,13 +1,14 @@
-"""`Overdue`: answers to closed rounds that may still be of use.
+"""`Overdue`: late answers, which belong to closed rounds and may still be useful.
 
-When a round closes, some schedules await what its stragglers have not sent yet
-(`seqgc.schemes.Schedule.awaits`). Those are not cancelled. Their answers are taken, by the round
-that is open when they come, until the jobs that they are for are finished; then they are cancelled
-after all.
+When a round closes, some schedules still await the answers of its stragglers
+(`seqgc.schemes.Schedule.awaits`). The tasks of these stragglers are not cancelled. A late answer is
+taken by the round that is open when it comes. When the jobs for which it is useful are finished,
+its task is cancelled.
 
-A round that is closed *again*, in a resumed run, takes those late answers that it took before, and
-no others. So one that comes too early for that, maybe in its own round, is kept until its turn: or
-until the round has to close like any other, for something that it was closed on before is missing.
+In a resumed run, a round that is closed again takes the same late answers as before, and no others.
+A late answer that comes too early, possibly even in its own round, is kept until the round that
+took it before. If a round cannot be closed as before, because an answer is missing, it takes all
+late answers that have come.
 """
 
 from __future__ import annotations
@@ -22,32 +23,36 @@ from seqgc.schemes import Schedule
 
 __all__ = ["Overdue"]
 
-Owed: TypeAlias = tuple[int, list[int]]  # a round, and workers
+Owed: TypeAlias = tuple[int, list[int]]  # a round, and the workers that owe it an answer
 
 
 class Overdue:
-    """Who owes an answer of use to a closed round, and whose is there but not taken yet.
+    """The useful late answers that are still to come, or that have come and no round took yet.
 
-    Rounds are numbered as the run does; the schedule's first one is ``first_round``.
+    Rounds have the numbers of the run. The first round of the schedule is ``first_round``.
     """
 
     def __init__(self, schedule: Schedule, first_round: int) -> None:
         self._schedule, self._first_round = schedule, first_round
-        self._owed: dict[LateAnswer, int] = {}  # and the attempt that was sent last
-        self._here: list[LateAnswer] = []
+        self._owed: dict[LateAnswer, int] = {}  # still to come; the latest attempt of the task
+        self._here: list[LateAnswer] = []  # that have come, and that no round has taken
 
     def inherit(self, before: Overdue, *, taken: Iterable[LateAnswer]) -> None:
-        """Go on where another one was; some of its answers were ``taken`` by a round undone."""
+        """Continue from another object. ``taken`` are answers that its open round has taken.
+
+        The open round begins again, so that these answers can be taken again.
+        """
         self._owed, self._here = dict(before._owed), [*before._here, *taken]
 
     def owes(self, event: Arrival | Failure) -> bool:
-        """Whether an event is of a task that is owed still."""
+        """Return True if an event belongs to a task whose late answer is still to come."""
         return 0 <= event.attempt <= self._owed.get((event.round, event.worker), -1)
 
     def ask_again(self, wanted: Iterable[LateAnswer], *, before: int) -> list[Owed]:
-        """Let workers owe the answers, to rounds before this one, that are lacking; return those.
+        """Return the tasks to send again for the ``wanted`` answers to rounds before ``before``.
 
-        Lacking are those awaited that nobody owes, nor are they here.
+        These are the answers that the schedule awaits, that have not come, and for which no task is
+        out. From now on their workers owe them.
         """
         owed: defaultdict[int, list[int]] = defaultdict(list)
         for late in wanted:
@@ -60,12 +65,12 @@ class Overdue:
         return late in self._owed or late in self._here
 
     def awaits(self, late: LateAnswer) -> bool:
-        """Whether the schedule has a use for an answer."""
+        """Return True if the late answer is useful for the schedule."""
         round, worker = late
         return self._schedule.awaits(round - self._first_round, worker)
 
     def settle(self, event: Arrival | Failure) -> bool:
-        """Take note of an event that was owed; say whether it is an answer of use."""
+        """Record an event for which `owes` is True; return True if it is a useful answer."""
         late = (event.round, event.worker)
         if isinstance(event, Failure):
             if event.attempt == self._owed[late]:
@@ -78,10 +83,11 @@ class Overdue:
         return True
 
     def take(self, gate: RoundGate, elapsed: float, *, without: int | None = None) -> None:
-        """Have the open round take what is there, or of that what it took before, if it repeats.
+        """Pass the late answers that have come to the open round.
 
-        If what it waits for will not come any more, a late answer or the worker that it has to do
-        ``without``, it repeats no more, and takes all.
+        A round that repeats an earlier closing gets only the late answers that it took then. If it
+        cannot repeat any more, it gets all. It cannot if one of these late answers will not come,
+        or if it needs worker ``without``, which has failed.
         """
         repeat = gate.repeat
         for late in [each for each in self._here if repeat is None or each in repeat.late]:
@@ -100,9 +106,11 @@ class Overdue:
     def keep(
         self, round: int, stragglers: list[int], *, answered: BoolArray, attempts: dict[int, int]
     ) -> list[int]:
-        """Await what stragglers of a round that has just closed may yet send; return the others.
+        """Await the late answers of stragglers, after their round has closed.
 
-        ``answered`` (n,) are here already. ``attempts``: the latest of each who may yet answer.
+        Returns the stragglers whose tasks can be cancelled. ``answered`` (n,) marks the workers
+        whose answers have come, and ``attempts`` has the latest attempt of each worker that is
+        still computing.
         """
         others: list[int] = []
         for worker in stragglers:
@@ -116,7 +124,11 @@ class Overdue:
         return others
 
     def cancel(self, round: int, workers: list[int]) -> list[Cancel]:
-        """Return these of a round that has just closed, and whose answers are of no more use."""
+        """Return the cancellations after a round has closed.
+
+        They are for these ``workers`` of the round, and for workers whose late answers to earlier
+        rounds are no longer useful.
+        """
         self._here = [late for late in self._here if self.awaits(late)]
         return [*_cancel(round, workers), *self._cancel_useless()]
 

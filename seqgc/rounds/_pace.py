@@ -1,4 +1,4 @@
-"""`AnswerPace`: how long a piece of work takes, learned from the answers that came."""
+"""`AnswerPace`: an estimate of the time that work takes, learned from the answers so far."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import numpy as np
 
 from seqgc.ports import FloatArray
 
-_KEPT: Final = 64  # latest samples
-_FEW: Final = 4  # too few samples to say anything
-_OFTEN: Final = 32  # samples from one estimate to the next, once there are as many
-_USUAL: Final = 0.9  # the share of answers whose way back takes no longer than usual
+_KEPT: Final = 64  # the number of latest samples that are used
+_FEW: Final = 4  # the fewest samples of an estimate
+_OFTEN: Final = 32  # the largest number of samples from one estimate to the next
+_USUAL: Final = 0.9  # the fraction of answers whose way back is at most `usual_s`
 
 
 class AnswerPace:
-    """Seconds per batch of work, and what an answer takes beside the work.
+    """An estimate of the seconds of work per batch, and of the other seconds that an answer takes.
 
-    Two things can be observed. Of a worker that begins a piece when the one before is done, the
-    time between the two answers is work, and nothing else (`learn_gap`); the median of those is
-    the pace. Any other answer took its way back besides (`learn`). Where ``by_gaps`` is not to be
-    had, the pace is the median of the slopes between two samples (Theil 1950, Sen 1968), so that up
-    to 29 % of them may be of slow workers; where all shares are alike, of seconds per share.
+    There are two kinds of samples. If a worker begins a piece as soon as it has finished the one
+    before, the time between the two answers is work only (`learn_gap`). The time of any other
+    answer is work and way back (`learn`).
 
-    The way back is ``way_back_s`` as a rule, and longer than ``usual_s`` for one answer in ten.
-    Where each invocation is one of its own, a worker that was long in coming may be long in
-    answering: by what factor says ``per_coming``.
+    The pace, ``per_batch_s``, is the median of the first kind. If there are fewer than four such
+    samples, it is the median of the slopes between samples of the second kind (Theil 1950, Sen
+    1968), so that up to 29 % of the samples may be of slow workers. If all shares of work are
+    alike, so that there are no slopes, it is the median of the seconds per share. With ``by_gaps``,
+    samples of the second kind are used only when there are 64 of them.
+
+    ``way_back_s`` is the median time of the way back; one answer in ten takes more than
+    ``usual_s``. If each answer comes from its own invocation, a worker that took long to start may
+    also take long to answer: ``per_coming`` is the median of the way back divided by this start.
 
     Examples
     --------
@@ -57,19 +61,20 @@ class AnswerPace:
 
     @property
     def sure(self) -> bool:
-        """Whether as much is known as ever will be."""
+        """True if the estimate is based on the largest number of samples."""
         return self.known and len(self._samples) == _KEPT
 
     def learn(self, share: float, seconds: float, *, came_s: float) -> bool:
-        """Take a sample of work and way back, ``share`` > 0; the worker took ``came_s`` to come.
+        """Add a sample of work and way back; return True if the estimate has changed.
 
-        Returns whether all has been judged anew since.
+        The answer to ``share`` > 0 of a batch took ``seconds``, and the start of the worker took
+        ``came_s`` seconds.
         """
         self._samples.append((share, seconds, came_s))
         return self._count()
 
     def learn_gap(self, share: float, seconds: float) -> bool:
-        """Take a sample of work alone; returns like `learn`."""
+        """Add a sample of work only: ``seconds`` for ``share`` > 0. Returns like `learn`."""
         self._gaps.append(seconds / share)
         return self._count()
 
@@ -100,7 +105,7 @@ class AnswerPace:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """Return `numpy.quantile`, which takes fifty times as long for so few."""
+    """Return the same as `numpy.quantile`, which takes fifty times as long for few values."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

@@ -1,4 +1,4 @@
-"""What a part of a job asks of a worker, and what is done with what it gives."""
+"""`part_task` and `part_update`: the mini-task of one part of a job, and the use of its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ONE.setflags(write=False)
 
 
 def part_task(job: int, part: int, *, slot: int = 0) -> MiniTask:
-    """Return what computes a part of a job: the chunk of this number, a sum by itself."""
+    """Return the mini-task of one part of a job: the gradient of the chunk with this number."""
     return MiniTask(job=job, slot=slot, chunks=np.array([part]), coefficients=_ONE, cover=part)
 
 
@@ -28,9 +28,9 @@ def part_update(
     again: bool = False,
     ends: tuple[int, ...] | None = None,
 ) -> Update:
-    """Return what is to be done with the result of a `part_task`, of a job in ``of`` parts.
+    """Return the update with the result of a `part_task`, for a job of ``of`` parts.
 
-    ``again`` and ``ends`` are for policies that have parts done again: see `seqgc.ports.Decoding`.
+    ``again`` and ``ends`` are for policies that may apply parts again: see `seqgc.ports.Decoding`.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""A defence that is no scheme: it brings the policy that runs it.
+"""`PolicyDefence`: a defence that is not a scheme, and makes the policy that runs it.
 
-`RoundPolicy` runs every scheme, for all of them do the same: send everybody their tasks, close the
-round, decode. Where workers go on by themselves, or a round's shares follow from how fast they
-were, that is what the defence is. So it makes its own policy.
+All schemes run in the same way, with `RoundPolicy`: send every worker its tasks, close the round,
+decode. Other defences run in their own ways: for example, workers proceed independently, or the
+shares of a round depend on the workers' speeds. Therefore each of them makes its own policy.
 """
 
 from __future__ import annotations
@@ -22,68 +22,74 @@ _ANY: Final = 10**9  # jobs: more than any run has
 
 
 class RunPolicy(Policy, Protocol):
-    """A policy of a whole run, of which jobs may turn out to be fewer than planned."""
+    """A policy of a whole run, which can be ended before all planned jobs have started."""
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs the whole run has, as far as is known."""
+        """The number of jobs of the whole run, as far as is known."""
 
     @property
     def rounds(self) -> int:
-        """How many rounds, or clocks of all workers, are closed."""
+        """The number of closed rounds, or of clocks that all workers have completed."""
 
     def end_after(self, job: int) -> None:
-        """Let ``job``, which has started and was the latest to do so, be the run's last."""
+        """End the run after ``job``, which must be the latest job that has started."""
 
 
 class ResumablePolicy(RunPolicy, Protocol):
-    """A policy whose state a checkpoint can hold, between two events."""
+    """A policy whose state can be stored in a checkpoint between any two events."""
 
     def snapshot(self) -> object:
-        """Return its state: what JSON can say."""
+        """Return the state, as JSON data."""
 
     def restore(self, state: object) -> None:
-        """Before the start, be as the policy of which this is a snapshot, read back from JSON.
+        """Continue from a `snapshot` that was read back from JSON; only before the start.
 
-        Then `start` sends again the tasks that had been sent and not been answered, whose answers
-        are nobody's any more. `ValueError`, `KeyError` or `TypeError` if it is no such state.
+        `start` then sends again all tasks that had no answer at the time of the snapshot.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If it is not a state of such a policy.
         """
 
 
 class PolicyDefence(Defence):
-    """A defence with a policy of its own; a frozen dataclass, registered as a scheme is.
+    """Base class of defences that make their own policies.
 
-    Its jobs come in ``n`` equal parts, one a worker, unless it says otherwise.
+    A subclass is a frozen dataclass, and is registered in the same way as a scheme. Unless it
+    overrides the loads, each job has ``n`` equal parts, one for each worker.
     """
 
     delay: ClassVar[int] = 0
 
     @property
     def staleness(self) -> int | None:
-        """How many of the jobs before a part's own its weights may lack; None: any number.
+        """The number of earlier jobs that a part's weights may lack; None: any number.
 
-        Weights of a part of job ``t`` hold every part of the jobs up to ``t - staleness - 1``.
+        The weights of a part of job ``t`` contain all parts of the jobs up to
+        ``t - staleness - 1``.
         """
         return None if self.kind == "stale" else 0
 
     @property
     def most_again(self) -> int:
-        """How many parts that are in a task that fails may have applied again; 0: none ever.
+        """The number of already applied parts that may be applied again when a task fails.
 
-        With more than 0 a policy says of each part whether it is one of these, and which jobs end
-        with it (`seqgc.ports.Decoding`).
+        If it is above 0, the policy must mark each part that is applied again, and list the jobs
+        that end with each part (`seqgc.ports.Decoding`).
         """
         return 0
 
     @property
     def jobs_per_task(self) -> int:
-        """Of how many jobs a task has parts, at most; so many jobs make a clock, or a round."""
+        """The largest number of jobs in one task; a clock, or a round, has this number of jobs."""
         return 1
 
     @property
     def tolerates(self) -> str:
-        """What slow and failing workers cost, in a few words."""
-        return "its own policy shares out the work of who is slow or fails"
+        """The cost of slow and failing workers, in a few words."""
+        return "its policy gives the work of slow and failing workers to other workers"
 
     @abstractmethod
     def policy(
@@ -94,13 +100,17 @@ class PolicyDefence(Defence):
         batches: Sequence[int] = (),
         payload: Payload | None = None,
     ) -> ResumablePolicy:
-        """Return what runs ``num_jobs`` jobs. Of the ``rule`` time limit and attempts may count.
+        """Return the policy of a run of ``num_jobs`` jobs.
 
-        ``batches`` are the sizes of the models' batches, and results travel in ``payload``.
+        Of the ``rule``, the policy may use the time limit and the number of attempts. ``batches``
+        are the batch sizes of the models, and ``payload`` is the number format of the results.
         """
 
     def loads_of_batches(self, batches: Sequence[int]) -> FloatArray:
-        """Return the loads (n,) for models of these batch sizes; nominal if they differ."""
+        """Return the loads (n,) for models of these batch sizes.
+
+        If the sizes differ, the loads are nominal, for a batch of any size.
+        """
         return self.loads_of(batches[0] if len(set(batches)) == 1 else None)
 
     def jobs_in_flight(self, bundles: int) -> int:  # noqa: ARG002 (it does not depend on them)
@@ -129,7 +139,7 @@ def policy_of(
     batches: Sequence[int] = (),
     payload: Payload | None = None,
 ) -> RunPolicy:
-    """Return what runs ``num_jobs`` jobs under a setting, whatever its defence.
+    """Return the policy of a run of ``num_jobs`` jobs under a setting, for any defence.
 
     Examples
     --------
@@ -145,9 +155,9 @@ def policy_of(
 
 
 def needs_of(setting: Setting, batches: Sequence[int] = ()) -> frozenset[Capability]:
-    """Return what workers must be able to do for a setting's policy: see `DemandingPolicy`.
+    """Return the capabilities that workers must have for a setting's policy.
 
-    ``batches`` are the numbers of points in the batches that there are.
+    See `seqgc.ports.DemandingPolicy`. ``batches`` are the batch sizes of the models, in points.
 
     Examples
     --------
@@ -155,13 +165,13 @@ def needs_of(setting: Setting, batches: Sequence[int] = ()) -> frozenset[Capabil
     >>> needs_of(Setting(scheme=Uncoded(n=2)))
     frozenset()
     """
-    if not isinstance(setting.scheme, PolicyDefence):  # rounds by themselves need nothing
+    if not isinstance(setting.scheme, PolicyDefence):  # rounds need no capability
         return frozenset()
     return getattr(policy_of(setting, num_jobs=1, batches=batches), "needs", frozenset())
 
 
 def num_rounds(defence: Defence, num_jobs: int) -> int:
-    """Return how many rounds, or clocks of all workers, so many jobs take.
+    """Return the number of rounds, or of clocks, that a run of ``num_jobs`` jobs has.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""`Records`: what observers are told of each clock when it has passed."""
+"""`Records`: makes the record of each clock of a run without rounds when the clock closes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["Records"]
 
 
 class Records:
-    """When clocks began, were first answered and passed; and whose answers they took.
+    """The times and workers of the clocks that are open.
 
-    A clock's seconds begin where the last one's end, so that all of them add up to the run; its
-    first answer's time begins when its own first task left, which may have been long before.
+    The duration of a clock is counted from the close of the previous clock, so that the durations
+    add up to the run time. The time of its first answer (kappa) is counted from the sending of its
+    own first task, which may have been long before.
 
     Examples
     --------
@@ -37,31 +38,32 @@ class Records:
         self._began_at: dict[int, float] = {}  # by clock
         self._first_at: dict[int, float] = {}
         self._givers: dict[int, set[int]] = {}
-        self._passed_at = math.nan  # the last clock, or when the run began
+        self._passed_at = math.nan  # when the last clock closed, or the run began
 
     def leave(self, clock: int, at: float) -> None:
-        """Take note of when tasks of a clock left."""
+        """Record that a task of a clock was sent, at a time in seconds."""
         if math.isnan(self._passed_at):
             self._passed_at = at
         self._began_at[clock] = min(at, self._began_at.get(clock, at))
 
     def answer(self, clock: int, worker: int, at: float) -> None:
-        """Take note of an answer that counts."""
+        """Record an answer that counts."""
         self._first_at.setdefault(clock, at)
         self._givers.setdefault(clock, set()).add(worker)
 
     def givers(self, clock: int) -> list[int]:
-        """Return who has given answers to a clock that has not passed."""
+        """Return the workers whose answers to an open clock count."""
         return sorted(self._givers.get(clock, ()))
 
     def recall(self, clock: int, givers: Iterable[int]) -> None:
-        """Take note of who had answered before the run was resumed."""
+        """Record the workers that had answered before the run was resumed."""
         self._givers.setdefault(clock, set()).update(givers)
 
     def close(self, clock: int, at: float) -> RoundRecord:
-        """Return how a clock passed; it is then forgotten.
+        """Close a clock, and return its record.
 
-        What a resumed run has of a clock counts from its own first task; without one, as 0 s.
+        After a resume only the time of the resumed run counts. A clock without a task in it has a
+        first answer's time of 0 s.
         """
         responded = np.zeros(self._n, dtype=np.bool_)
         responded[list(self._givers.pop(clock, ()))] = True

@@ -1,4 +1,4 @@
-"""`Repeat`: how a round was closed before its run was resumed, while it may close so again."""
+"""`Repeat`: the answers with which a round was closed before its run was resumed."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from seqgc.ports import BoolArray, LateAnswer
 __all__ = ["Repeat"]
 
 _PATIENCE: Final = 5.0
-_LEAST_S: Final = 10.0  # a cold start is no hang
+_LEAST_S: Final = 10.0  # a cold start may take this long
 
 
 class Repeat:
-    """On whose answers (n,) a round was closed, and which late ones it took; it lasts ``limit_s``.
+    """An attempt to close a round of a resumed run with the same answers as before.
 
-    Where others suffice meanwhile, it lasts twice five times the seconds that these took, 10 s each
-    at least. Who is silent after half of that is to be asked again.
+    ``answers`` (n,) marks the workers whose answers the round had then, and ``late`` lists the late
+    answers that it took. The round waits for all of them for at most ``limit_s`` seconds. If other
+    answers suffice earlier, after t seconds, it waits for ``max(5 t, 10 s)`` in all, asks the
+    silent workers again, and gives the repetition up after twice this time.
     """
 
     def __init__(self, answers: BoolArray, late: Iterable[LateAnswer], *, limit_s: float) -> None:
-        self.answers, self.late = answers, set(late)  # the latter until they are taken
-        self.withholds = False  # whether late answers are here that the round did without
+        self.answers, self.late = answers, set(late)  # late answers are removed when taken
+        self.withholds = False  # late answers have come that the round did not take before
         self._limit_s = self.ends_at = limit_s
         self._asks_at = math.inf
 
     @property
     def is_waiting(self) -> bool:
-        """Whether others suffice, or may with what it withholds."""
+        """True if other answers suffice, or may suffice with the withheld late answers."""
         return self._asks_at < math.inf
 
     def is_complete(self, responded: BoolArray) -> bool:
-        """Whether all is here on which the round was closed, who (n,) has responded being known."""
+        """Return True if all answers have come, given the workers (n,) that have ``responded``."""
         return not self.late and bool(responded[self.answers].all())
 
     def wait(self, elapsed: float) -> float:
-        """Wait though others suffice; return until when: to ask again, and the second time to end.
+        """Wait although other answers suffice; return the time until which to wait.
 
-        Seconds since the round began.
+        The first call returns the time at which to ask the silent workers again. Later calls return
+        the time at which to give up. Both are in seconds since the round began.
         """
         if self.is_waiting:
             return self.ends_at

@@ -1,4 +1,4 @@
-"""`Retries`: when what has failed is tried again, and when it is given up."""
+"""`Retries`: the waits after failures, and the number of failures after which to give up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ __all__ = ["Retries"]
 
 
 class Retries:
-    """Counts failures in a row, and says how long to wait after each; see `Attempts`.
+    """A count of the failures in a row of each subject, with a wait after each failure.
 
-    Attempts belong to one round, these to a whole run: a wait is counted from the failure. The
-    twentieth failure (or ``max_attempts``, if that is more) is the last. Waits are seeded with what
-    failed, and how often: the same failures give the same waits.
+    A subject is a tuple of integers, such as ``(worker,)`` or ``(job, piece)``. The waits are those
+    of `Attempts`, but for a whole run: each is counted from the failure. A subject is exhausted
+    after 20 failures in a row (or ``max_attempts``, if this is more). The random waits are seeded
+    with the subject and its number of failures, so that the same failures give the same waits.
 
     Examples
     --------
@@ -29,7 +30,7 @@ class Retries:
         self._failures: dict[tuple[int, ...], int] = {}
 
     def failed(self, what: tuple[int, ...]) -> float:
-        """Count a failure; return the seconds to wait before the next try."""
+        """Count a failure, and return the seconds to wait before the next attempt."""
         attempt = self._failures[what] = self._failures.get(what, 0) + 1
         if attempt == 1:
             return 0.0
@@ -38,17 +39,17 @@ class Retries:
         return wait_s if attempt <= CLOSE else max(wait_s, self._pace_s)
 
     def in_a_row(self, what: tuple[int, ...]) -> int:
-        """Return how often it has failed since it last succeeded."""
+        """Return the number of failures since the last success."""
         return self._failures.get(what, 0)
 
     def exhausted(self, what: tuple[int, ...], *, times: int = 1) -> bool:
-        """Say whether it has failed as often in a row as it may, or ``times`` as often."""
+        """Return True after ``times`` the largest allowed number of failures in a row."""
         return self.in_a_row(what) >= times * self._most
 
     def succeeded(self, what: tuple[int, ...]) -> None:
-        """Forget the failures."""
+        """Reset the count of failures to 0."""
         self._failures.pop(what, None)
 
     def forget(self, job: int) -> None:
-        """Forget the failures of a job's pieces, ``(job, piece)``."""
+        """Reset the counts of all pieces of a job, the subjects ``(job, piece)``."""
         self._failures = {w: count for w, count in self._failures.items() if w[:-1] != (job,)}

@@ -1,4 +1,4 @@
-"""When a round closes, and how rounds are run: what gate, search and results agree on."""
+"""`ClosingRule`, `Setting` and `Adaptation`: the description of how a run closes its rounds."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Final, Literal, TypeAlias, get_args
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Defence, Scheme
 
-_ENDINGS = ".best", ".optimizer", ".queue"  # of a model's files in a checkpoint
+_ENDINGS = ".best", ".optimizer", ".queue"  # suffixes of a model's files in a checkpoint
 
 TIME_LIMITS: Final = 3
-"""The number of time limits for which a silent worker is waited for. It is asked again after each
-of them but the last."""
+"""The number of time limits that a run waits for a silent worker. The worker is asked again after
+each of them except the last."""
 
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRule:
-    """When a round closes, and when it is given up; see `RoundGate`.
+    """The rule for when a round closes, and when it fails; see `RoundGate`.
 
-    A round stays open until ``(1 + mu)`` times its first answer's time, ``mu`` >= 0; then
-    ``wait_out`` says what it waits for if its answers do not suffice. After ``timeout_s`` > 0
-    seconds any answers suffice that lose no job. If a job would be lost, the silent workers are
-    asked again, up to three times in all, and after `longest_s` the run ends. The task of a worker
-    that the round can do without is sent ``max_attempts`` >= 1 times at most; of one that it
-    cannot, 20 times.
+    A round stays open until ``(1 + mu)`` times the time of its first answer, ``mu`` >= 0. If the
+    answers do not suffice then, ``wait_out`` decides how the round waits for more. After
+    ``timeout_s`` > 0 seconds the round closes if no job is lost. Otherwise the silent workers are
+    asked again, up to three times in all, and after `longest_s` the run ends. A task that fails is
+    sent at most ``max_attempts`` >= 1 times in all if the round can close without its result, and
+    otherwise at most 20 times.
 
     Examples
     --------
@@ -54,20 +54,21 @@ class ClosingRule:
 
     @property
     def longest_s(self) -> float:
-        """The longest time that a round can take, in seconds, unless the master is stopped."""
+        """The longest time that a round can take, in seconds, if the master is not interrupted."""
         return TIME_LIMITS * self.timeout_s
 
     @property
     def label(self) -> str:
-        """The rule in a few words, for people."""
+        """A short description of the rule for people."""
         return f"mu={self.mu:g}, {self.wait_out}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How rounds are run: who computes what, when they close, and how many models' gradients.
+    """The configuration of a run: a scheme, a closing rule, and the number of models in a job.
 
-    One job computes the gradients of a bundle of ``jobs_per_round`` >= 1 models.
+    The scheme decides which worker computes what, and the rule when a round closes. One job
+    computes the gradients of a bundle of ``jobs_per_round`` >= 1 models.
 
     Examples
     --------
@@ -87,19 +88,23 @@ class Setting:
             for name in ("mu", "wait_out"):
                 value = getattr(self.rule, name)
                 if value != getattr(ClosingRule(), name):
-                    rule = f"must be left out with {self.scheme.spec}: it closes no rounds"
+                    rule = f"must be left out with {self.scheme.spec}, which has no rounds to close"
                     raise ParameterError(name, rule, value)
 
     @property
     def label(self) -> str:
-        """The setting in one line, for people."""
+        """A description of the setting in one line for people."""
         bundle = f", {self.jobs_per_round} jobs a round" if self.jobs_per_round > 1 else ""
         return f"{self.scheme.spec}, {self.rule.label}{bundle}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """When a run looks for a better setting.
+    """The times at which a run searches for a better setting.
+
+    ``probe`` is the number of rounds before the first search, by default ``retune``. ``retune`` is
+    the number of rounds between two searches; with None there is only one search. ``alpha`` is the
+    cost of load, in seconds per unit of load (docs/mathematics.md, section 7).
 
     Raises
     ------
@@ -113,9 +118,8 @@ class Adaptation:
     Adaptation(probe=20, retune=50, alpha=1.12)
     """
 
-    probe: int | None = None  # rounds before the first search; `retune` of them unless given
-    retune: int | None = None  # rounds from one search to the next; None: one search only
-    # What another load would cost: seconds per unit of load (docs/mathematics.md, section 7).
+    probe: int | None = None
+    retune: int | None = None
     alpha: float | None = None
 
     def __post_init__(self) -> None:
@@ -125,7 +129,7 @@ class Adaptation:
         if self.probe is None and self.retune is None:
             raise ParameterError("probe", "or `retune` must be given", None)
         if self.alpha is None or not 0 <= self.alpha < math.inf:
-            rule = "must be a finite number >= 0, seconds per unit of load, to compare schemes"
+            rule = "must be a finite number >= 0, in seconds per unit of load"
             remedy = "measure it with `seqgc profile`, at several loads"
             raise ParameterError("alpha", rule, self.alpha, remedy)
 
@@ -133,14 +137,14 @@ class Adaptation:
 def require_models(
     names: Sequence[str], *, delay: int, jobs_per_round: int, stale: bool = False
 ) -> None:
-    """Refuse models that cannot take turns in bundles of at most ``jobs_per_round`` models.
+    """Check that models can take turns in bundles of at most ``jobs_per_round`` models.
 
     Raises
     ------
     ParameterError
-        If there is no model, two models have one name, or a model has the name of another file of
-        checkpoints. If ``jobs_per_round`` is not between 1 and the number of models. If there are
-        fewer bundles than the scheme's ``delay`` + 1, and that is not allowed (``stale``).
+        If there is no model, two models have the same name, or a model has the name of another file
+        of checkpoints. If ``jobs_per_round`` is not between 1 and the number of models. If there
+        are fewer than ``delay`` + 1 bundles, unless ``stale`` is True.
     """
     if not names:
         raise ParameterError("models", "must hold at least one model", names)
@@ -149,8 +153,8 @@ def require_models(
     for name in names:
         if name == "flight" or name.endswith(_ENDINGS):
             endings = ", ".join(f"`{ending}`" for ending in _ENDINGS)
-            rule = f"must have names that leave `flight`, and the endings {endings}"
-            raise ParameterError("models", f"{rule}, to the other files of a checkpoint", name)
+            rule = f"must not be named `flight` or end in {endings}"
+            raise ParameterError("models", f"{rule}: other files of a checkpoint do", name)
     models = len(names)
     if not 1 <= jobs_per_round <= models:
         rule = f"must be >= 1 and at most the number of models, M={models}"
@@ -171,7 +175,7 @@ def num_bundles(models: int, jobs_per_round: int) -> int:
 
 
 def bundles_of(models: int, jobs_per_round: int) -> list[range]:
-    """Return the models of each bundle. Larger bundles come first; sizes differ by at most one.
+    """Return the models of each bundle; larger bundles come first, sizes differ by at most one.
 
     Examples
     --------
@@ -185,14 +189,15 @@ def bundles_of(models: int, jobs_per_round: int) -> list[range]:
 
 
 def require_bundles(models: int, *, delay: int, jobs_per_round: int) -> None:
-    """Refuse models that do not make equal bundles, or fewer of them than the ``delay`` + 1.
+    """Check that the models make equal bundles, and at least ``delay`` + 1 of them.
 
-    A replay needs equal bundles, because its loads are in bundles.
+    A replay needs equal bundles, because its unit of load is a bundle.
 
     Raises
     ------
     ParameterError
-        If ``jobs_per_round`` does not divide the number of ``models``, or the bundles are too few.
+        If ``jobs_per_round`` does not divide the number of ``models``, or there are too few
+        bundles.
 
     Examples
     --------

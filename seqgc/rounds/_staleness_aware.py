@@ -1,4 +1,4 @@
-"""`StalenessAware`: an update moves the weights the less, the more they have moved meanwhile."""
+"""`StalenessAware`: a policy that gives stale updates smaller weights."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ __all__ = ["StalenessAware"]
 
 
 class StalenessAware(AmendedPolicy):
-    """A policy whose updates weigh ``1 / (1 + clocks)``; otherwise it is the ``policy`` given.
+    """Wraps a ``policy``, and multiplies each of its updates by ``1 / (1 + clocks)``.
 
-    So many whole clocks of updates, of the ``n`` parts of a job each, were given out between when
-    the update's own task left and when it came: that is how old the weights are that it was
-    computed on. Where nobody is ahead, everything weighs 1.
+    ``clocks`` is the staleness of the weights at which the update was computed: the number of
+    updates between the sending of its task and its answer, divided by ``n``, the number of parts of
+    a job, and rounded down. If no worker is ahead of another, the factor is 1.
 
-    Source: AntDT (2024) names the action ADJUST_LR, and gives no formula; the rate over the
-    staleness is Zhang et al. 2016, "Staleness-aware async-SGD", Eq. 6, here in clocks.
+    Source: AntDT (2024) names the action ADJUST_LR, but gives no formula. The learning rate divided
+    by the staleness is Zhang et al. 2016, "Staleness-aware async-SGD", Eq. 6, here in clocks.
     """
 
     def __init__(self, policy: ResumablePolicy, *, n: int) -> None:
         super().__init__(policy)
         self._n = n
-        self._given = 0  # updates
-        self._given_before: dict[tuple[int, int, int], int] = {}  # a task left, by its address
+        self._given = 0  # updates so far
+        # By a task's (round, worker, attempt): the number of updates before it was sent.
+        self._given_before: dict[tuple[int, int, int], int] = {}
 
     def start(self) -> Sequence[Action]:
         return self._weighed(self._policy.start(), weight=1.0)
@@ -57,7 +58,7 @@ class StalenessAware(AmendedPolicy):
 
 
 def _times(decoding: Callable[[], Decoding], weight: float) -> Decoding:
-    """Return a decoding whose terms weigh so many times as much."""
+    """Return a decoding with all its weights multiplied by ``weight``."""
     made = decoding()
     terms = (replace(term, weight=weight * term.weight) for term in made.terms)
     return replace(made, terms=tuple(terms))

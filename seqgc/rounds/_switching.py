@@ -1,4 +1,4 @@
-"""A live run, whatever defends it; another scheme between two rounds (paper, Appendix K.2)."""
+"""`SwitchingPolicy`: runs all jobs, and can change the scheme between two rounds (Appendix K.2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from seqgc.schemes import Deal, Defence, by_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The stretch of a run under one setting; it ends where the next one begins."""
+    """A stretch of a run under one setting. It ends where the next segment begins."""
 
     setting: Setting
     first_job: int
@@ -40,11 +40,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to change before the next round.
+    """The changes before the next round.
 
-    ``setting`` is what to switch to (None: the present one stays), ``restart`` are workers to
-    replace by fresh ones, for a ``reason`` in a few words. Where the backend cannot, the run goes
-    on without, and a warning says so, unless the director ``needs`` it (`DemandingPolicy`).
+    ``setting`` is the new setting; None means no change. ``restart`` are the workers to replace,
+    and ``reason`` says why, in a few words. If the backend cannot replace workers, the run
+    continues and a warning says so. A run of a director that ``needs`` restarts does not begin with
+    such a backend (`DemandingPolicy`).
     """
 
     setting: Setting | None = None
@@ -53,38 +54,42 @@ class Decision:
 
 
 class Director(Protocol):
-    """Decides what to run next. It sees all that the policy sees, and holds no clock either."""
+    """Decides between rounds what to run next. It sees all events, and has no clock of its own."""
 
     def on(self, event: Event) -> None:
-        """Take note of an event that the policy has not refused, before a round that it closes."""
+        """Record an event that the policy has accepted.
+
+        If the event closes a round, `close` is called after this method.
+        """
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
-        """Take note of how a round ended."""
+        """Record that a round has closed."""
 
     def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
-        """Return what is to change, or None to go on; ``jobs_left`` have not started.
+        """Return the changes before the next round, or None for no change.
 
-        Asked between rounds, while there are such jobs and no switch is under way.
+        ``setting`` is the present setting, and ``jobs_left`` >= 1 is the number of jobs that have
+        not started. The method is called between rounds, except while a switch is under way.
         """
 
 
 class SwitchingPolicy:
-    """Runs jobs scheme after scheme, whichever the director chooses; a `seqgc.ports.Policy`.
+    """Runs ``num_jobs`` >= 1 jobs, and switches schemes as the director chooses; a `Policy`.
 
-    Jobs and rounds are numbered through the whole run; each segment is a run of its scheme over
-    the jobs from its first one on. To leave a scheme of delay T, no job starts for T rounds, in
-    which its last jobs end as they would at the end of a run: all are decoded, by their deadlines,
-    before the next scheme starts its first. Leaving a scheme of delay 0 costs nothing.
+    The run begins with ``setting``. Each switch begins a new segment, which runs its scheme over
+    the jobs that have not started. Jobs and rounds are numbered through the whole run. To leave a
+    scheme of delay T, the policy starts no job for T rounds, in which the last jobs of this scheme
+    are decoded by their deadlines, as at the end of a run. Then the next scheme starts. Leaving a
+    scheme of delay 0 costs nothing. Without a director there is no switch.
 
-    ``setting`` is what to begin with; every setting must have its workers. The whole run has
-    ``num_jobs``, >= 1. Without a director nothing changes. ``again`` and ``audit``: see
-    `RoundPolicy`; ``batches`` and ``payload``: see `Scheme.begin`. Where work is dealt, ``bundles``
-    of models take turns, and a round is a job; a run that begins so stays so, and none comes to it.
+    For ``again`` see `OnRecord`, for ``audit`` see `RoundPolicy`, and for ``batches`` and
+    ``payload`` see `Scheme.begin`. If the scheme is a `Deal`, work is dealt: each job is a round,
+    ``bundles`` is the number of bundles of models that take turns, and there are no switches.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, or a chosen scheme has other workers.
+        If an argument breaks its rule, or a chosen scheme has another number of workers.
 
     Examples
     --------
@@ -123,34 +128,34 @@ class SwitchingPolicy:
         if director is not None:
             by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
-        self._jobs = self._num_jobs  # of the segment; fewer once it is left
+        self._jobs = self._num_jobs  # of the segment; fewer after a switch is chosen
         self._payload, self._batches = payload, tuple(batches)
         self._segments: list[Segment] = []
-        self._started, self._rounds = 0, 0  # jobs that have started, rounds that are closed
-        self._next: Setting | None = None  # while the segment drains
+        self._started, self._rounds = 0, 0  # numbers of started jobs and of closed rounds
+        self._next: Setting | None = None  # the chosen setting, until the last jobs are decoded
         self._enter(setting)
         self._policy = self._run()
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """What the backend must be able to do, as the director says: see `DemandingPolicy`."""
+        """The capabilities that the director needs of the backend: see `DemandingPolicy`."""
         return getattr(self._director, "needs", frozenset())
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What ran so far, the present segment included."""
+        """All segments so far, including the present one."""
         return tuple(self._segments)
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs the whole run has."""
+        """The number of jobs of the whole run."""
         return self._num_jobs
 
     def end_after(self, job: int) -> None:
-        """Let ``job``, which has started and was the latest to do so, be the run's last.
+        """End the run after ``job``, which must be the latest job that has started.
 
-        Between two events, or before `repeat`, where a run of before ended so. What was dealt
-        already is done.
+        Call this method between two events; in a resumed run whose end was set before, call it
+        before `repeat`. If work is dealt, jobs that have been dealt already are completed.
         """
         if isinstance(self._policy, DealingPolicy):
             self._num_jobs = self._policy.end_after(job)
@@ -158,9 +163,10 @@ class SwitchingPolicy:
             self._num_jobs = min(self._num_jobs, job + 1)
 
     def go_on_with(self, bundles: int) -> None:
-        """Know that only so many bundles are left: where work is dealt, as many jobs at once.
+        """Set the number of bundles that still train.
 
-        Where there are rounds these go on as they are: which tasks they have does not depend on it.
+        If work is dealt, this is the largest number of jobs at a time. In a run with rounds it
+        changes nothing.
         """
         self._bundles_left = max(1, bundles)
         if isinstance(self._policy, DealingPolicy):
@@ -168,21 +174,21 @@ class SwitchingPolicy:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are closed."""
+        """The number of closed rounds."""
         return self._rounds
 
     @property
     def done(self) -> bool:
-        """Whether every round of every job is closed."""
+        """True if every round of every job is closed."""
         return self._policy.done and self._next is None
 
     @property
     def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        """The time at which to send a `Tick` if nothing arrives before; the backend's seconds."""
         return self._policy.wake_at
 
     def scheme_of(self, job: int) -> Defence:
-        """Return the scheme under which a job that has started runs, or raise `ParameterError`."""
+        """Return the scheme of a job that has started; raise `ParameterError` for no such job."""
         if not 0 <= job < self._num_jobs:
             raise ParameterError("job", f"must satisfy 0 <= job < {self._num_jobs}", job)
         return next(s.setting.scheme for s in reversed(self._segments) if s.first_job <= job)
@@ -197,11 +203,11 @@ class SwitchingPolicy:
         *,
         settings: Mapping[int, Setting] = MappingProxyType({}),
     ) -> None:
-        """Before the start, close the first rounds as they were closed before, on these answers.
+        """Close the first rounds of a resumed run with the same answers as before.
 
-        These are (n,) each, beside the late ones that the policy knows of; ``settings`` says, by
-        its number, after which round it was decided to switch, and to what. Raises like
-        `Schedule.repeat`.
+        Call this method before `start`. ``answers`` has a mask (n,) for each of these rounds. The
+        late answers are in the argument ``again`` of the class. ``settings`` has the chosen
+        setting of each round after which a switch was chosen. Raises like `Schedule.repeat`.
         """
         for responded in answers:
             setting = settings.get(self._rounds)
@@ -212,12 +218,12 @@ class SwitchingPolicy:
         self._policy = self._run()
 
     def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done, in order; raises like `RoundPolicy.on`."""
+        """Process one event and return the actions, in order. Raises like `RoundPolicy.on`."""
         actions = self._policy.on(event)
         if self._director is not None:
             self._director.on(event)
         closed = [action for action in actions if isinstance(action, Close)]
-        for each in closed[:-1]:  # jobs that were dealt close several at once
+        for each in closed[:-1]:  # several dealt jobs may close at once
             self._count(each.record.responded, each.record.late, each.jobs)
         return self._between_rounds(actions, closed[-1]) if closed else actions
 
@@ -237,7 +243,7 @@ class SwitchingPolicy:
         closing = [action for action in actions if not isinstance(action, Dispatch)]
         restarts = [Restart(worker=each, reason=decision.reason) for each in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
-        if begins or switch_to is not None or ends:  # then this is sent in place of what was opened
+        if begins or switch_to is not None or ends:  # a new policy opens the round
             before, self._policy = self._policy, self._run()
             if isinstance(before, RoundPolicy) and isinstance(self._policy, RoundPolicy):
                 self._policy.inherit(before)
@@ -247,7 +253,7 @@ class SwitchingPolicy:
     def _count(
         self, responded: BoolArray, late: Sequence[LateAnswer], finished: Sequence[int] | None
     ) -> None:
-        """Count a round that has closed; which jobs it ``finished`` may not be known."""
+        """Count a round that has closed. ``finished`` is None if its finished jobs are unknown."""
         segment = self._segments[-1]
         taken = [(round - segment.first_round, worker) for round, worker in late]
         jobs = None if finished is None else [job - segment.first_job for job in finished]
@@ -258,10 +264,11 @@ class SwitchingPolicy:
             self._started = min(first + len(self._answers), self._num_jobs)
 
     def _shorten(self) -> bool:
-        """Let the segment have no more jobs than the run has; say whether its policy knows of more.
+        """Drop the segment's jobs that are beyond the end of the run.
 
-        A segment that drains to make way for another one begins none. Who deals has been told, and
-        goes on with what is dealt already.
+        Returns True if the segment's policy has more jobs than that, and must be made again. A
+        `DealingPolicy` need not: it was told by `end_after`. A segment that is being left starts no
+        jobs anyway.
         """
         left = self._num_jobs - self._segments[-1].first_job
         if self._next is not None or self._jobs <= left:
@@ -270,32 +277,32 @@ class SwitchingPolicy:
         return not isinstance(self._policy, DealingPolicy)
 
     def _go_on(self, setting: Setting | None) -> bool:
-        """Leave the segment for a setting, if it is not None; say whether the next one begins."""
+        """Begin to leave the segment if a setting is given; return True if the next one begins."""
         segment = self._segments[-1]
         if setting is not None:
             self._next, self._jobs = setting, self._started - segment.first_job
         if self._next is None or len(self._answers) < self._jobs + segment.setting.scheme.delay:
             return False
         following, self._next = self._next, None
-        if begins := self._started < self._num_jobs:  # else the run has ended meanwhile
+        if begins := self._started < self._num_jobs:  # otherwise the run was ended meanwhile
             self._enter(following)
         return begins
 
     def _enter(self, setting: Setting) -> None:
-        """Begin a segment: the setting, over every job that has not started."""
+        """Begin a segment with a setting, over all jobs that have not started."""
         due = self._segments[0].setting.scheme.n if self._segments else setting.scheme.n
         if setting.scheme.n != due:
             raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
         self._jobs = self._num_jobs - self._started
-        self._answers = Answers()  # who responded, in the segment's closed rounds
+        self._answers = Answers()  # of the segment's closed rounds
 
     def _run(self) -> RoundPolicy | DealingPolicy:
-        """Return a policy over the segment's jobs, from after its closed rounds on.
+        """Return a policy for the rest of the segment, after its closed rounds.
 
-        A segment that is left goes on as if its jobs had always been the few that have started: how
-        many will follow has no part in what a schedule does before its last one starts.
+        If the segment is being left, it has only the jobs that have started. This is correct
+        because a schedule does not depend on the number of its jobs until the last one has started.
         """
         segment, closed = self._segments[-1], len(self._answers)
         if isinstance(deal := segment.setting.scheme, Deal):

@@ -122,12 +122,12 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a name of another file": (
         lambda: start(make_model("flight")),
-        "`models` must have names that leave `flight`, .*got 'flight'",
+        "`models` must not be named `flight` or end in .*got 'flight'",
     ),
     "a name of another model's file": (lambda: start(make_model("a.best")), "got 'a.best'"),
     "a name of another model's data queue": (
         lambda: start(make_model("a.queue")),
-        "the endings `.best`, `.optimizer`, `.queue`, .*got 'a.queue'",
+        "end in `.best`, `.optimizer`, `.queue`: .*got 'a.queue'",
     ),
     "a grid of nothing that makes": (
         lambda: grid(3, {"lr": [0.1]}),  # type: ignore[arg-type]
