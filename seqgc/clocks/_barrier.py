@@ -17,7 +17,7 @@ class Barrier(ABC):
 
     The policy calls `admits` repeatedly with the same arguments, and it must return the same each
     time. If it draws random numbers, it must seed them. It must admit every part that has completed
-    the fewest clocks; otherwise the run would wait for ever.
+    the fewest clocks; otherwise no part could begin, and the run ends with a `ScheduleError`.
     """
 
     waits_for_all: ClassVar[bool] = False

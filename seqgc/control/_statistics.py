@@ -22,9 +22,9 @@ __all__ = ["Means", "Statistics"]
 
 
 class Means(NamedTuple):
-    """The mean of each worker (n,), and a mask (n,) of the means that are ``known``.
+    """The means ``values`` (n,) of the workers, and a mask ``known`` (n,) of workers with answers.
 
-    A mean that is not known is 0.
+    The mean of a worker without answers is 0.
     """
 
     values: FloatArray

@@ -15,13 +15,13 @@ The controller acts every ``act`` seconds. Two decisions that the paper leaves o
   straggler that has recovered would keep its small share: its batches take little time then, and no
   other worker is a straggler.
 - If a worker is replaced, its measurements are forgotten. The new worker keeps the share of the old
-  one until its first answer without the time of its start, and then the shares are adapted at once.
+  one until its first answer whose time does not include its start. Then the shares are adapted.
   So if the backend cannot replace workers (functions, for example), the run continues with shares
   alone, and a warning says so. With ``back`` > 0, a replaced worker has no share for ``back``
   seconds, the time that a new worker takes to start, and the other workers compute its part.
 
 *What to expect.* A worker whose time is proportional to its work is seldom replaced, because with
-an adapted share its batches take as long as those of other workers. A worker that is slow
+an adapted share its batches take as long as the batches of other workers. A worker that is slow
 before it computes, for example because it sleeps, is replaced. If ``per`` is shorter than the slow
 periods of transient stragglers, these stragglers are replaced in vain. With the paper's own numbers
 this happens: its ``per`` is 600 s, and its slow periods last 900 s.

@@ -173,10 +173,9 @@ class Answers(_Masks):
 class OnRecord:
     """The closing of rounds before a run was resumed, by the number of the round.
 
-    ``answers`` has masks (n,) of the workers with whose answers rounds closed; it contains only the
-    rounds that must be closed again. ``late`` has the late answers that rounds took, and
-    ``finished`` the jobs that rounds finished, for the rounds for which they are known; both also
-    contain earlier rounds.
+    ``answers`` has a mask (n,) for each round that must be closed again: the workers whose answers
+    the round used. ``late`` has the late answers that rounds took, and ``finished`` the jobs that
+    rounds finished, for the rounds for which they are known. Both also contain earlier rounds.
     """
 
     answers: Mapping[int, BoolArray] = field(default_factory=dict)

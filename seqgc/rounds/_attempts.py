@@ -7,9 +7,9 @@ not sent again together. A wait takes at most half of the time that the round ha
 last attempt is not too late.
 
 A task is sent at most 20 times in a round (or ``max_attempts`` times, if this is more). The first
-nine attempts may follow each other closely. Each further attempt waits for its own twelfth of the
-time limit (of 60 s if there is no limit), from the second twelfth on. Therefore a run survives
-every outage that is shorter than the limit.
+nine attempts may follow each other closely. The next ones are sent, at the earliest, when one
+twelfth, two twelfths, and so on of the time limit have passed (of 60 s if there is no limit).
+Therefore a run survives every outage that is shorter than the limit.
 
 The random generator of a wait is seeded with the address of its task. Therefore the same failures
 give the same waits, also in a resumed run.

@@ -5,7 +5,7 @@ When a round closes, some schedules still await the answers of its stragglers
 taken by the round that is open when it comes. When the jobs for which it is useful are finished,
 its task is cancelled.
 
-In a resumed run, a round that is closed again takes the same late answers as before, and no others.
+In a resumed run, a round that is closed again takes exactly the late answers that it took before.
 A late answer that comes too early, possibly even in its own round, is kept until the round that
 took it before. If a round cannot be closed as before, because an answer is missing, it takes all
 late answers that have come.

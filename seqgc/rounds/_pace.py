@@ -22,7 +22,8 @@ class AnswerPace:
 
     There are two kinds of samples. If a worker begins a piece as soon as it has finished the one
     before, the time between the two answers is work only (`learn_gap`). The time of any other
-    answer is work and way back (`learn`).
+    answer is work and *way back*, which is all the time that an answer takes beyond its work
+    (`learn`).
 
     The pace, ``per_batch_s``, is the median of the first kind. If there are fewer than four such
     samples, it is the median of the slopes between samples of the second kind (Theil 1950, Sen

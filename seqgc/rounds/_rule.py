@@ -67,7 +67,7 @@ class ClosingRule:
 class Setting:
     """The configuration of a run: a scheme, a closing rule, and the number of models in a job.
 
-    The scheme decides which worker computes what, and the rule when a round closes. One job
+    The scheme decides which worker computes what. The rule decides when a round closes. One job
     computes the gradients of a bundle of ``jobs_per_round`` >= 1 models.
 
     Examples

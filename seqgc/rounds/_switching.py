@@ -277,7 +277,7 @@ class SwitchingPolicy:
         return not isinstance(self._policy, DealingPolicy)
 
     def _go_on(self, setting: Setting | None) -> bool:
-        """Begin to leave the segment if a setting is given; return True if the next one begins."""
+        """Begin to leave the segment if a setting is given; return True if a new segment begins."""
         segment = self._segments[-1]
         if setting is not None:
             self._next, self._jobs = setting, self._started - segment.first_job
