@@ -1,4 +1,4 @@
-"""`TaskPolicy`: what all policies do whose workers go on by themselves, task by task."""
+"""`TaskPolicy`: the base of policies whose workers get task after task, without rounds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _Call: TypeAlias = Callable[[list[Action]], None]
 
 
 class TaskPolicy(ABC):
-    """A policy without rounds that all begin together; it is driven by answers and alarms.
+    """A policy that is driven by answers and alarms; `Engine` adds the life of a task.
 
-    A subclass says what an answer or a failure changes, and what can be sent then. Between the two
-    come the alarms that are due: calls, each given the list of actions to add to. They are set to
-    times of the backend, of which ``now`` is the latest that is known. An alarm that should have
-    rung before an event was not heard, for the master was busy or stopped: it waits for its own
-    `Tick`, which comes when all has been told that nobody read meanwhile.
+    An event is handled in three steps: `_settle` changes the state, then the alarms that are due
+    are called, and `_proceed` sends new tasks. Each step appends to the list of actions. Alarms are
+    set to times of the backend.
+
+    If an alarm was due before an event, the master was busy or stopped, and other events that
+    happened before the alarm may not have been read yet. The alarm then waits for its own `Tick`,
+    which the loop sends after all these events.
     """
 
     def __init__(self) -> None:
@@ -32,9 +34,14 @@ class TaskPolicy(ABC):
         self._now = -math.inf
 
     def on(self, event: Event) -> Sequence[Action]:
-        """Take one event; return what is to be done about it, in order.
+        """Handle an event; return the actions that follow from it, in order.
 
-        `WorkerError` if the run cannot end; `WireError` if there is no such worker.
+        Raises
+        ------
+        WorkerError
+            If the run cannot end.
+        WireError
+            If there is no such worker.
         """
         self._now = max(self._now, event.at)
         actions: list[Action] = []
@@ -57,16 +64,16 @@ class TaskPolicy(ABC):
 
     @abstractmethod
     def _note_left(self, event: ports.Dispatched) -> None:
-        """Take note of when tasks left."""
+        """Record when tasks left."""
 
     @abstractmethod
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
-        """Take what somebody waits for; have any other event dropped."""
+        """Use an answer or failure that is awaited; drop any other event."""
 
     @abstractmethod
     def _proceed(self, actions: list[Action]) -> None:
-        """Send what else can be sent now."""
+        """Add the actions that send new tasks."""
 
     @abstractmethod
     def _unheard(self, what: str) -> WorkerError:
-        """Return the error with which a run ends that would wait for ever."""
+        """Return the error that ends a run in which no event can happen any more."""
