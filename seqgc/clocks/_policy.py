@@ -200,14 +200,15 @@ class ClockPolicy(Engine[_Parts]):
     def _next(self, worker: int) -> tuple[int, _Parts] | None:
         if not (parts := self._parts.of(worker)):
             return None
-        clock = min(map(self._clocks.clock, parts))
-        most = 1 if worker in self._one_by_one else _MOST_PARTS
-        behind = tuple([part for part in parts if self._clocks.clock(part) == clock][:most])
-        admits = self._barrier.admits
-        if clock >= self._end_clock or not all(admits(p, clock, self._clocks) for p in behind):
+        clocks, admits = self._clocks, self._barrier.admits
+        clock = min(map(clocks.clock, parts))
+        if len(parts) > 1:
+            most = 1 if worker in self._one_by_one else _MOST_PARTS
+            parts = tuple([part for part in parts if clocks.clock(part) == clock][:most])
+        if clock >= self._end_clock or not all(admits(part, clock, clocks) for part in parts):
             return None
         self._latest = max(self._latest, clock)
-        return clock, behind
+        return clock, parts
 
     def _done(self, task: EngineTask[_Parts], actions: list[Action]) -> None:
         worker, clock, parts = task.worker, task.round, task.work

@@ -159,7 +159,8 @@ class Engine(TaskPolicy, Generic[Work]):
 
     def _ask(self, workers: Iterable[int]) -> None:
         """Ask for work for these workers, as far as they are free, after the present event."""
-        self._to_ask.update(dict.fromkeys(workers))
+        for worker in workers:
+            self._to_ask[worker] = None
 
     def _give(self, worker: int, round: int, work: Work | None) -> None:
         """Send a free worker a task after the present event."""
@@ -265,7 +266,7 @@ class Engine(TaskPolicy, Generic[Work]):
             if self._failing.pop(task.worker, None) is not None:
                 self._recovered()
         self._done(task, actions)
-        self._ask([task.worker])
+        self._to_ask[task.worker] = None
 
     def _why_dropped(self, event: Arrival | Failure) -> str:  # noqa: ARG002 (others have reasons)
         return "nobody waits for it"
@@ -336,8 +337,10 @@ class Engine(TaskPolicy, Generic[Work]):
         for worker in asked:
             if self._is_free(worker) and (work := self._next(worker)) is not None:
                 self._give(worker, *work)
+        tasks, self._to_send = self._to_send, []
+        if len(tasks) < 2:  # the usual case
+            return self._dispatches(tasks) if tasks else []
         groups: defaultdict[tuple[int, int], list[EngineTask[Work]]] = defaultdict(list)
-        for task in self._to_send:
+        for task in tasks:
             groups[task.round, task.attempt].append(task)
-        self._to_send = []
         return [each for group in groups.values() for each in self._dispatches(group)]

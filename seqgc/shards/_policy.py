@@ -191,7 +191,6 @@ class ShardPolicy(Engine[int]):
         self._forget_round(task.round)
         if (following := self._stretches.advance(worker)) is not None:
             self._following[worker] = following
-        self._ask(self._idle)
 
     def _lost(self, loss: Loss[int], actions: list[Action]) -> None:
         worker, stand = loss.task.worker, self._stretches.standing(loss.task.worker)
