@@ -47,6 +47,10 @@ class Controlled(PolicyDefence):
 
     exact: ClassVar[bool] = True
 
+    @property
+    def tolerates(self) -> str:
+        return "each round waits for all workers; slow workers get smaller shares"
+
     @abstractmethod
     def first(self, parts: int) -> Balanced:
         """Return the scheme of the first round, for batches of this number of ``parts``."""

@@ -81,6 +81,10 @@ class AntDTND(Controlled):
         require_number("trans", self.trans, above=0)
         require_number("back", self.back, least=0)
 
+    @property
+    def tolerates(self) -> str:
+        return f"{super().tolerates}; a worker that is {self.persistence().reason} is replaced"
+
     def persistence(self, busy: Callable[[], bool] = lambda: False) -> Persistence:
         """Return a new rule by which workers are replaced; see `Persistence` for ``busy``."""
         return Persistence(lam=self.lam, per=self.per, act=self.act, busy=busy)

@@ -89,7 +89,7 @@ class PolicyDefence(Defence):
     @property
     def tolerates(self) -> str:
         """The cost of slow and failing workers, in a few words."""
-        return "its policy gives the work of slow and failing workers to other workers"
+        return "its own policy decides what happens if workers are slow or fail"
 
     @abstractmethod
     def policy(

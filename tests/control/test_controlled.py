@@ -173,3 +173,10 @@ def test_one_worker_alone_is_a_run_like_any_other(make: Callable[..., Controlled
 def test_workers_are_whole_numbers() -> None:
     with pytest.raises(ParameterError, match="`n` must be >= 1 \\(workers\\); got 0"):
         LBBSP(n=0)
+
+
+def test_they_say_what_slow_workers_cost() -> None:
+    assert LBBSP(n=4).tolerates == AntDTDD(n=4).tolerates
+    assert LBBSP(n=4).tolerates.startswith("each round waits for all workers")
+    rule = "1.2 times as slow as the average for 4 s is replaced"
+    assert AntDTND(n=4, lam=1.2, per=4.0).tolerates.endswith(rule)
