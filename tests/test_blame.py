@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import examples.ksync  # noqa: F401 (registers k-sync)
 from seqgc import master
 from seqgc.errors import ModelError
+from seqgc.master._blame import Blame
 from seqgc.ports import (
     Arrival,
     Decoding,
@@ -21,6 +23,8 @@ from seqgc.ports import (
     Seen,
     Task,
     WeightedPoints,
+    WeightRef,
+    WorkItem,
 )
 from seqgc.rounds import ClosingRule, Setting, policy_of
 from seqgc.schemes import Scheme, parse_scheme
@@ -35,6 +39,9 @@ SPECS = [
     "m-sgc:B=1,W=2,lam=2",
     "deal:pieces=8",
     "bsp",
+    "hedge",
+    "hedge:q=0.1,factor=0.1",
+    "k-sync:k=3",
     "ssp:slack=2",
     "asp",
     "asp-dds:M=2",
@@ -156,6 +163,58 @@ def test_no_model_fails_because_of_a_single_worker(spec: str) -> None:
     expected, _ = trained(spec, fine)
     for job, gradient in workload.gradients.items():
         np.testing.assert_allclose(gradient, expected.gradients[job], rtol=0, atol=1e-9)
+
+
+class Dying(Damaged):
+    """A backend of which worker 1 dies in every task, always while it computes ``model``."""
+
+    def __init__(self, workload: ChunkWorkload, model: str) -> None:
+        super().__init__(workload, fine)
+        self._model = model
+
+    def receive(self, until: float) -> Arrival | Failure | None:
+        event = super().receive(until)
+        if not isinstance(event, Arrival) or event.worker != 1 or not event.results:
+            return event
+        task = self._tasks[event.round, event.worker, event.attempt]
+        if not any(len(p.points) and self._model in ("", p.model) for p in task.items[0].parts):
+            return event
+        about = {"round": event.round, "worker": 1, "attempt": event.attempt, "at": event.at}
+        return Failure(**about, reason="killed by SIGSEGV", model=self._model)
+
+
+@pytest.mark.parametrize("model", ["b", ""])
+@pytest.mark.parametrize("spec", WITHOUT_ONE)
+def test_no_model_fails_because_a_single_worker_dies(spec: str, model: str) -> None:
+    scheme = parse_scheme(spec, n=N)
+    workload, seen = Pair(scheme), list[Seen]()
+    setting = Setting(scheme=scheme, rule=ClosingRule(timeout_s=60.0))
+    policy = policy_of(setting, num_jobs=JOBS)
+    master.run(policy, Dying(workload, model), workload, observe=seen.append, max_norm=1e6)
+    assert workload.parked == {}
+    assert any(isinstance(each, Failure) for each in seen)
+    expected, _ = trained(spec, fine)
+    for job, gradient in workload.gradients.items():
+        np.testing.assert_allclose(gradient, expected.gradients[job], rtol=0, atol=1e-9)
+
+
+def test_models_are_left_out_one_by_one_in_a_task_of_several_jobs() -> None:
+    def item(job: int, models: str) -> WorkItem:
+        of = WeightRef(model="", version=0, digest="", dtype="float64", size=2)
+        data = {"points": np.arange(2), "coefficients": np.ones(2)}
+        parts = [WeightedPoints(model=m, weights=replace(of, model=m), **data) for m in models]
+        return WorkItem(slot=job, parts=tuple(parts))
+
+    chunks = {"chunks": np.arange(1), "coefficients": np.ones(1)}
+    mini_tasks = [MiniTask(slot=job, job=job, **chunks) for job in range(2)]
+    items, blame, left_out = [item(0, "ab"), item(1, "cd")], Blame(), list[str]()
+    for attempt in range(7):
+        sent = blame.send((0, 1, attempt), mini_tasks, items)
+        parts = [part for each in sent for part in each.parts]
+        left_out.append("".join(part.model for part in parts if not len(part.points)))
+        about = {"round": 0, "worker": 1, "attempt": attempt, "at": 0.0}
+        blame.lost(Failure(**about, reason="killed", model=""))
+    assert left_out == ["", "", "", "a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("spec", SPECS)

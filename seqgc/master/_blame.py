@@ -20,10 +20,12 @@ Losses are counted by question and model. When the question is answered, its los
 If a question has been lost `_DEATHS` times at the same model, or `_TIME_OUTS` times because the
 model hung, the model is *left out* of the next task with this question: the model's parts are sent
 without data points, and the worker returns zeros for them. The answer then counts as a report that
-the model has a flaw.
+the model has a flaw. As long as one worker has caused all losses, the worker may be at fault, and
+another worker is sent the whole task.
 
 If the backend does not know at which of several models a process died, one model after the other is
-left out. If the task is then answered, the model that was left out is to blame.
+left out, never two in the same task. If the task is then answered, the model that was left out is
+to blame.
 
 If the same happens to most models, no model is at fault: for example, memory or disk space has run
 out. Therefore no further model is left out if more than half of the models would then be left out
@@ -32,7 +34,6 @@ since a model was last computed. The run then ends as it does whenever workers f
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -55,7 +56,7 @@ _TIME_OUTS: Final = 2
 
 Question: TypeAlias = tuple[int, ...]
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
-_Loss: TypeAlias = Literal["crashed", "hung"]
+_Loss: TypeAlias = Literal["crashed", "hung", "tried"]  # "tried": in vain without one of the models
 _Reports: TypeAlias = dict[Question, set[int]]  # workers that reported a flaw, by question
 
 
@@ -74,15 +75,20 @@ class Judgement(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _SentTask:
-    """An unanswered task: ``models`` by question, and the flaws of models that were left out."""
+    """An unanswered task: ``models`` by question, and the flaws of models that were left out.
+
+    If ``is_trial``, it is not known whether the model that was left out is the one that crashed.
+    """
 
     models: dict[Question, tuple[str, ...]]
     left_out: dict[str, Flaw]
+    is_trial: bool
 
     @property
     def only_model(self) -> str:
-        """The only model of the task; empty if the task has several models, or none."""
-        return _only(model for models in self.models.values() for model in models)
+        """The only model of the task; empty if it has several models, or none, or is a trial."""
+        models = (model for models in self.models.values() for model in models)
+        return "" if self.is_trial else _only(models)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -100,7 +106,8 @@ class Blame:
     _doubted: dict[tuple[int, int], Arrival] = field(default_factory=dict)
     # By round and worker, then by attempt: a `Cancel` ends all attempts.
     _sent: dict[tuple[int, int], dict[int, _SentTask]] = field(default_factory=dict)
-    _losses: Counter[tuple[Question, str, _Loss]] = field(default_factory=Counter)
+    # The workers of the losses, each as often as it caused one.
+    _losses: dict[tuple[Question, str, _Loss], list[int]] = field(default_factory=dict)
     _reasons: dict[str, str] = field(default_factory=dict)  # reason of the latest loss, by model
     _blamed: set[str] = field(default_factory=set)  # left out since a model was computed
 
@@ -109,7 +116,9 @@ class Blame:
         """The model of all tasks in flight; empty if they have several, or the run has only one."""
         if len(self.names) < 2:
             return ""
-        out = (sent for attempts in self._sent.values() for sent in attempts.values())
+        out = [sent for attempts in self._sent.values() for sent in attempts.values()]
+        if any(sent.is_trial for sent in out):
+            return ""
         return _only(model for sent in out for models in sent.models.values() for model in models)
 
     def send(
@@ -124,12 +133,15 @@ class Blame:
             for mini_task, item in zip(mini_tasks, items, strict=True)
         }
         self.names.update(*models.values())
-        left_out = self._to_leave_out(models) if self._losses else {}
+        round, worker, attempt = address
+        left_out = self._to_leave_out(models, worker) if self._losses else {}
+        is_trial = not left_out
+        if is_trial and self._losses:
+            left_out = self._to_try_without(models, worker)
         without = self._not_computed | left_out.keys()
         for question, those in models.items() if without else ():
             models[question] = tuple(model for model in those if model not in without)
-        round, worker, attempt = address
-        sent = _SentTask(models=models, left_out=left_out)
+        sent = _SentTask(models=models, left_out=left_out, is_trial=is_trial and bool(left_out))
         self._sent.setdefault((round, worker), {})[attempt] = sent
         return tuple(_without(item, without) for item in items) if without else tuple(items)
 
@@ -181,7 +193,8 @@ class Blame:
         if any(sent.models.values()):
             self._blamed.clear()
         if self._losses:
-            own = {(q, model) for q, models in sent.models.items() for model in models}
+            unknown = () if sent.left_out else ("",)
+            own = {(q, each) for q, models in sent.models.items() for each in (*models, *unknown)}
             for loss in [each for each in self._losses if each[:2] in own]:
                 del self._losses[loss]
 
@@ -194,7 +207,9 @@ class Blame:
         """Count a failure if the process that computed the task has died."""
         sent = self._ended((failure.round, failure.worker, failure.attempt))
         if sent is not None and failure.model is not None:
-            self._lose(sent, failure.model or sent.only_model, "crashed", failure.reason)
+            model = failure.model or sent.only_model
+            kind: _Loss = "tried" if sent.is_trial and not model else "crashed"
+            self._lose(sent, model, failure.worker, kind, failure.reason)
 
     def silenced(self, worker: int, computing: Computing) -> str:
         """Count a time-out of a worker; return the model at which it hung, empty if unknown.
@@ -206,7 +221,7 @@ class Blame:
             return ""
         model = computing.model or sent.only_model
         if model:
-            self._lose(sent, model, "hung", "")
+            self._lose(sent, model, worker, "hung", "")
         return model
 
     def cancel(self, round: int, workers: Iterable[int]) -> None:
@@ -237,33 +252,54 @@ class Blame:
             self._sent.pop((round, worker), None)
         return sent
 
-    def _lose(self, sent: _SentTask, model: str, kind: _Loss, reason: str) -> None:
+    def _lose(self, sent: _SentTask, model: str, worker: int, kind: _Loss, reason: str) -> None:
         self._reasons[model] = reason
         for question, models in sent.models.items():
             if model in models or not model:
-                self._losses[question, model, kind] += 1
+                self._losses.setdefault((question, model, kind), []).append(worker)
 
-    def _to_leave_out(self, models: Mapping[Question, Sequence[str]]) -> dict[str, Flaw]:
-        """Return the models to leave out of a task with these questions, each with its flaw."""
-        left_out, tried = dict[str, Flaw](), dict[str, Flaw]()
+    def _to_leave_out(
+        self, models: Mapping[Question, Sequence[str]], worker: int
+    ) -> dict[str, Flaw]:
+        """Return the models to leave out of a worker's task with these questions, and the flaws."""
+        left_out = dict[str, Flaw]()
         for question, those in models.items():
-            able = [model for model in those if model not in self._not_computed]
-            for model in able:
-                if (times := self._losses[question, model, "crashed"]) >= _DEATHS:
+            for model in self._able(those):
+                if times := self._times(worker, (question, model, "crashed"), least=_DEATHS):
                     why = f"{self._reasons[model]}, {times} times in a row"
                     left_out[model] = Flaw(kind="crashed", why=why)
-                elif (times := self._losses[question, model, "hung"]) >= _TIME_OUTS:
+                elif times := self._times(worker, (question, model, "hung"), least=_TIME_OUTS):
                     why = f"its part of a task exceeded the time limit {times} times"
                     left_out[model] = Flaw(kind="hung", why=why)
-            unknown = self._losses[question, "", "crashed"]
-            if len(able) > 1 and unknown >= _DEATHS:
-                why = f"worker processes end during tasks that contain it: {self._reasons['']}"
-                tried[able[(unknown - _DEATHS) % len(able)]] = Flaw(kind="crashed", why=why)
         at_fault = self._blamed | left_out.keys()
         if 2 * len(at_fault) > len(self.names | self._blamed):
             return {model: flaw for model, flaw in left_out.items() if model in self._blamed}
         self._blamed |= left_out.keys()
-        return left_out or tried
+        return left_out
+
+    def _to_try_without(
+        self, models: Mapping[Question, Sequence[str]], worker: int
+    ) -> dict[str, Flaw]:
+        """Return the next model to leave out if the backend does not know which model crashed."""
+        lost = [q for q in models if self._times(worker, (q, "", "crashed"), least=_DEATHS)]
+        able = list(dict.fromkeys(model for q in lost for model in self._able(models[q])))
+        if len(able) < 2:
+            return {}
+        tries = max(len(self._losses.get((question, "", "tried"), ())) for question in lost)
+        why = f"worker processes end during tasks that contain it: {self._reasons['']}"
+        return {able[tries % len(able)]: Flaw(kind="crashed", why=why)}
+
+    def _able(self, models: Iterable[str]) -> list[str]:
+        return [model for model in models if model not in self._not_computed]
+
+    def _times(self, worker: int, loss: tuple[Question, str, _Loss], *, least: int) -> int:
+        """Return how often a question was lost; 0 if that proves nothing for a task of a worker.
+
+        It proves nothing if there were fewer than ``least`` losses, or all at one other worker.
+        """
+        workers = self._losses.get(loss, [])
+        is_proof = worker in workers or len(set(workers)) > 1
+        return len(workers) if is_proof and len(workers) >= least else 0
 
 
 def _question(task: Address, mini_task: MiniTask) -> Question:
