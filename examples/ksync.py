@@ -87,6 +87,6 @@ class KSyncPolicy(ShardPolicy):
         if self._answered >= self._k or not self._is_at_work:
             self._answered = 0
             for task in [task for task in self._tasks.values() if task.is_out]:
-                self._stretches.lost(task.worker)
+                self._stretches.lost(task.worker, called_off=True)
                 self._call_off(task, actions)
             self._ask(range(self._n))

@@ -5,7 +5,8 @@ Theory of operation
 Every job is one round, and worker p computes its p-th part. A part is *late* when it has been out
 for longer than ``factor`` times the ``q``-quantile of the latest answer times. A worker that has
 nothing else to do then gets a copy. The first answer counts, and the other task is called off.
-Nothing is computed twice as long as nobody is late.
+Nothing is computed twice as long as nobody is late. If an answer has flaws, another worker computes
+the part, as long as there is one that does not fail.
 
 With ``q=0.95, factor=1``, the default, this is the rule of Dean and Barroso, "The tail at scale",
 2013: send a second request when the first one has been outstanding for longer than the 95th
@@ -15,6 +16,7 @@ a task starts when it has taken three times the median.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +134,7 @@ class HedgePolicy(Engine[int]):
         self._givers: dict[int, int] = {}  # by part of the open job, the worker that computed it
         self._todo = dict.fromkeys(range(hedge.n))  # parts that no worker has
         self._late: dict[int, None] = {}  # parts that are to be copied, in order
+        self._flawed = set[tuple[int, int]]()  # worker and part of the open job
         self._idle: dict[int, None] = {}
         self._seconds: deque[float] = deque(maxlen=_WINDOW * hedge.n)
         self._records = Records(hedge.n, "everyone")
@@ -193,11 +196,11 @@ class HedgePolicy(Engine[int]):
     def _next(self, worker: int) -> tuple[int, int] | None:
         if self.done:
             return None
-        part = worker if worker in self._todo else None
+        part = worker if worker in self._todo and self._may(worker, worker) else None
         if part is None:  # the part of a worker that failed, or that has another part
-            part = next((each for each in self._todo if not self._is_free(each)), None)
-        if part is None:
-            part = next(iter(self._late), None)
+            left = (p for p in self._todo if not (self._is_free(p) and self._may(p, p)))
+            parts = itertools.chain(left, self._late)
+            part = next((each for each in parts if self._may(worker, each)), None)
         if part is None:
             self._idle[worker] = None
             return None
@@ -205,6 +208,11 @@ class HedgePolicy(Engine[int]):
         self._todo.pop(part, None)
         self._late.pop(part, None)
         return self._job, part
+
+    def _may(self, worker: int, part: int) -> bool:
+        """Return False if the worker's answer had flaws, and another worker may do better."""
+        is_alone = len(self._failing.keys() | {worker}) == self._n
+        return is_alone or (worker, part) not in self._flawed
 
     def _left(self, task: EngineTask[int], at: float) -> None:
         self._records.leave(task.round, at)
@@ -237,14 +245,19 @@ class HedgePolicy(Engine[int]):
             actions.append(ports.Close(record=self._records.close(job, self._now), jobs=(job,)))
             self._forget_round(job)
             self._job, self._givers = job + 1, {}
+            self._flawed.clear()
             self._todo = dict.fromkeys(range(self._n))
             self._ask(range(self._n))
 
     def _lost(self, loss: Loss[int], actions: list[Action]) -> None:
         part = loss.task.work
         assert part is not None
+        if loss.is_flawed:
+            self._flawed.add((loss.task.worker, part))
         self._release(loss.task, actions, rest_s=loss.wait_s)
-        if not self._holders(part):
+        if self._holders(part):
+            self._late[part] = None  # because the other task is a copy, or has one
+        else:
             self._todo[part] = None
             self._late.pop(part, None)
         self._ask(self._idle)

@@ -231,8 +231,11 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         self._known.pop(number, None)
         self._losers.pop(number, None)
 
-    def lost(self, worker: int) -> None:
+    def lost(self, worker: int, *, called_off: bool = False) -> None:
         """Put the shard of a worker that has failed at the end of the queue.
+
+        If the shard was ``called_off``, the worker has not failed, and `take` may give it the shard
+        again.
 
         Raises
         ------
@@ -244,7 +247,8 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         number = self._doing.pop(worker)
         del self._come[number]
         self._todo.append(number)
-        self._losers[number] = worker
+        if not called_off:
+            self._losers[number] = worker
 
     def end_at(self, points: int) -> None:
         """Shorten the epoch to at most this number of ``points``; shards beyond are dropped.

@@ -174,15 +174,17 @@ class Stretches:
             del self._open[stretch]
         return None
 
-    def lost(self, worker: int) -> None:
+    def lost(self, worker: int, *, called_off: bool = False) -> None:
         """Let the shard of a worker that has failed be taken again, as the last of its stretch.
+
+        If the shard was ``called_off``, the worker has not failed.
 
         Raises
         ------
         ScheduleError
             If the worker has no shard.
         """
-        self._service(worker).lost(worker)
+        self._service(worker).lost(worker, called_off=called_off)
         self._more = sorted({*self._more, self._at.pop(worker)})
 
     def _service(self, worker: int) -> ShardService:

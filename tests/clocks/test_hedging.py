@@ -23,12 +23,17 @@ def played(
     times: FloatArray,
     *,
     gone: int | None = None,
+    bad: int | None = None,
     rule: ClosingRule = ClosingRule(),  # noqa: B008 (frozen)
 ) -> list[Seen]:
-    """Run as many jobs as there are rows of ``times`` (s); worker ``gone`` always fails."""
+    """Run as many jobs as there are rows of ``times`` (s).
+
+    Worker ``gone`` always fails; worker ``bad`` fails at parts of other workers.
+    """
 
     def faults(task: Task) -> Fault | None:
-        return Fault() if task.worker == gone else None
+        is_copy = any(item.slot != task.worker for item in task.items)
+        return Fault() if task.worker == gone or (task.worker == bad and is_copy) else None
 
     seen = list[Seen]()
     policy = hedge.policy(rule, num_jobs=len(times))
@@ -72,6 +77,13 @@ def test_the_part_of_a_worker_that_is_gone_is_done_by_another() -> None:
     seen = played(Hedge(n=3), np.ones((30, 3)), gone=1)
     assert len(seconds(seen)) == 30
     assert float(np.mean(seconds(seen))) < 2.5, "its own second, or that of the failure, and one"
+
+
+def test_a_late_task_whose_copy_fails_is_copied_again() -> None:
+    times = np.ones((2, 3))
+    times[1] = 50.0, 1.0, 6.0
+    seen = played(Hedge(n=3, q=0.5, factor=2.0), times, bad=1)
+    assert seconds(seen)[1] < 15.0, "worker 2 does its own part in 6 s, and then the copy"
 
 
 def test_it_waits_for_all_until_it_knows_how_long_tasks_take() -> None:

@@ -35,6 +35,17 @@ def test_there_are_as_many_shards_as_hold_all_points(
     assert [shard.batches for shard in taken if shard] == [-(-len(part) // b) for part in parts]
 
 
+def test_a_shard_that_was_called_off_is_still_not_for_the_worker_that_lost_it() -> None:
+    service = ShardService(1)
+    service.take(0)
+    service.lost(0)
+    assert service.take(0, again=False) is None
+    service.take(1, again=False)
+    service.lost(1, called_off=True)
+    assert service.take(0, again=False) is None
+    assert service.take(1, again=False) is not None
+
+
 class Crew:
     """Three workers who do the batches of shards, and note which they have done, or done again."""
 
