@@ -17,6 +17,7 @@ a task starts when it has taken three times the median.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -137,6 +138,8 @@ class HedgePolicy(Engine[int]):
         self._flawed = set[tuple[int, int]]()  # worker and part of the open job
         self._idle: dict[int, None] = {}
         self._seconds: deque[float] = deque(maxlen=_WINDOW * hedge.n)
+        self._limit_s = math.nan  # after which a task is late; nan if it must be computed again
+        self._workers: dict[int, list[int]] = {}  # by part, the workers that compute it
         self._records = Records(hedge.n, "everyone")
 
     @property
@@ -207,40 +210,45 @@ class HedgePolicy(Engine[int]):
         self._idle.pop(worker, None)
         self._todo.pop(part, None)
         self._late.pop(part, None)
+        self._workers.setdefault(part, []).append(worker)
         return self._job, part
 
     def _may(self, worker: int, part: int) -> bool:
         """Return False if the worker's answer had flaws, and another worker may do better."""
-        is_alone = len(self._failing.keys() | {worker}) == self._n
-        return is_alone or (worker, part) not in self._flawed
+        if (worker, part) not in self._flawed:
+            return True
+        return len(self._failing.keys() | {worker}) == self._n
 
     def _left(self, task: EngineTask[int], at: float) -> None:
         self._records.leave(task.round, at)
         if len(self._seconds) >= self._n:
-            limit_s = self._hedge.factor * float(np.quantile(self._seconds, self._hedge.q))
-            self._alarms.set(at + limit_s, partial(self._copy, task), of=("late", task))
+            if math.isnan(self._limit_s):
+                quantile_s = float(np.quantile(self._seconds, self._hedge.q))
+                self._limit_s = self._hedge.factor * quantile_s
+            self._alarms.set(at + self._limit_s, partial(self._copy, task), of=("late", task))
 
     def _copy(self, task: EngineTask[int], actions: list[Action]) -> None:  # noqa: ARG002
         assert task.work is not None
-        if task.is_out and len(self._holders(task.work)) == 1:
+        if task.is_out and len(self._workers[task.work]) == 1:
             self._late[task.work] = None
-            self._ask(self._idle)
-
-    def _holders(self, part: int) -> list[EngineTask[int]]:
-        return [task for task in self._tasks.values() if task.work == part]
+            most = len(self._idle) if self._flawed else len(self._late)
+            self._ask(itertools.islice(self._idle, most))
 
     def _done(self, task: EngineTask[int], actions: list[Action]) -> None:
         job, part, worker = task.round, task.work, task.worker
         assert part is not None
         self._seconds.append(self._now - task.left_at)
+        self._limit_s = math.nan
         self._givers[part] = worker
         self._late.pop(part, None)
         self._records.answer(job, worker, self._now)
         mini_task = part_task(job, part, slot=part)
         actions.append(part_update(mini_task, of=self._n, worker=worker, round=job))
-        for other in self._holders(part):
-            self._call_off(other, actions)
-        self._ask(self._idle)
+        for other in self._workers.pop(part):
+            if other != worker:
+                self._call_off(self._tasks[other], actions)
+        if self._todo or self._late:
+            self._ask(self._idle)
         if len(self._givers) == self._n:
             actions.append(ports.Close(record=self._records.close(job, self._now), jobs=(job,)))
             self._forget_round(job)
@@ -255,7 +263,8 @@ class HedgePolicy(Engine[int]):
         if loss.is_flawed:
             self._flawed.add((loss.task.worker, part))
         self._release(loss.task, actions, rest_s=loss.wait_s)
-        if self._holders(part):
+        self._workers[part].remove(loss.task.worker)
+        if self._workers[part]:
             self._late[part] = None  # because the other task is a copy, or has one
         else:
             self._todo[part] = None
