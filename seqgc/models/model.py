@@ -349,6 +349,19 @@ class ParameterVector:
             raise ParameterError("vector", f"must have shape ({self.size},)", vector.shape)
 
 
+def are_in(tensors: Sequence[Tensor], vector: Tensor) -> bool:
+    """Return True if ``vector`` is the memory of these tensors, one after the other.
+
+    This ends when somebody assigns to ``.data`` of a parameter, as some optimizers do.
+    """
+    address = vector.data_ptr()
+    for each in tensors:
+        if each.numel() and not (each.data_ptr() == address and each.is_contiguous()):
+            return False
+        address += each.nbytes
+    return True
+
+
 def has_own_memory(module: nn.Module) -> bool:
     """Return True if no trainable parameter shares its memory with another tensor of the module.
 

@@ -22,7 +22,7 @@ from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from seqgc.errors import ParameterError, refusing
-from seqgc.models.model import Model, OptimizerFactory, ParameterVector
+from seqgc.models.model import Model, OptimizerFactory, ParameterVector, are_in
 from seqgc.models.results import ModelResult
 from seqgc.ports import FloatArray
 from seqgc.runs.packing import pack, unpack
@@ -197,7 +197,8 @@ class _JointOptimizer:
             each._joint = self
 
     def has(self, steppers: Sequence[Stepper], received: Sequence[Sequence[bool]]) -> bool:
-        return self._steppers == tuple(steppers) and self._received == received
+        same = self._steppers == tuple(steppers) and self._received == received
+        return same and all(run.is_whole for run in self._runs)
 
     def move(self, gradients: Sequence[FloatArray]) -> None:
         """Take a step along the ``gradients`` of the models."""
@@ -262,6 +263,12 @@ class _Run:
             size = sum(p.numel() for p, _ in self._parameters)
             self.joint = nn.Parameter(self.joint.detach().as_strided((size,), (1,)))
         return self.joint
+
+    @property
+    def is_whole(self) -> bool:
+        """True unless somebody has assigned to ``.data`` of one of the parameters."""
+        parameters = [p for p, _ in self._parameters]
+        return len(parameters) == 1 or are_in(parameters, self.joint)
 
     def joint_state(self) -> dict[str, object]:
         states, self._states = self._states, []

@@ -15,7 +15,7 @@ from torch import nn
 from seqgc.models.datasets import AugmentedDataset
 from seqgc.models.dropout import dropout_layers
 from seqgc.models.evaluation import ValidationState, Validator
-from seqgc.models.model import Model, ParameterVector, has_own_memory
+from seqgc.models.model import Model, ParameterVector, are_in, has_own_memory
 from seqgc.models.optimizers import Stepper, move_together
 from seqgc.models.precision import Precision, require_autocast, torch_dtype
 from seqgc.models.results import ModelResult
@@ -155,15 +155,17 @@ class Learner:
         """Return a copy of the trainable parameters, (P,), read-only."""
         return self._parameters.read()
 
-    def move_to(self, vector: torch.Tensor) -> bool:
+    def move_to(self, vector: torch.Tensor) -> None:
         """Make the trainable parameters views of ``vector`` (P,), which takes their values.
 
-        Return False, and change nothing, if parameters share memory with other tensors.
+        Change nothing if one of them shares memory with another tensor or is not contiguous.
         """
-        if not has_own_memory(self.module):
-            return False
-        self._parameters.move_to(vector)
-        return True
+        if has_own_memory(self.module):
+            self._parameters.move_to(vector)
+
+    def is_in(self, vector: torch.Tensor) -> bool:
+        """Return True if the trainable parameters are still views of ``vector``, see `move_to`."""
+        return are_in(self._parameters.tensors, vector)
 
     def move_out(self) -> None:
         """Give each trainable parameter memory of its own again."""

@@ -35,9 +35,9 @@ class PublishedWeights:
         self.spans: Final = tuple(pairwise(ends))
         """The first position, and the position after the last, of each model in the vector."""
         self._vector: Final = torch.empty(self.spans[-1][1], dtype=learners[0].dtype)
-        places = [self._vector[start:stop] for start, stop in self.spans]
-        moved = [each.move_to(place) for each, place in zip(learners, places, strict=True)]
-        self._apart = [i for i, is_moved in enumerate(moved) if not is_moved]
+        self._places: Final = [self._vector[start:stop] for start, stop in self.spans]
+        for learner, place in zip(learners, self._places, strict=True):
+            learner.move_to(place)
         self._published: list[WeightRef] = []
         self._unneeded: list[WeightRef] = []  # versions that are not removed yet
         self.unremoved = ""
@@ -89,9 +89,9 @@ class PublishedWeights:
 
     def move_out(self) -> None:
         """Give the models' weights memory of their own again."""
-        self._apart = list(range(len(self._learners)))
-        for learner in self._learners:
-            learner.move_out()
+        for learner, place in zip(self._learners, self._places, strict=True):
+            if learner.is_in(place):
+                learner.move_out()
 
     @property
     def _version(self) -> int:
@@ -99,8 +99,9 @@ class PublishedWeights:
 
     def _present(self) -> FloatArray:
         vector: FloatArray = self._vector.numpy().copy()
-        for index in self._apart:
-            vector[slice(*self.spans[index])] = self._learners[index].vector()
+        for learner, place, span in zip(self._learners, self._places, self.spans, strict=True):
+            if not learner.is_in(place):
+                vector[slice(*span)] = learner.vector()
         vector.setflags(write=False)
         return vector
 

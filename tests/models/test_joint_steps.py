@@ -100,6 +100,21 @@ def test_joint_steps_have_the_bits_of_single_steps(
         assert np.array_equal(one, other)
 
 
+def test_joint_steps_follow_a_parameter_whose_data_is_assigned() -> None:
+    models = models_with(MAKERS["momentum"])
+    alone, joined = Trained(models, joined=False), Trained(models, joined=True)
+    size, tensors = alone.vectors[0].size, len(alone.vectors[0].tensors)
+    for step in range(STEPS):
+        now = results(size, tensors, seed=step)
+        alone.step(copy.deepcopy(now), together=False)
+        joined.step(now, together=step > 0)
+        if step == 3:
+            for p in (alone.vectors[1].tensors[0], joined.vectors[1].tensors[0]):
+                p.data = p.data.clamp(-0.1, 0.1)
+    for one, other in zip(alone.state(), joined.state(), strict=True):
+        assert np.array_equal(one, other)
+
+
 def test_neighbours_in_memory_are_one_parameter() -> None:
     joined = Trained(models_with(MAKERS["adam"]), joined=True)
     size, tensors = joined.vectors[0].size, len(joined.vectors[0].tensors)

@@ -38,6 +38,19 @@ MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3, ne
 ADAM = partial(torch.optim.Adam, lr=1e-2)
 
 
+class Assigning(torch.optim.SGD):
+    """SGD that gives its parameters new memory, as ``p.data = p.data - lr * gradient`` does."""
+
+    def step(self) -> None:  # type: ignore[override]
+        super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = p.data.clone()
+
+
+ASSIGNING = partial(Assigning, lr=0.1)
+
+
 def run(
     models: list[Model],
     *,
@@ -62,7 +75,11 @@ def run(
     return workload
 
 
-@pytest.mark.parametrize("optimizer", [SGD, MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [SGD, MOMENTUM, ADAM, ASSIGNING],
+    ids=["sgd", "momentum", "adam", "assigning"],
+)
 @pytest.mark.parametrize(
     ("delay", "per_round"),
     [(0, 1), (0, 2), (3, 1), (1, 2), (0, 4), (1, 3)],
