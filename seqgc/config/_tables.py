@@ -312,10 +312,14 @@ def checked(values: Values) -> RunConfig:
 
 
 def _with_local_defaults(values: Values) -> Values:
-    given = {key for key, value in values.items() if value}
+    given = {key for key, value in values.items() if _is_given(value)}
     if values.get("backend", "local") != "local" or given & _ELSEWHERE:
         return values
     return {"scheme": "deal", "workers": usable_cores(), **values}
+
+
+def _is_given(value: object) -> bool:
+    return not (value is None or value is False or value == {})
 
 
 def _multiplied(values: Values) -> Values:
