@@ -101,7 +101,7 @@ def test_retuning_without_a_probe_begins_with_the_scheme_given(capsys: Out) -> N
 BAD = {
     "train --probe 0 --alpha 1": "`probe` should be greater than or equal to 1; got 0",
     "train --retune 0 --alpha 1": "`retune` should be greater than or equal to 1; got 0",
-    "train --probe 5": "`alpha` must be a finite number >= 0, seconds per unit of load",
+    "train --probe 5": "`alpha` must be a finite number >= 0, in seconds per unit of load",
     "train --retune 5": "(measure it with `seqgc profile`, at several loads)",
     "train --probe 5 --alpha -1": "`alpha` should be greater than or equal to 0",
     "train --probe 5 --alpha 1 --scheme gc-rep:s=1": "`scheme` must be left out, or 'uncoded'",
