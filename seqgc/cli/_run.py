@@ -17,7 +17,7 @@ from seqgc.cli._show import busy
 from seqgc.cli.progress import RunProgress
 from seqgc.config._making import make_callbacks, make_plan
 from seqgc.config._tables import RunConfig, Values
-from seqgc.costs import Budget, StayBudget, find_prices
+from seqgc.costs import Budget, find_prices
 from seqgc.errors import ParameterError
 from seqgc.ports import Observer
 from seqgc.rounds import num_rounds
@@ -104,7 +104,7 @@ class PreparedRun:
             own = make_callbacks(config)
             yield [*([budget] if budget else []), shown], [*own, progress]
 
-    def _budget(self) -> Budget | StayBudget | None:
+    def _budget(self) -> Budget | None:
         """Return the observer that counts the cost and stops the run at ``max_usd``, or None."""
         most = self.config.max_usd
         if most is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from seqgc.costs import Architecture, FunctionSetup, Prices, Usage, read_prices
+from seqgc.costs import Architecture, FunctionSetup, Prices, read_prices
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Kind
 from seqgc.search import ProfileReading
@@ -214,6 +214,6 @@ class Metering:
         >>> round(Metering().usd(worker_s=3600.0, requests=1000), 4)
         0.1202
         """
-        memory = FunctionSetup(memory_mb=self.memory_mb, timeout_s=900).memory_mb / 1024
-        usage = Usage(requests=requests, gb_seconds=worker_s * memory)
+        function = FunctionSetup(memory_mb=self.memory_mb, timeout_s=900)
+        usage = function.usage(invocations=requests, ms=worker_s * 1e3)
         return self.prices.bill(usage, architecture=self.arch).usd

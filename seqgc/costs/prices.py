@@ -88,7 +88,7 @@ class FunctionSetup:
 
     Examples
     --------
-    >>> FunctionSetup(memory_mb=2048, timeout_s=30.0).invocation(1.0001).gb_seconds  # by the ms, up
+    >>> FunctionSetup(memory_mb=2048, timeout_s=30.0).usage(invocations=1, ms=1001).gb_seconds
     2.002
     """
 
@@ -108,19 +108,9 @@ class FunctionSetup:
         """The longest billed time of an invocation, in seconds: a start, then the time-out."""
         return INIT_LIMIT_S + self.timeout_s
 
-    def invocation(self, seconds: float) -> Usage:
-        """Return the usage of one invocation of this many seconds, at most `longest_s`."""
-        return replace(self.start(min(seconds, self.longest_s)), requests=1)
-
-    def stays(self, seconds: float, *, count: int = 1) -> Usage:
-        """Return the usage of ``count`` long invocations that last ``seconds`` in total."""
-        return replace(self.start(seconds), requests=count)
-
-    def start(self, seconds: float = START_S) -> Usage:
-        """Return the usage of an environment's start of this many seconds."""
-        # Round first: 1.001 * 1e3 is slightly more than 1001, which is not 1002 ms.
-        milliseconds = math.ceil(round(max(seconds, 0.0) * 1e3, 6))
-        return Usage(gb_seconds=milliseconds * self.memory_mb / (1024 * 1000))
+    def usage(self, *, invocations: int, ms: float) -> Usage:
+        """Return the usage of invocations that are billed for ``ms`` milliseconds in total."""
+        return Usage(requests=invocations, gb_seconds=ms * self.memory_mb / (1024 * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """Protocols between the packages of seqgc, and the records and formats that they exchange."""
 
+from seqgc.ports._leases import Leases as Leases
+from seqgc.ports._leases import billed_ms as billed_ms
 from seqgc.ports._payloads import EXPONENTS as EXPONENTS
 from seqgc.ports._payloads import PAYLOADS as PAYLOADS
 from seqgc.ports._payloads import Payload as Payload

@@ -3,6 +3,7 @@
 from seqgc.runs._log import END as END
 from seqgc.runs._log import LOG as LOG
 from seqgc.runs._log import SCHEMA as SCHEMA
+from seqgc.runs._log import LogEvent as LogEvent
 from seqgc.runs._log import RunHeader as RunHeader
 from seqgc.runs._log import read_run_header as read_run_header
 from seqgc.runs._log import read_run_log as read_run_log

@@ -49,7 +49,7 @@ class RunHeader:
     started_at: str = ""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A later line of the log, with the fields about tasks, answers, rounds and jobs."""
 
     event: str
@@ -112,7 +112,7 @@ class Gaps(list[str]):
             self.append(f"{lines} of {LOG} cannot be read and are left out ({where}).")
 
 
-_Read = TypeVar("_Read", RunHeader, Event, _Moment, _LogSchema)
+_Read = TypeVar("_Read", RunHeader, LogEvent, _Moment, _LogSchema)
 _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -123,10 +123,10 @@ def read_run_header(run: str | Path) -> RunHeader:
 
 def read_run_log(
     run: Path, *, gaps: Gaps | None = None
-) -> tuple[RunHeader, Iterator[tuple[Event, bytes]]]:
+) -> tuple[RunHeader, Iterator[tuple[LogEvent, bytes]]]:
     """Return the header of a run's log, and an iterator over pairs of an event and its line.
 
-    An event of a kind that `Event` does not describe has only ``event`` and ``at_s``. When a run
+    An event of a kind that `LogEvent` does not describe has only ``event`` and ``at_s``. When a run
     was resumed, and at the end of the log, the iterator yields an event of the kind `END`.
 
     Raises
@@ -175,9 +175,9 @@ def _require_schema(line: bytes, run: Path) -> None:
 
 def _events(
     run: Path, lines: Iterator[tuple[int, bytes]], gaps: Gaps | None
-) -> Iterator[tuple[Event, bytes]]:
+) -> Iterator[tuple[LogEvent, bytes]]:
     at_s = 0.0
-    decode = msgspec.json.Decoder(Event).decode
+    decode = msgspec.json.Decoder(LogEvent).decode
     for number, line in lines:
         try:
             event = decode(line)
@@ -185,20 +185,20 @@ def _events(
             try:  # other kinds of events may use the same field names for something else
                 moment = _decoded(line, number, _Moment, run)
                 if moment.event in _USED:
-                    _decoded(line, number, Event, run)
+                    _decoded(line, number, LogEvent, run)
             except ParameterError:
                 if gaps is None:
                     raise
                 gaps.leave_out(number)
                 continue
-            event = Event(event=moment.event, at_s=moment.at_s)
+            event = LogEvent(event=moment.event, at_s=moment.at_s)
         if event.event == END:
             _require_schema(line, run)
-            yield Event(event=END, at_s=at_s), line
+            yield LogEvent(event=END, at_s=at_s), line
         else:
             yield event, line
         at_s = event.at_s
-    yield Event(event=END, at_s=at_s), b""
+    yield LogEvent(event=END, at_s=at_s), b""
 
 
 def _lines(run: Path, gaps: Gaps | None) -> Iterator[tuple[int, bytes]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from seqgc._bounded import open_bounded
 from seqgc.errors import one_line
 from seqgc.ports import FloatArray, IntArray, Table
-from seqgc.runs._log import END, LOG, Event, Gaps, RunHeader, jobs_of, read_run_log
+from seqgc.runs._log import END, LOG, Gaps, LogEvent, RunHeader, jobs_of, read_run_log
 
 __all__ = [
     "Columns",
@@ -222,7 +222,7 @@ class LogTables:
         self._given_up: dict[_Address, int] = {}  # rows of unanswered tasks
         self._latest: tuple[_Address, int | None] | None = None  # the latest answer and its row
 
-    def read(self, events: Iterable[tuple[Event, bytes]]) -> None:
+    def read(self, events: Iterable[tuple[LogEvent, bytes]]) -> None:
         """Read a log to its end, or until the table of rounds is full."""
         for event, line in events:
             match event.event:
@@ -246,7 +246,7 @@ class LogTables:
         if self._answers.left_out:
             self._gaps.append(f"Of its answers the first {_MOST_ANSWERS:,} are shown.")
 
-    def _other(self, event: Event, line: bytes) -> None:
+    def _other(self, event: LogEvent, line: bytes) -> None:
         if event.event == "decode":
             self._decode(event)
         elif event.event == END:
@@ -257,10 +257,10 @@ class LogTables:
         else:
             self._notice(event, line)
 
-    def _at(self, event: Event) -> float:
+    def _at(self, event: LogEvent) -> float:
         return self._offset_s + event.at_s
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: LogEvent) -> None:
         if event.round < 0:
             return
         self._last_job = max(self._last_job, *event.jobs, -1)
@@ -274,7 +274,7 @@ class LogTables:
                 self._sent.setdefault((event.round, worker), {})[event.attempt] = at_s
         _forget(self._sent)
 
-    def _answer(self, event: Event) -> None:
+    def _answer(self, event: LogEvent) -> None:
         address = event.round, event.worker, event.attempt
         if event.round < 0 or not 0 <= event.worker < self._n:
             return
@@ -295,7 +295,7 @@ class LogTables:
             self._answers.set(place, "late", late)
         self._latest = address, place
 
-    def _drop(self, event: Event) -> None:
+    def _drop(self, event: LogEvent) -> None:
         """Mark the latest answer as dropped, if the drop is about this answer."""
         address = event.round, event.worker, event.attempt
         if self._latest is not None and self._latest[0] == address:
@@ -303,7 +303,7 @@ class LogTables:
             if place is not None:
                 self._answers.set(place, "outcome", _DROPPED)
 
-    def _cancel(self, event: Event) -> None:
+    def _cancel(self, event: LogEvent) -> None:
         for worker in event.workers or ():
             self._give_up(event.round, worker, self._at(event))
 
@@ -318,7 +318,7 @@ class LogTables:
                 self._given_up[address] = place
         _forget(self._given_up)
 
-    def _close(self, event: Event) -> None:
+    def _close(self, event: LogEvent) -> None:
         if event.round < 0:
             return
         at_s = self._at(event)
@@ -335,19 +335,19 @@ class LogTables:
         self._closed[event.round] = None
         _forget(self._closed)
 
-    def _decode(self, event: Event) -> None:
+    def _decode(self, event: LogEvent) -> None:
         if event.job >= 0:
             error = math.nan if event.error is None else event.error
             self._jobs.append(event.job, self._at(event), error)
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: LogEvent) -> None:
         for round, worker in list(self._sent):
             self._give_up(round, worker, self._at(event))
         self._offset_s += event.at_s
         self._master += 1
         self._begun, self._closed, self._given_up = {}, {}, {}
 
-    def _notice(self, event: Event, line: bytes) -> None:
+    def _notice(self, event: LogEvent, line: bytes) -> None:
         ends = event.event == "end"
         if len(self._notices) >= _MOST_NOTICES and not ends:
             return

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from seqgc.ports import (
     Backend,
     BlobStore,
     Capability,
+    Leases,
     Payload,
     Task,
     WeightStore,
@@ -29,9 +30,6 @@ from seqgc.ports import (
 from seqgc.rounds import bundles_of
 from seqgc.schemes import Scheme
 from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreKind, WorkloadRef, envelope_bytes
-
-if TYPE_CHECKING:
-    from seqgc.backends.lambda_ import Leases
 
 __all__ = [
     "Crew",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from seqgc.backends import Messaging, TaskDelays
-from seqgc.costs import Budget, StayBudget
+from seqgc.costs import Budget
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Capability, Task
 from seqgc.workers._forecast import Forecast
@@ -54,7 +54,7 @@ class WorkerSet(ABC):
         Nothing is started, and no service is contacted.
         """
 
-    def budget(self, plan: TrainingPlan, max_usd: float) -> Budget | StayBudget:
+    def budget(self, plan: TrainingPlan, max_usd: float) -> Budget:
         """Return an observer that stops a run before it can cost more than ``max_usd`` US dollars.
 
         The user's own machines cost nothing.
@@ -69,7 +69,7 @@ class WorkerSet(ABC):
             rule = "must be left out with `probe` or `retune`: the cost of later schemes is unknown"
             raise ParameterError("max_usd", rule, max_usd)
         predicted = self.forecast(plan)
-        return Budget(max_usd, model=None) if predicted is None else predicted.budget(max_usd)
+        return Budget(max_usd) if predicted is None else predicted.budget(max_usd)
 
     def _messaging(
         self, work: Work, *, run_id: str | None = None, delays: LoadDelays | None = None

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from seqgc.costs import (
     Budget,
-    FunctionSetup,
+    Meter,
     PlannedUse,
-    PriceModel,
-    StayBudget,
     Traffic,
+    estimate_plan,
     find_prices,
 )
 from seqgc.errors import ParameterError
@@ -69,7 +68,7 @@ class Forecast:
         if not self.use.resident:
             require_fit(self.sizes, self.where)
 
-    def budget(self, max_usd: float) -> Budget | StayBudget:
+    def budget(self, max_usd: float) -> Budget:
         """Return an observer that stops the run before it can cost more than ``max_usd``.
 
         ``max_usd`` is in US dollars. If it is infinite, the observer only counts the cost, and
@@ -81,27 +80,15 @@ class Forecast:
             If ``max_usd`` is too small for the warm-up and one round, or for resident functions
             that run to their time-out.
         """
-        use = self.use
-        model = PriceModel(
-            find_prices(self.settings.region, ask=math.isfinite(max_usd)).prices,
-            architecture=self.settings.arch,
-            function=use.function,
-            traffic=use.traffic,
-        )
-        if use.resident:
-            least = use.workers * model.stays_usd(use.function.longest_s, count=1)
-            least += model.job_usd + use.workers * model.moved_usd
-            if max_usd < least:
-                bound = f"${least:.6f}, for resident functions that run to the time-out"
-                raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
-            return StayBudget(max_usd, model=model)
-        least = use.warm_ups * model.warm_up_usd + model.job_usd
-        least += use.workers * model.worst_task_usd
+        use, arch = self.use, self.settings.arch
+        prices = find_prices(self.settings.region, ask=math.isfinite(max_usd)).prices
+        least = prices.bill(estimate_plan(use.first_round).at_most, architecture=arch).usd
         if max_usd < least:
             tasks = "the warm-up and a round" if use.warm_ups else "a round"
-            bound = f"${least:.6f}, for {tasks} of cold starts that run to the time-out"
+            what = "resident functions" if use.resident else f"{tasks} of cold starts"
+            bound = f"${least:.6f}, for {what} that run to the time-out"
             raise ParameterError("max_usd", f"must be at least {bound}", max_usd)
-        return Budget(max_usd, model=model, warm_ups=use.warm_ups)
+        return Budget(max_usd, meter=use.meter(), prices=prices, architecture=arch)
 
 
 def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: Reach) -> Forecast:
@@ -155,7 +142,7 @@ def hindsight(
         rounds=header.rounds,
         jobs=header.jobs,
         seconds_per_task=settings.expected_s,
-        function=FunctionSetup(memory_mb=settings.memory_mb, timeout_s=settings.timeout_s),
+        function=settings.setup,
         traffic=traffic_of(sizes, store.kind, settings=settings),
         warm_ups=0 if settings.resident else n * settings.warm_up,
         resident=settings.resident,
@@ -252,5 +239,6 @@ def _round_usd(
     except ParameterError:
         return None
     traffic = traffic_of(sizes, kind, settings=settings)
-    usage = traffic.publication().times(traffic.versions) + traffic.task().times(workers)
-    return prices.bill(usage, architecture=settings.arch).usd
+    meter = Meter(function=settings.setup, traffic=traffic)
+    meter.move(tasks=workers, published=traffic.versions)
+    return prices.bill(meter.likely, architecture=settings.arch).usd

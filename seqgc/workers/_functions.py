@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from seqgc.costs import FunctionSetup
 from seqgc.errors import ParameterError
-from seqgc.ports import Capability, require_capabilities
+from seqgc.ports import Capability, Leases, require_capabilities
 from seqgc.schemes import Deal
 from seqgc.stores import (
     DirectoryStore,
@@ -31,7 +30,7 @@ from seqgc.workers._settings import FunctionSettings, LoadDelays
 if TYPE_CHECKING:
     from boto3.session import Session
 
-    from seqgc.backends.lambda_ import Address, Leases, Staying, Transport
+    from seqgc.backends.lambda_ import Address, Staying, Transport
     from seqgc.ports import Backend
     from seqgc.training import Crew, Model, TaskSizes, TrainingPlan, Work
 
@@ -153,7 +152,8 @@ class FunctionWorkers(WorkerSet):
                 invoking=lambda_.Invoking(warm_up_rounds=settings.warm_up),
             )
 
-        leases = self._leases() if self.settings.resident else None
+        setup = self.settings.setup
+        leases = Leases(longest_s=setup.longest_s) if self.settings.resident else None
         # Only a resident function can be told that a task is cancelled.
         grace_s = None if self.settings.resident else self.settings.timeout_s
         crew = Crew(
@@ -216,12 +216,6 @@ class FunctionWorkers(WorkerSet):
         if (delays := self._delays) is not None:  # the n-th start has the delay of round n
             start_s = lambda worker, number: delays(number, worker, 0.0)  # noqa: E731
         return Staying(address=self.address, limit_s=self.settings.timeout_s, start_s=start_s)
-
-    def _leases(self) -> Leases:
-        from seqgc.backends.lambda_ import Leases
-
-        setup = FunctionSetup(memory_mb=self.settings.memory_mb, timeout_s=self.settings.timeout_s)
-        return Leases(longest_s=setup.longest_s)
 
     @property
     def _work_delays(self) -> LoadDelays | None:

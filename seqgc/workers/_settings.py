@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from seqgc._aws import environment_region
+from seqgc.costs import FunctionSetup
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import FloatArray
 from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
@@ -198,6 +199,11 @@ class FunctionSettings(Settings):
         float | None, Field(ge=0), "Expected time of a task, in seconds, to forecast the price."
     ] = None
     warm_up: Annotated[int, Field(ge=0), "Invocations of each function before round 0."] = 1
+
+    @property
+    def setup(self) -> FunctionSetup:
+        """The memory and time-out, which bound the cost of an invocation."""
+        return FunctionSetup(memory_mb=self.memory_mb, timeout_s=self.timeout_s)
 
     @property
     def master_outside(self) -> bool:

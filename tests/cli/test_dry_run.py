@@ -63,9 +63,9 @@ def test_a_dry_run_says_what_would_be_sent_and_starts_nothing(
     assert facts["reply_fits"]
     assert not facts["results_stored"]
     assert facts["warm_ups"] == 4
-    # 24 * 0.5 s * 1 GB, 4 starts of 2.5 s, 24 requests, 20 readings and 5 writings of the weights
+    # 20 * 0.5 s * 1 GB, 4 starts of 2.5 s, 24 requests, 20 readings and 5 writings of the weights
     efs = (20 * 0.03 + 5 * 0.06) * 1_079_992 / 2**30
-    assert facts["usd"] == pytest.approx(22 * 0.0000166667 + 24 * 0.0000002 + efs)
+    assert facts["usd"] == pytest.approx(20 * 0.0000166667 + 24 * 0.0000002 + efs)
     # each invocation a start of 10 s, and 10 s to the time-out
     assert facts["usd_at_most"] == pytest.approx(480 * 0.0000166667 + 24 * 0.0000002 + efs)
     Path("run.toml").write_text(PLAN.replace("inside", "outside"))
@@ -195,11 +195,11 @@ def test_a_plan_is_priced_as_it_is_asked_for(capsys: Out) -> None:
     assert main(["cost", "run.toml", *flags, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["kind"], facts["memory_mb"], facts["arch"]) == ("plan", 2048, "arm64")
-    assert facts["likely"]["gb_seconds"] == 116.0  # 24 of 2 s, 4 starts of 2.5 s, 2 GB
-    assert facts["likely"]["usd_by_kind"]["functions"] == pytest.approx(116 * 0.0000133334)
+    assert facts["likely"]["gb_seconds"] == 100.0  # 20 of 2 s, 4 starts of 2.5 s, 2 GB
+    assert facts["likely"]["usd_by_kind"]["functions"] == pytest.approx(100 * 0.0000133334)
     assert main(["cost", "run.toml"]) == 0
     shown = capsys.readouterr().out
-    assert "$0.0013" in shown
+    assert "$0.0012" in shown
     assert "directory (a folder" in shown
 
 
@@ -278,8 +278,8 @@ def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
     Path("seen.csv").write_text("1.0,2.0\n3.0,6.0\n")
     assert main(["cost", "run.toml", "--profile", "seen.csv", "--json"]) == 0
     assert (
-        json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 82.0
-    )  # 24 of 3 s, and 4 starts
+        json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 70.0
+    )  # 20 of 3 s, and 4 starts
     both = ["--profile", "seen.csv", "--expected-s", "1"]
     assert "`expected_s` must be left out" in refused(capsys, "cost", "run.toml", *both)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 
 from seqgc.backends.lambda_._messages import Invocations
 from seqgc.config._tables import validated
-from seqgc.costs import FunctionSetup, PriceModel, read_prices
+from seqgc.costs import FunctionSetup, Meter, read_prices
 from seqgc.errors import ParameterError
 from seqgc.models.factories import workload_of
-from seqgc.ports import Dispatch, Task, WorkItem
+from seqgc.ports import Dispatch, MiniTask, Task, WorkItem
 from seqgc.schemes import Scheme, parse_scheme
 from seqgc.stores import DirectoryStore, StoreChoice
 from seqgc.training import ResultLayout, TaskSizes, TorchWorkload, TrainingPlan, Work
@@ -171,18 +172,13 @@ def test_a_master_is_outside_unless_it_has_the_mount(
     traffic = predicted(run).use.traffic
     assert (traffic.task().transfer_out_bytes > 0) == traffic.master_outside == outside
     budget = run.workers.budget(run.plan, 1.0)
-    model = PriceModel(
-        read_prices("us-east-1"),
-        architecture="arm64",
-        function=FunctionSetup(memory_mb=2560, timeout_s=60.0),
-        traffic=traffic,
-    )
-    assert budget.spent_usd == 2 * model.warm_up_usd  # reserved
-    tasks = dict.fromkeys((0, 1), ())
-    budget(Dispatch(round=0, attempt=0, assignment=tasks))
-    assert budget.committed_usd == budget.spent_usd + 2 * model.task_usd(
-        70.0
-    )  # with the longest start
+    meter = Meter(function=FunctionSetup(memory_mb=2560, timeout_s=60.0), traffic=traffic)
+    bill = partial(read_prices("us-east-1").bill, architecture="arm64")
+    assert budget.spent_usd == bill(meter.invocations(2)).usd  # reserved for the warm-up
+    task = MiniTask(job=0, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
+    budget(Dispatch(round=0, attempt=0, assignment=dict.fromkeys((0, 1), (task,))))
+    moved = traffic.task(fresh=True).times(2) + traffic.publication()
+    assert budget.committed_usd == pytest.approx(bill(meter.invocations(4) + moved).usd)
 
 
 @pytest.mark.parametrize("known", [{"probe": 2}, {"retune": 2}])

@@ -13,12 +13,11 @@ from seqgc import workers
 from seqgc.costs import (
     Budget,
     FunctionSetup,
-    PriceModel,
+    Meter,
     Prices,
     Traffic,
     Usage,
     estimate_run,
-    read_prices,
 )
 from seqgc.errors import BudgetError, ParameterError
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, LastingObserver, MiniTask, Seen
@@ -80,10 +79,11 @@ def test_a_run_is_charged_by_what_its_events_say(tmp_path: Path) -> None:
     # answered: 0.5 + 0.75 + 0.25 + 0.5 + 0.5 + 1.0 = 3.5 s
     assert estimate.likely == Usage(requests=7, gb_seconds=5.5)
     # and the failed one may start for 10 s and run on for 10 s, as the one that was cancelled
-    assert estimate.at_most == Usage(requests=7, gb_seconds=42.875)
+    assert estimate.at_most == Usage(requests=7, gb_seconds=42.75)
     warmed = estimate_run(run, function=ONE_GB, warm_ups=3)
-    assert warmed.likely == estimate.likely  # no event tells of them
-    assert warmed.at_most == Usage(requests=10, gb_seconds=102.875)
+    # No event tells of them: a start each, which may take 10 s, and at most 10 s.
+    assert warmed.likely == Usage(requests=10, gb_seconds=13.0)
+    assert warmed.at_most == Usage(requests=10, gb_seconds=102.75)
 
 
 def test_a_late_answer_ends_a_cancelled_task(tmp_path: Path) -> None:
@@ -187,9 +187,16 @@ DOLLAR_A_SECOND = Prices(
 )
 
 
-def budget(max_usd: float, traffic: Traffic = INLINE) -> Budget:
-    model = PriceModel(DOLLAR_A_SECOND, architecture="arm64", function=ONE_GB, traffic=traffic)
-    return Budget(max_usd, model=model)
+def budget(
+    max_usd: float,
+    traffic: Traffic = INLINE,
+    *,
+    prices: Prices = DOLLAR_A_SECOND,
+    warm_ups: int = 0,
+) -> Budget:
+    meter = Meter(function=ONE_GB, traffic=traffic)
+    meter.warm_up(warm_ups)
+    return Budget(max_usd, meter=meter, prices=prices, architecture="arm64")
 
 
 def send(
@@ -199,9 +206,10 @@ def send(
     attempt: int = 0,
     at: float = 0.0,
     every: float = 0.0,  # seconds from task to task
+    minis: int = 1,
 ) -> None:
     task = MiniTask(job=round, slot=0, chunks=np.array([0]), coefficients=np.ones(1))
-    assignment = dict.fromkeys(workers, (task,))
+    assignment = dict.fromkeys(workers, (task,) * minis)
     watch(Dispatch(round=round, attempt=attempt, assignment=assignment))
     watch(
         Dispatched(
@@ -244,7 +252,7 @@ def test_stragglers_under_way_count_for_a_start_and_until_the_timeout() -> None:
     arrive(watch, 1, 1, at=2.0)
     assert watch.committed_usd == 23.0
     with pytest.raises(
-        BudgetError, match=r"\$3\.0+ is spent and \$20\.0+ reserved for unfinished tasks"
+        BudgetError, match=r"\$3\.0+ is spent and \$20\.0+ reserved for functions that may"
     ) as info:
         send(watch, 2, 0, 1, 2)
     assert (info.value.round, info.value.spent_usd) == (2, 3.0)
@@ -318,26 +326,26 @@ def test_an_environment_that_may_have_just_started_is_charged_for_all_weights_of
     with pytest.raises(ParameterError, match="`weights_jobs` must be an integer >= 1; got 0"):
         Traffic(where="s3", weights_bytes=9, weights_jobs=0, result_bytes=1)
     traffic = Traffic(where="s3", weights_bytes=9, weights_files=2, weights_jobs=3, result_bytes=1)
-    model = PriceModel(prices, architecture="arm64", function=ONE_GB, traffic=traffic)
-    assert model.task_usd(1.0) == 1.0 + 2 * 3
+    watch = budget(100.0, traffic, prices=prices)
+    for job in range(3):
+        send(watch, job, 0, minis=3)
+        arrive(watch, job, 0, at=1.0)
+    assert watch.spent_usd == 3 * (1.0 + 2 * 3)
+    send(watch, 3, 0, minis=1)
+    arrive(watch, 3, 0, at=1.0)
+    assert watch.spent_usd == 3 * (1.0 + 2 * 3) + 1.0 + 2
 
 
 def test_the_warm_up_is_charged_before_it_is_sent() -> None:
-    model = PriceModel(
-        DOLLAR_A_SECOND,
-        architecture="arm64",
-        function=ONE_GB,
-        traffic=Traffic(where="directory", weights_bytes=3, result_bytes=0),
-    )
-    assert model.warm_up_usd == 20.0  # a start, and to the time-out; no weights
-    watch = Budget(83.0, model=model, warm_ups=3)
+    traffic = Traffic(where="directory", weights_bytes=3, result_bytes=0)
+    watch = budget(83.0, traffic, warm_ups=3)  # each a start, and to the time-out; no weights
     assert (watch.spent_usd, watch.committed_usd) == (60.0, 60.0)
     send(watch, 0, 0)  # $20, and $3 for the weights
     assert watch.committed_usd == 83.0
     with pytest.raises(
         ParameterError, match=r"`max_usd` must be at least \$60\.0+, the highest cost"
     ):
-        Budget(59.0, model=model, warm_ups=3)
+        budget(59.0, traffic, warm_ups=3)
 
 
 def test_a_resumed_run_goes_on_with_what_was_spent_and_what_was_under_way() -> None:
@@ -360,7 +368,7 @@ def test_a_resumed_run_goes_on_with_what_was_spent_and_what_was_under_way() -> N
 
 
 def test_one_s_own_machines_cost_nothing() -> None:
-    watch = Budget(0.0, model=None)
+    watch = Budget(0.0)
     send(watch, 0, 0, 1, 2)
     assert watch.committed_usd == 0.0
 
@@ -368,11 +376,4 @@ def test_one_s_own_machines_cost_nothing() -> None:
 @pytest.mark.parametrize("amount", [-0.01, float("nan")])
 def test_an_amount_that_is_none_is_refused(amount: float) -> None:
     with pytest.raises(ParameterError, match="`max_usd` must be an amount"):
-        Budget(amount, model=None)
-
-
-def test_a_model_of_real_prices() -> None:
-    model = PriceModel(
-        read_prices("us-east-1"), architecture="x86_64", function=ONE_GB, traffic=INLINE
-    )
-    assert model.task_usd(2.0) == pytest.approx(2 * 0.0000166667 + 0.0000002)
+        Budget(amount)

@@ -11,6 +11,7 @@ import pytest
 from seqgc.costs import (
     PRICES_FILE,
     FunctionSetup,
+    Meter,
     PlannedUse,
     Traffic,
     Usage,
@@ -63,8 +64,10 @@ def test_x86_seconds_cost_what_x86_seconds_cost() -> None:
 def test_seconds_are_billed_by_the_millisecond_up_to_a_start_and_the_timeout(
     seconds: float, gb_seconds: float
 ) -> None:
-    used = FunctionSetup(memory_mb=2048, timeout_s=3.0).invocation(seconds)
-    assert (used.requests, used.gb_seconds) == (1, gb_seconds)
+    meter = Meter(function=FunctionSetup(memory_mb=2048, timeout_s=3.0))
+    meter.send(0, 0, tasks={0: 1}, jobs=[0], at=0.0)
+    meter.answer((0, 0, 0), at=seconds)
+    assert meter.likely == meter.at_most == Usage(requests=1, gb_seconds=gb_seconds)
 
 
 def test_the_recorded_system_s_plan() -> None:
@@ -118,8 +121,8 @@ def test_a_plan_s_warm_up_runs_and_moves_nothing() -> None:
     )
     estimate = estimate_plan(plan)
     moved = {"efs_read_bytes": 60, "efs_write_bytes": 30}
-    # and both environments start once; at most each invocation has one started, in 10 s
-    assert estimate.likely == Usage(requests=10, gb_seconds=5.0 + 2 * 2.5, **moved)
+    # A warm-up is a start; at most each invocation has an environment started, in 10 s.
+    assert estimate.likely == Usage(requests=10, gb_seconds=6 * 0.5 + 4 * 2.5, **moved)
     assert estimate.at_most == Usage(requests=10, gb_seconds=170.0, **moved)
     with pytest.raises(ParameterError, match="`warm_ups` must be an integer >= 0"):
         replace(plan, warm_ups=-1)

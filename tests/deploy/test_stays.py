@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc.backends.lambda_ import Leases, Staying
+from seqgc.backends.lambda_ import Staying
 from seqgc.costs import (
+    Budget,
     FunctionSetup,
+    Meter,
     PlannedUse,
-    PriceModel,
     Prices,
-    StayBudget,
     Traffic,
     Usage,
     estimate_plan,
     estimate_run,
 )
 from seqgc.errors import BudgetError, ParameterError
-from seqgc.ports import Dispatch, LastingObserver, MiniTask
+from seqgc.ports import Dispatch, LastingObserver, Leases, MiniTask
 
 # 1 GB for 150 s: with the longest start 160 s, of which a dollar each.
 FUNCTION = FunctionSetup(memory_mb=1024, timeout_s=150.0)
@@ -29,9 +29,10 @@ INLINE = Traffic(where="inline", weights_bytes=0, result_bytes=0)
 NOTHING = dict.fromkeys(Prices.__dataclass_fields__, 0.0)
 
 
-def model(traffic: Traffic = INLINE, **more: float) -> PriceModel:
+def budget(max_usd: float, traffic: Traffic = INLINE, **more: float) -> Budget:
+    meter = Meter(function=FUNCTION, traffic=traffic, resident=True)
     prices = Prices(**NOTHING | {"lambda_arm64_gb_second": 1.0} | more)
-    return PriceModel(prices, architecture="arm64", function=FUNCTION, traffic=traffic)
+    return Budget(max_usd, meter=meter, prices=prices, architecture="arm64")
 
 
 def dispatch(round: int, job: int, *, workers: int = 2) -> Dispatch:
@@ -39,10 +40,10 @@ def dispatch(round: int, job: int, *, workers: int = 2) -> Dispatch:
     return Dispatch(round=round, attempt=0, assignment=dict.fromkeys(range(workers), (mini,)))
 
 
-def leased(count: int, budget: float, **more: float) -> tuple[Leases, StayBudget]:
+def leased(count: int, max_usd: float) -> tuple[Leases, Budget]:
     """So many functions that were let in by a budget."""
     leases = Leases(longest_s=FUNCTION.longest_s)
-    watch = StayBudget(budget, model=model(**more))
+    watch = budget(max_usd)
     watch.watch(leases)
     for tag in range(count):
         leases.admit()
@@ -91,13 +92,13 @@ def test_no_function_is_let_in_whose_lease_could_pass_the_budget() -> None:
     leases.end(0, at=50.0)  # 50 + 160, and 160 more
     leases.admit()
     with pytest.raises(ParameterError, match="max_usd"):
-        StayBudget(float("nan"), model=model())
+        budget(float("nan"))
 
 
 def test_tasks_pay_for_what_they_move_and_weights_for_their_publication() -> None:
     traffic = Traffic(where="s3", weights_bytes=1000, result_bytes=10)
     prices = {"s3_thousand_gets": 1000.0, "s3_thousand_puts": 2000.0}  # a dollar, two dollars
-    watch = StayBudget(9.0, model=model(traffic, **prices))
+    watch = budget(9.0, traffic, **prices)
     watch(dispatch(0, 0))  # 2 + 1 + 1
     assert watch.spent_usd == pytest.approx(4.0)
     watch(dispatch(1, 0))  # the weights are there
@@ -112,7 +113,7 @@ def test_tasks_pay_for_what_they_move_and_weights_for_their_publication() -> Non
 def test_a_job_s_weights_are_published_once_though_jobs_take_turns(resumed: bool) -> None:
     prices = {"s3_thousand_puts": 1000.0}  # a dollar, and nothing for what is read
     traffic = Traffic(where="s3", weights_bytes=1000, result_bytes=10)
-    watch = StayBudget(100.0, model=model(traffic, **prices))
+    watch = budget(100.0, traffic, **prices)
     first = 5000 if resumed else 0
     if resumed:
         watch.recall({"committed_usd": 0.0, "open_usd": 0.0})
@@ -153,9 +154,10 @@ def test_a_plan_is_paid_for_while_it_lasts_with_starts_in_time() -> None:
     assert estimate_plan(plan(1.0)).likely == Usage(requests=2, gb_seconds=2 * 102.5)
     # 400 s are 4 stays.
     assert estimate_plan(plan(4.0)).likely == Usage(requests=8, gb_seconds=2 * 410.0)
-    # At most, rounds of 3 s: 300 s, 3 stays of 120 s, which overlap by 30 s, and starts of 10 s.
+    # At most, rounds of 3 s: 300 s are 3 stays of 120 s, and each function may start for 10 s and
+    # run until its time-out.
     assert estimate_plan(plan(None, longest_round_s=3.0)).at_most == Usage(
-        requests=6, gb_seconds=2 * (300.0 + 3 * 30.0 + 3 * 10.0)
+        requests=6, gb_seconds=6 * 160.0
     )
     assert estimate_plan(plan(None)).likely is None
 
@@ -170,7 +172,7 @@ def test_a_run_was_paid_for_as_long_as_it_lasted(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     estimate = estimate_run(tmp_path, function=FUNCTION, resident=True)
     assert estimate.likely == Usage(requests=3, gb_seconds=3 * 12.5)
-    assert estimate.at_most == Usage(requests=6, gb_seconds=3 * (10.0 + 10.0 + 160.0))
+    assert estimate.at_most == Usage(requests=3, gb_seconds=3 * 160.0)
 
 
 @pytest.mark.parametrize("number", range(3))

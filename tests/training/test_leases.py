@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.backends.lambda_ import Leases
-from seqgc.costs import FunctionSetup, PriceModel, StayBudget, Traffic, read_prices
+from seqgc.costs import Budget, FunctionSetup, Meter, Usage, read_prices
 from seqgc.errors import BudgetError
-from seqgc.ports import Backend
+from seqgc.ports import Backend, Leases
 from seqgc.runs.journal import read_journal
 from seqgc.training import Crew, TrainingPlan, Work, resume, train
 from tests.training.reference import make_model
@@ -22,10 +21,11 @@ from tests.training.test_adaptive import replayed
 
 N = 2
 FUNCTION = FunctionSetup(memory_mb=1024, timeout_s=150.0)
-TRAFFIC = Traffic(where="inline", weights_bytes=0, result_bytes=0)
-MODEL = PriceModel(read_prices(), architecture="arm64", function=FUNCTION, traffic=TRAFFIC)
-LEASE_USD = MODEL.stays_usd(FUNCTION.longest_s, count=1)
-ENDED_USD = MODEL.stays_usd(10.0, count=1)
+PRICES = read_prices()
+LEASE_USD, ENDED_USD = (
+    PRICES.bill(Usage(requests=1, gb_seconds=seconds), architecture="arm64").usd
+    for seconds in (FUNCTION.longest_s, 10.0)
+)
 
 
 class Staying:
@@ -66,27 +66,32 @@ def _started(start: Callable[[], Backend], leases: Leases) -> Backend:
     return backend
 
 
+def limited(max_usd: float) -> Budget:
+    meter = Meter(function=FUNCTION, resident=True)
+    return Budget(max_usd, meter=meter, prices=PRICES, architecture="arm64")
+
+
 def plan() -> TrainingPlan:
     return TrainingPlan(models=[make_model("m")], scheme="gc:s=1", steps=1)
 
 
 def test_two_runs_on_the_same_workers_have_budgets_of_their_own(tmp_path: Path) -> None:
     crew = Staying()
-    first, second = (StayBudget(2.5 * LEASE_USD, model=MODEL) for _ in range(2))
+    first, second = (limited(2.5 * LEASE_USD) for _ in range(2))
     for name, budget in (("first", first), ("second", second)):
         train(plan(), crew, run=tmp_path / name, observers=[budget])
         assert budget.committed_usd == pytest.approx(N * ENDED_USD)
     train(plan(), crew, run=tmp_path / "free")  # nobody's budget keeps its functions out
     with pytest.raises(BudgetError, match="stopped before another resident function"):
-        train(plan(), crew, run=tmp_path / "dear", observers=[StayBudget(LEASE_USD, model=MODEL)])
+        train(plan(), crew, run=tmp_path / "dear", observers=[limited(LEASE_USD)])
     assert [leases.count for leases in crew.leases] == [N, N, N, 1]
 
 
 def test_a_resumed_run_is_charged_what_its_functions_came_to_and_no_leases(tmp_path: Path) -> None:
     run, crew = tmp_path / "run", Staying()
-    train(plan(), crew, run=run, observers=[StayBudget(1.0, model=MODEL)])
+    train(plan(), crew, run=run, observers=[limited(1.0)])
     entries, _ = read_journal(run / "journal.jsonl")
-    assert entries[-1].fields["memories"]["StayBudget"]["open_usd"] == 0.0
-    again = StayBudget(1.0, model=MODEL)
+    assert entries[-1].fields["memories"]["Budget"]["open_usd"] == 0.0
+    again = limited(1.0)
     resume(run, plan(), crew, observers=[again])
     assert again.committed_usd == pytest.approx(2 * N * ENDED_USD)

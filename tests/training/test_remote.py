@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from seqgc import workers
 from seqgc.backends import LocalBackend, Messaging
-from seqgc.costs import Budget, FunctionSetup, PriceModel, Traffic, read_prices
+from seqgc.costs import Budget, FunctionSetup, Meter, read_prices
 from seqgc.errors import BudgetError
 from seqgc.ports import Backend, Dispatch, Observer, Seen
 from seqgc.stores import DirectoryStore
@@ -100,15 +100,12 @@ def test_old_weights_are_kept_for_stragglers_and_gone_at_the_end(
 def test_a_budget_ends_a_run_with_what_it_has_trained(tmp_path: Path) -> None:
     # A round costs at most 2 * 20 s (10 of them a cold start) * 1 GB * $0.0000133334
     # + 2 * $0.0000002 = $0.000533736.
-    prices = PriceModel(
-        read_prices("us-east-1"),
-        architecture="arm64",
-        function=FunctionSetup(memory_mb=1024, timeout_s=10.0),
-        traffic=Traffic(where="inline", weights_bytes=0, result_bytes=0),
-    )
+    meter = Meter(function=FunctionSetup(memory_mb=1024, timeout_s=10.0))
+    prices = read_prices("us-east-1")
+    budget = Budget(0.0005339, meter=meter, prices=prices, architecture="arm64")
     run = tmp_path / "run"
     with pytest.raises(BudgetError, match="stopped before round 1, which") as stopped:
-        train_here(run, scheme="gc:s=0", steps=3, observers=[Budget(0.0005339, model=prices)])
+        train_here(run, scheme="gc:s=0", steps=3, observers=[budget])
     assert 0 < stopped.value.spent_usd < 0.0005339
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["round"] for event in events if event["event"] == "dispatch"] == [0]

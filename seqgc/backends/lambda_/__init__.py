@@ -5,7 +5,6 @@ from seqgc.backends.lambda_._backend import LambdaBackend as LambdaBackend
 from seqgc.backends.lambda_._calls import ThrottlePolicy as ThrottlePolicy
 from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport
 from seqgc.backends.lambda_._resident import ResidentBackend as ResidentBackend
-from seqgc.backends.lambda_._stays import Leases as Leases
 from seqgc.backends.lambda_._stays import Staying as Staying
 from seqgc.backends.lambda_._switchboard import MASTER_PORTS as MASTER_PORTS
 from seqgc.backends.lambda_._switchboard import Address as Address

@@ -28,73 +28,13 @@ from seqgc.backends.lambda_._calls import Throttle, ThrottlePolicy
 from seqgc.backends.lambda_._switchboard import Address, Switchboard
 from seqgc.backends.lambda_._transport import Reply, Transport
 from seqgc.errors import ParameterError, require_int
-from seqgc.ports import Clock
+from seqgc.ports import Clock, Leases
 from seqgc.wire import StayMessage, TaskMessage, encode, to_json
 from seqgc.worker._resident import GRACE_BEATS, OUTLIVES_BEATS
 
-__all__ = ["Leases", "ResidentWorker", "Starts", "Stay", "Staying", "task_key"]
+__all__ = ["ResidentWorker", "Starts", "Stay", "Staying", "task_key"]
 
 _SPARE: Final = 1 / 60  # of the time-out. A function must end before the service ends it.
-
-
-class Leases:
-    """The billed times of resident functions.
-
-    A function is billed for at most ``longest_s`` seconds, including its start. The full time is
-    assumed until the end of the function is recorded. ``admit`` is called before each invocation;
-    if it raises, the function is not invoked.
-
-    Examples
-    --------
-    >>> leases = Leases(longest_s=900.0)
-    >>> leases.begin(0, at=100.0)
-    >>> leases.begin(1, at=110.0)
-    >>> leases.end(0, at=160.0)
-    >>> leases.ended_s, leases.open, leases.open_s, leases.count
-    (60.0, 1, 900.0, 2)
-    >>> leases.end_by(1, at=210.0)
-    >>> leases.open_s
-    100.0
-    """
-
-    def __init__(self, *, longest_s: float) -> None:
-        self.longest_s: Final = longest_s
-        self.admit: Callable[[], None] = lambda: None
-        self.count = 0  # of functions that were not refused
-        self.ended_s = 0.0  # total of the functions that have ended
-        self._open: dict[int, tuple[float, float]] = {}  # begin and latest end of each
-
-    @property
-    def open(self) -> int:
-        """The number of functions that may still run."""
-        return len(self._open)
-
-    @property
-    def open_s(self) -> float:
-        """The longest time, in seconds, that may be billed for the functions that may still run."""
-        return sum(until - began for began, until in self._open.values())
-
-    def begin(self, tag: int, *, at: float) -> None:
-        """Record that a function was invoked."""
-        self.count += 1
-        self._open[tag] = at, at + self.longest_s
-
-    def end(self, tag: int, *, at: float) -> None:
-        """Record that a function has ended."""
-        if (lease := self._open.pop(tag, None)) is not None:
-            began, until = lease
-            self.ended_s += min(at, until) - began
-
-    def end_by(self, tag: int, *, at: float) -> None:
-        """Record that a function ends at this time at the latest."""
-        if (lease := self._open.get(tag)) is not None:
-            began, until = lease
-            self._open[tag] = began, min(at, until)
-
-    def refuse(self, tag: int) -> None:
-        """Record that the service refused an invocation, which costs nothing."""
-        if self._open.pop(tag, None) is not None:
-            self.count -= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

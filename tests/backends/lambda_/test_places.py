@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from seqgc.backends import MonotonicClock
-from seqgc.backends.lambda_ import Leases, Reply, ResidentBackend, Staying, ThrottlePolicy
+from seqgc.backends.lambda_ import Reply, ResidentBackend, Staying, ThrottlePolicy
 from seqgc.errors import ParameterError, SkewError, WorkerError
-from seqgc.ports import Arrival, Clock, Failure
+from seqgc.ports import Arrival, Clock, Failure, Leases
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.testing.scripted import task
 from seqgc.wire import (
@@ -397,29 +397,29 @@ def test_a_start_that_takes_too_long_is_given_up_when_it_does_and_not_after() ->
 
 
 @pytest.mark.parametrize(
-    ("reply", "ended_s", "count"),
+    ("reply", "ended_ms", "count"),
     [
-        ({"error": "WorkerError: no master"}, 0.75, 3),  # it has run, and failed
-        ({"error": "HTTP 429", "throttled": True, "ran": False}, 0.0, 0),
-        ({"error": "HTTP 403", "ran": False}, 0.0, 0),
+        ({"error": "WorkerError: no master"}, 750, 3),  # it has run, and failed
+        ({"error": "HTTP 429", "throttled": True, "ran": False}, 0, 0),
+        ({"error": "HTTP 403", "ran": False}, 0, 0),
     ],
     ids=["failed", "throttled", "forbidden"],
 )
 def test_a_start_that_failed_is_paid_for_as_long_as_it_ran(
-    reply: dict[str, Any], ended_s: float, count: int
+    reply: dict[str, Any], ended_ms: int, count: int
 ) -> None:
     wound, leases = Wound(), Leases(longest_s=900.0)
     wound.refuses = reply
     patience = ThrottlePolicy(max_resubmissions=0)
     assert reply["error"] in fails_to_open(wound, leases=leases, throttling=patience)
-    assert (leases.ended_s, leases.open, leases.count) == (ended_s, 0, count)
+    assert (leases.ended_ms, leases.open, leases.count) == (ended_ms, 0, count)
 
 
 def test_of_a_start_that_nobody_heard_of_all_is_reserved() -> None:
     wound, leases = Wound(), Leases(longest_s=900.0)
     wound.refuses = {"error": "TimeoutError: no answer", "ran": None}
     fails_to_open(wound, leases=leases)
-    assert (leases.ended_s, leases.open_s) == (0.0, 3 * 900.0)
+    assert (leases.ended_ms, leases.open_ms) == (0, 3 * 900_000)
 
 
 def test_more_functions_than_there_may_be_connections_are_refused(

@@ -19,10 +19,10 @@ import pytest
 
 from seqgc import master
 from seqgc.backends import Messaging
-from seqgc.backends.lambda_ import Address, Leases, ResidentBackend, Staying, ThrottlePolicy
+from seqgc.backends.lambda_ import Address, ResidentBackend, Staying, ThrottlePolicy
 from seqgc.errors import BudgetError, WorkerError
 from seqgc.local_lambda import FaultPlan, LocalLambda
-from seqgc.ports import Action, Arrival, Event, Failure, Notice
+from seqgc.ports import Action, Arrival, Event, Failure, Leases, Notice
 from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
 from seqgc.schemes import parse_scheme
 from seqgc.stores import open_store
@@ -364,5 +364,5 @@ def test_functions_end_with_the_backend(lambda_service: LocalLambda, tmp_path: P
     work = scripted_workload(Scripted(folder=tmp_path))
     with opened(lambda_service, 3, work, staying=Staying(beat_s=BEAT_S, leases=leases)):
         pass
-    assert leases.ended_s + leases.open_s < 900.0  # of three
+    assert leases.ended_ms + leases.open_ms < 900_000  # of three
     eventually(lambda: ended(lambda_service) >= before + 3, "their ends")
