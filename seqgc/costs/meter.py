@@ -503,7 +503,7 @@ class Budget:
         if committed_usd + usd > self._max_usd:
             raise BudgetError(
                 f"{what}, which could cost ${usd:.6f}: of the budget of ${self._max_usd:.6f}, "
-                f"${spent_usd:.6f} is spent and ${committed_usd - spent_usd:.6f} reserved for "
+                f"${spent_usd:.6f} is spent and ${committed_usd - spent_usd:.6f} reserved for the "
                 "functions that may still run; the run's checkpoints have the trained weights "
                 "(raise --max-usd)",
                 round=round,

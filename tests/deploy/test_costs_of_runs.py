@@ -252,7 +252,7 @@ def test_stragglers_under_way_count_for_a_start_and_until_the_timeout() -> None:
     arrive(watch, 1, 1, at=2.0)
     assert watch.committed_usd == 23.0
     with pytest.raises(
-        BudgetError, match=r"\$3\.0+ is spent and \$20\.0+ reserved for functions that may"
+        BudgetError, match=r"\$3\.0+ is spent and \$20\.0+ reserved for the functions that"
     ) as info:
         send(watch, 2, 0, 1, 2)
     assert (info.value.round, info.value.spent_usd) == (2, 3.0)
