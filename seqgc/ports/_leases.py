@@ -24,7 +24,7 @@ class Leases:
     Iteration yields the keys of open invocations.
 
     ``count`` is the number of invocations that were not refused. ``ended_ms`` is the longest time
-    that can be billed for those that are no longer open, and ``likely_ms`` their likely time.
+    that can be billed for the ended or lost invocations, and ``likely_ms`` their likely time.
 
     Examples
     --------
