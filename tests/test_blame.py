@@ -198,23 +198,36 @@ def test_no_model_fails_because_a_single_worker_dies(spec: str, model: str) -> N
         np.testing.assert_allclose(gradient, expected.gradients[job], rtol=0, atol=1e-9)
 
 
-def test_models_are_left_out_one_by_one_in_a_task_of_several_jobs() -> None:
-    def item(job: int, models: str) -> WorkItem:
-        of = WeightRef(model="", version=0, digest="", dtype="float64", size=2)
-        data = {"points": np.arange(2), "coefficients": np.ones(2)}
-        parts = [WeightedPoints(model=m, weights=replace(of, model=m), **data) for m in models]
-        return WorkItem(slot=job, parts=tuple(parts))
+def item(job: int, models: str) -> WorkItem:
+    of = WeightRef(model="", version=0, digest="", dtype="float64", size=2)
+    data = {"points": np.arange(2), "coefficients": np.ones(2)}
+    parts = [WeightedPoints(model=m, weights=replace(of, model=m), **data) for m in models]
+    return WorkItem(slot=job, parts=tuple(parts))
 
+
+def sent_without(blame: Blame, address: Address, items: Sequence[WorkItem]) -> str:
+    """Send a task with an item for each job; return the models that were left out."""
     chunks = {"chunks": np.arange(1), "coefficients": np.ones(1)}
-    mini_tasks = [MiniTask(slot=job, job=job, **chunks) for job in range(2)]
+    mini_tasks = [MiniTask(slot=each.slot, job=each.slot, **chunks) for each in items]
+    sent = blame.send(address, mini_tasks, items)
+    return "".join(p.model for each in sent for p in each.parts if not len(p.points))
+
+
+def test_models_are_left_out_one_by_one_in_a_task_of_several_jobs() -> None:
     items, blame, left_out = [item(0, "ab"), item(1, "cd")], Blame(), list[str]()
-    for attempt in range(7):
-        sent = blame.send((0, 1, attempt), mini_tasks, items)
-        parts = [part for each in sent for part in each.parts]
-        left_out.append("".join(part.model for part in parts if not len(part.points)))
+    for attempt in range(8):
+        left_out.append(sent_without(blame, (0, 1, attempt), items))
         about = {"round": 0, "worker": 1, "attempt": attempt, "at": 0.0}
         blame.lost(Failure(**about, reason="killed", model=""))
-    assert left_out == ["", "", "", "a", "b", "c", "d"]
+    assert left_out == ["", "", "", "a", "b", "c", "d", ""], "each once: no single one is to blame"
+
+
+def test_the_last_model_is_not_left_out_after_another_one_has_failed() -> None:
+    blame = Blame(names={"a", "b"}, failed={"a": "crashed"})
+    for attempt in range(4):
+        assert sent_without(blame, (0, 1, attempt), [item(0, "ab")]) == "a"
+        about = {"round": 0, "worker": 1, "attempt": attempt, "at": 0.0}
+        blame.lost(Failure(**about, reason="killed", model="b"))
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -25,7 +25,7 @@ another worker is sent the whole task.
 
 If the backend does not know at which of several models a process died, one model after the other is
 left out, never two in the same task. If the task is then answered, the model that was left out is
-to blame.
+to blame. If the process dies without each of them, the task is sent unchanged from then on.
 
 If the same happens to most models, no model is at fault: for example, memory or disk space has run
 out. Therefore no further model is left out if more than half of the models would then be left out
@@ -133,6 +133,7 @@ class Blame:
             for mini_task, item in zip(mini_tasks, items, strict=True)
         }
         self.names.update(*models.values())
+        self.names.difference_update(self.failed)
         round, worker, attempt = address
         left_out = self._to_leave_out(models, worker) if self._losses else {}
         is_trial = not left_out
@@ -286,8 +287,10 @@ class Blame:
         if len(able) < 2:
             return {}
         tries = max(len(self._losses.get((question, "", "tried"), ())) for question in lost)
+        if tries >= len(able):  # processes end without each of them, so no single one is to blame
+            return {}
         why = f"worker processes end during tasks that contain it: {self._reasons['']}"
-        return {able[tries % len(able)]: Flaw(kind="crashed", why=why)}
+        return {able[tries]: Flaw(kind="crashed", why=why)}
 
     def _able(self, models: Iterable[str]) -> list[str]:
         return [model for model in models if model not in self._not_computed]
