@@ -1,4 +1,4 @@
-"""`Parts`: who computes which part of the jobs, and what that asks of him."""
+"""`Parts`: the worker that computes each part of the jobs, and its mini-tasks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = ["Parts"]
 
 
 class Parts:
-    """Jobs in ``n`` parts, ``wpc`` >= 1 jobs a clock; part p is worker p's until it is another's.
+    """The owners of the ``n`` parts of each job, with ``wpc`` >= 1 jobs in a clock.
 
-    ``shares`` (n,) are the parts' loads, of one job; equal ones unless they are given. Of several
-    parts a worker's own comes first. A result's slot tells part and job, whoever has which parts.
+    At first, worker p owns part p, and this stays its *own* part while another worker has it.
+    ``shares`` (n,) are the loads of the parts in one job, as shares of a batch; the default is
+    equal loads. If a worker has several parts, its own part comes first. The slots of a worker's
+    results depend only on part and job, not on the other parts that the worker has.
 
     Raises
     ------
@@ -42,35 +44,41 @@ class Parts:
         self._wpc = require_int("wpc", wpc, least=1)
         self._shares = np.full(n, 1 / n) if shares is None else np.asarray(shares, dtype=float)
         if self._shares.shape != (n,):
-            raise ParameterError("shares", f"must be {n} loads, one a part", self._shares.shape)
-        self._of: list[tuple[int, ...]] = []  # by worker
-        self._loads: dict[int, FloatArray] = {}  # (n,), by worker, for each number of jobs
+            raise ParameterError("shares", f"must be {n} loads, one per part", self._shares.shape)
+        self._of: list[tuple[int, ...]] = []  # by worker, its parts
+        self._loads: dict[int, FloatArray] = {}  # by number of jobs, the loads (n,) of the workers
         self.give(range(n))
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """Who computes each part, (n,)."""
+        """The worker that computes each part, (n,)."""
         by_part = {part: worker for worker, parts in enumerate(self._of) for part in parts}
         return tuple(by_part[part] for part in range(self.n))
 
     def of(self, worker: int) -> tuple[int, ...]:
-        """Return the parts that are a worker's."""
+        """Return the parts of a worker."""
         return self._of[worker]
 
     def others(self, worker: int, *, but: Container[int]) -> list[int]:
-        """Return the other workers that have parts, without ``but``, from the next one on."""
+        """Return the other workers that have parts, except the workers in ``but``.
+
+        The order begins with the worker after ``worker``, and wraps around after worker n - 1.
+        """
         following = ((worker + step) % self.n for step in range(1, self.n))
         return [each for each in following if self._of[each] and each not in but]
 
     def give(self, owners: Sequence[int]) -> None:
-        """Let each part be its owner's, (n,)."""
+        """Set the owner of each part: ``owners`` (n,) are workers."""
         of: list[list[int]] = [[] for _ in range(self.n)]
         for part, worker in enumerate(owners):
             of[worker].append(part)
         self._own([sorted(parts, key=lambda p: p != worker) for worker, parts in enumerate(of)])
 
     def hand_over(self, worker: int, others: Sequence[int]) -> list[int]:
-        """Give each part of a worker to the one of ``others`` with the fewest; return the heirs."""
+        """Give each part of a worker to the worker of ``others`` that has the fewest parts.
+
+        Return the new owners, one for each part.
+        """
         of = [list(parts) for parts in self._of]
         parts, of[worker] = of[worker], []
         heirs: list[int] = []
@@ -81,7 +89,7 @@ class Parts:
         return heirs
 
     def bring_home(self, worker: int) -> None:
-        """Let a worker's own part be its own again."""
+        """Give a worker its own part back."""
         of = [[part for part in parts if part != worker] for parts in self._of]
         of[worker].insert(0, worker)
         self._own(of)
@@ -91,9 +99,10 @@ class Parts:
         self._loads.clear()
 
     def loads(self, sent: Mapping[int, Sequence[int]], *, jobs: int) -> FloatArray:
-        """Return everybody's loads (n,) of so many jobs.
+        """Return the loads (n,) of all workers, for a number of ``jobs``.
 
-        That is all of a worker's parts, but for those who are ``sent`` only some of theirs.
+        The load of a worker is that of all its parts, or of the parts in ``sent`` if the worker is
+        sent only some of them.
         """
         if (usual := self._loads.get(jobs)) is None:
             usual = jobs * np.array([self._shares[list(parts)].sum() for parts in self._of])
@@ -109,7 +118,7 @@ class Parts:
         return loads
 
     def mini_tasks(self, worker: int, parts: Sequence[int], jobs: range) -> tuple[MiniTask, ...]:
-        """Return what parts of a clock's jobs ask of a worker: a result for each, job by job."""
+        """Return a worker's mini-tasks for these parts of a clock's jobs, in the order of jobs."""
         return tuple(
             part_task(job, part, slot=(part - worker) % self.n * self._wpc + job - jobs.start)
             for job in jobs
@@ -119,7 +128,7 @@ class Parts:
     def updates(
         self, worker: int, parts: Sequence[int], jobs: range, *, clock: int
     ) -> list[Update]:
-        """Return what is to be done with the results of `mini_tasks`, of a clock."""
+        """Return the updates that the results of `mini_tasks` with the same arguments give."""
         return [
             part_update(task, of=self.n, worker=worker, round=clock)
             for task in self.mini_tasks(worker, parts, jobs)

@@ -158,14 +158,15 @@ class ClockPolicy(Engine[_Parts]):
     # ---- what is remembered ----------------------------------------------------------------------
 
     def snapshot(self) -> ClockState:
-        """Return what a policy that goes on with the run must know, as JSON says it.
+        """Return the state that another policy needs to continue the run, as JSON values.
 
-        It says which updates this policy has given out: whole clocks of each part. Taken when all
-        of them have been applied, as they are whenever `seqgc.master.run` rests, and kept with the
-        weights of that moment, it makes a run that is broken off apply each update once: a policy
-        that is restored to it asks for all others, and for none of these again. What was under way
-        is computed anew, on the weights of then. No answer to the run that was broken off may reach
-        the new one, whose addresses begin anew.
+        The state says which updates this policy has given out, as the number of clocks that each
+        part has completed. Take it when all these updates have been applied, as they are whenever
+        `seqgc.master.run` rests, and store it with the weights of that moment. An interrupted run
+        then applies each update once: a policy that is restored to the state asks for every other
+        update, and for none of these updates again. Tasks that were under way are computed again,
+        on the stored weights. No answer to the interrupted run may reach the new run, because the
+        new run uses the same addresses again.
         """
         return ClockState(
             jobs=self._jobs,
@@ -174,9 +175,10 @@ class ClockPolicy(Engine[_Parts]):
         )
 
     def restore(self, state: object) -> None:
-        """Before the start, go on where another policy with the same arguments was.
+        """Continue, before the start, from the state of a policy with the same arguments.
 
-        `ValueError`, `KeyError` or `TypeError`: it is no snapshot of as many workers' clocks.
+        Raises `ValueError`, `KeyError` or `TypeError` if ``state`` is not a snapshot of the clocks
+        of as many workers.
         """
         known = read_state(state, n=self._n)
         completed, owners = known["completed"], known["owners"]

@@ -1,39 +1,46 @@
-"""`DealingPolicy`: pieces of jobs to whoever is free, as a policy.
+"""`DealingPolicy`: a policy that gives each free worker the next piece of a job.
 
 Theory of operation
 -------------------
-A job is cut into pieces (`seqgc.schemes.Deal`), and a run goes through up to ``in_flight`` jobs at
-once. What is decided, at every event alike, is who gets which piece next:
+A job is cut into pieces (`seqgc.schemes.Deal`), and up to ``in_flight`` jobs are open at once. At
+every event, the policy decides which worker gets which piece next:
 
-- *Late binding.* Nobody is sent work before it has said that it is there: a worker is greeted with
-  a task without mini-tasks. Its empty answer, and that to a piece, brings it its next piece.
-- *Ahead.* A worker is sent more when what it has should end in less than a round trip, which is
-  what a second greeting takes, sent to the first workers along with a piece. Whether it is done is
-  judged by what work takes (`AnswerPace`), not by its answer, which may be long on its way. Who has
-  something overdue gets no more, nor who is so far away that others could do all before.
-- *Which piece.* One of the job whose weights the worker has, else of the oldest job with any left.
-- *Copies.* If no job has, a copy of the piece that is most overdue: out for more than one and a
-  half times what it should take, and the usual way back; or else of the one that should come last,
-  if nobody does it a second time and a copy would surely be here before it. The worker with the
-  shortest way back does it. The first copy to arrive counts; others are cancelled, or dropped when
-  they come. A copy that is overdue is copied again.
-- *Failures.* A piece that failed is dealt again at once, to whoever is free; its worker is greeted.
-  What fails time and again waits longer and longer, and ends the run at last (`Retries`). Lest one
-  broken worker end it, nobody is dealt what it has lost more often than somebody else who is free,
-  or at work and in time.
-- *Silence.* Who is silent for the rule's time limit is replaced, if the backend can, and its piece
-  dealt again; if all are silent for twice as long, the run ends.
+- *Late binding.* A worker gets no work before it has answered a greeting, which is a task without
+  mini-tasks. This answer, and each later answer to a piece, brings the worker its next piece.
+- *Ahead.* A worker is sent its next piece early, when the work that it has should end within one
+  round trip. The round trip is measured with a second greeting, which the first workers are sent
+  along with a piece. The end of the work is estimated from the pace of all work (`AnswerPace`), not
+  taken from the answer, which may be long on its way. A worker with an overdue piece gets no more
+  pieces. Nor does a worker so distant that the others could do all pieces before its next answer.
+- *Which piece.* A piece of the worker's latest job, because the worker has the weights of this job.
+  If that job has no piece left, a piece of the oldest job that has one.
+- *Copies.* If there is no piece left for a free worker, it computes a copy of a piece that another
+  worker has. The first choice is the piece that is most overdue. A piece is overdue after one and a
+  half times the time of its work and a round trip, plus the usual way back (with ``greet="rounds"``
+  one and a half times the way back of its worker). If no piece is overdue, the choice is the piece
+  whose answer is expected last, if it has no copy yet and a copy would surely arrive sooner. The
+  free worker with the shortest way back computes the copy. The first answer to arrive counts. The
+  other tasks are cancelled, or their answers are dropped. An overdue copy is copied again.
+- *Failures.* After a failure the piece is dealt again and its worker is greeted, both at once the
+  first time, and after longer and longer waits if they fail again (`Retries`). The run ends if a
+  piece, or every worker, has failed too often. One broken worker does not end the run: it does not
+  get a piece that it has lost more often than another worker that is free, or that is at work with
+  nothing overdue.
+- *Silence.* A worker that is silent for the rule's time limit is replaced, if the backend can do
+  this, and its pieces are dealt again. If no worker answers for twice the time limit, the run ends.
 
-*Addresses.* A task's round is its job, its slot the piece, its attempt the worker's how-many-th
-task in that job. So each piece has one summand in the job's sum: the first result that this policy
-does not `Drop`.
+*Addresses.* The round of a task is its job, and its slot is its piece. Its attempt is the number of
+tasks of the same job that its worker was sent before. So each piece has one summand in the job's
+sum: the first result that this policy does not `Drop`.
 
-*Jobs* begin in order, job t when job ``t - in_flight`` has closed, and close in order: `Close`,
-`Cancel` for all who still compute for it, and `Finish` of job t come when all up to t are complete.
-So a run of M models in turn is exact, and one number says which jobs are over: a resumed run deals
-the pieces of the others again. The results have the same bits, whoever computes them.
+*Jobs* begin and close in order. Job t begins when job ``t - in_flight`` has closed. It closes when
+all jobs up to t are complete: with `Close`, `Cancel` for all workers that still compute for it, and
+`Finish`. If M models are trained in turn with at most M jobs in flight, each job therefore begins
+with the newest weights of its model. One number says which jobs are closed, and a resumed run deals
+all pieces of the other jobs again. The results have the same bits, whichever workers compute them.
 
-Where each round is an invocation (``greet="rounds"``), workers go with their job.
+If each round is an invocation (``greet="rounds"``), all workers are greeted for each job, and
+released when it closes.
 """
 
 from __future__ import annotations
@@ -59,11 +66,12 @@ Greet: TypeAlias = Literal["once", "rounds"]
 
 
 class DealingPolicy(TaskPolicy):
-    """Deals the pieces of ``num_jobs`` jobs, up to ``in_flight`` >= 1 of them at once.
+    """A policy that deals the pieces of ``num_jobs`` jobs, with up to ``in_flight`` >= 1 open jobs.
 
-    Of the ``rule`` the time limit and the attempts count (see `Retries`). ``first_job`` is the
-    first job's number in the run. Chunks without a data point, ``empty`` (pieces,), are not dealt.
-    ``greet``: see this module's head.
+    Only the time limit and the number of attempts of the ``rule`` are used (see `Retries`).
+    ``first_job`` is the number of the first job in the run. Pieces that are True in ``empty``
+    (pieces,) have no data points and are not dealt. All workers are greeted at the start, and with
+    ``greet="rounds"`` at the start of each job.
 
     Raises
     ------
@@ -89,7 +97,7 @@ class DealingPolicy(TaskPolicy):
         empty: BoolArray | None = None,
     ) -> None:
         super().__init__()
-        self.in_flight = require_int("in_flight", in_flight, least=1)  # may be lowered meanwhile
+        self.in_flight = require_int("in_flight", in_flight, least=1)  # may be lowered during a run
         if greet not in get_args(Greet) or (greet == "rounds" and in_flight > 1):
             rule_ = "must be 'once', or 'rounds' with one job in flight"
             raise ParameterError("greet", rule_, greet)
@@ -97,38 +105,41 @@ class DealingPolicy(TaskPolicy):
         self._n, self._limit_s, self._each_round = deal.n, rule.timeout_s, greet == "rounds"
         self._shares: list[float] = deal.chunk_fractions.tolist()
         self._pieces = [p for p in range(len(self._shares)) if empty is None or not empty[p]]
-        self._first = self._next = first_job  # of those not closed, of those not begun
+        self._first = self._next = first_job  # job that is not closed; that has not begun
         self._end = first_job + require_int("num_jobs", num_jobs, least=0)
-        self._jobs: dict[int, DealtJob] = {}  # begun and not closed, in order
+        self._jobs: dict[int, DealtJob] = {}  # open jobs, in order
         self._errands = Errands(self._n, by_coming=self._each_round)
-        self._ask_ats = [math.inf] * self._n  # by worker, for when an alarm is set
+        self._ask_ats = [math.inf] * self._n  # by worker, the time of its alarm `_take_more`
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
-        self._takers: dict[int, None] = {}  # who gets the next pieces, in order
+        self._takers: dict[int, None] = {}  # workers that get the next pieces, in order
         self._lost: dict[int, Failure] = {}  # workers that have failed too often
         self._retries = Retries(rule)
         self._closed_at, self._heard_at = -math.inf, math.nan
 
     @property
     def done(self) -> bool:
-        """Whether every job is closed."""
+        """True if every job is closed."""
         return self._first == self._end
 
     @property
     def wake_at(self) -> float:
-        """When to send a `Tick` if nothing arrives before, in the backend's time."""
+        """The time of the next `Tick` if nothing arrives before, on the clock of the backend."""
         alarm = self._alarms.next_at
         return min(alarm, self._errands.look_at(self._now)) if self._takers else alarm
 
     def end_after(self, job: int) -> int:
-        """Begin no job after this one, as far as none has begun; return the first that will not."""
+        """Begin no job after this one, except jobs that have already begun.
+
+        Return the number of the first job that will not begin.
+        """
         self._end = min(self._end, max(job + 1, self._next))
         return self._end
 
     def start(self) -> Sequence[Dispatch]:
-        """Begin the first jobs, and greet the workers."""
+        """Begin the first jobs and greet the workers."""
         return self._begin_jobs() or self._greet(range(self._n))
 
-    # ---- what comes ------------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
         if isinstance(event, Arrival):
@@ -179,11 +190,11 @@ class DealingPolicy(TaskPolicy):
             self._lost[worker] = failure
             if len(self._lost) == self._n:
                 raise self._hopeless("every worker fails again and again", failure)
-        greet = partial(self._greet_again, worker)  # once, whatever else of its tasks fails
+        greet = partial(self._greet_again, worker)  # once, even if more of its tasks fail
         self._alarms.set(self._now + wait_s, greet, of=("greet", worker))
 
     def _settled(self, event: Arrival | Failure, actions: list[Action]) -> Errand | None:
-        """Return the errand that an event ends; None for any other event, which is dropped."""
+        """Return the errand that an event ends. Any other event is dropped, and gives None."""
         require_worker(event.worker, self._n)
         errand = self._errands.get((event.round, event.worker, event.attempt))
         if errand is None:
@@ -213,7 +224,7 @@ class DealingPolicy(TaskPolicy):
                 self._alarms.set(left_at + self._limit_s, partial(self._miss, errand), of=errand)
 
     def _ask_ahead(self, worker: int) -> None:
-        """Let a worker have its next piece before it has done the one that it has."""
+        """Set an alarm for sending a worker its next piece before its present work is done."""
         at = self._errands.ask_at(worker)
         if worker not in self._takers and at is not None and at < self._ask_ats[worker]:
             self._ask_ats[worker] = max(at, self._now)
@@ -240,7 +251,10 @@ class DealingPolicy(TaskPolicy):
             actions += self._greet([worker])
 
     def _miss(self, errand: Errand, actions: list[Action]) -> None:
-        """Do without a worker that has said nothing within the time limit, as far as possible."""
+        """Replace a worker that has exceeded the time limit, and deal its piece again.
+
+        Raise `WorkerError` if no worker has answered for twice the time limit.
+        """
         if self._now >= self._heard_at + 2 * self._limit_s:
             what = f"nobody has answered for {self._now - self._heard_at:g} s: raise the time limit"
             raise self._hopeless(what)
@@ -249,7 +263,7 @@ class DealingPolicy(TaskPolicy):
             errand.copied = True
             self._jobs[errand.job].put_back(errand.piece)
         self._alarms.set(self._now + self._limit_s, partial(self._miss, errand), of=errand)
-        if errand is self._errands.queues[errand.worker][0]:  # once for all that it has
+        if errand is self._errands.queues[errand.worker][0]:  # once for all of its errands
             actions.append(ports.Restart(worker=errand.worker))
 
     def _unheard(self, what: str) -> WorkerError:
@@ -261,26 +275,26 @@ class DealingPolicy(TaskPolicy):
         text = f"job {self._first} cannot be finished: {what}{cause}"
         return WorkerError(text, round=self._first, worker=worker)
 
-    # ---- what is done about it -------------------------------------------------------------------
+    # ---- decisions -------------------------------------------------------------------------------
 
     def _count(self, job: DealtJob, piece: int, worker: int, actions: list[Action]) -> None:
-        """Take note that a piece is in: nobody else need go on with it."""
+        """Record the result of a piece, and cancel other tasks for this piece."""
         if not job.givers:
             job.first_at = self._now
         job.givers[piece] = worker
         if job.complete:
-            return  # its end calls everybody back
+            return  # `_close` cancels the other tasks
         for errand in (late := job.out.get(piece, set())):
             errand.copied = True
         rivals = sorted(
             errand.worker
             for errand in late
-            if self._errands.of_job(errand.worker, job.number) == [errand]  # it costs nothing else
+            if self._errands.of_job(errand.worker, job.number) == [errand]  # no other task is lost
         )
         self._call_back(job, rivals, actions)
 
     def _call_back(self, job: DealtJob, workers: Sequence[int], actions: list[Action]) -> None:
-        """Wait no more for what these do for a job; greet whoever is left with nothing."""
+        """Cancel all tasks of a job at these workers, and greet the workers that have no task."""
         actions += [ports.Cancel(round=job.number, workers=tuple(workers))] if workers else []
         for worker in workers:
             for errand in self._errands.of_job(worker, job.number):
@@ -312,7 +326,7 @@ class DealingPolicy(TaskPolicy):
         return greetings
 
     def _greet(self, workers: Iterable[int], *, is_probe: bool = False) -> list[Dispatch]:
-        """Ask workers to say that they are there."""
+        """Return the greetings of these workers. A greeting is a task without mini-tasks."""
         if self.done:
             return []
         job = self._jobs[self._first]
@@ -322,12 +336,12 @@ class DealingPolicy(TaskPolicy):
         return dispatches(((errand, ()) for errand in greetings), n=self._n)
 
     def _proceed(self, actions: list[Action]) -> None:
-        """Give whoever can take one the next piece, or a copy of one."""
+        """Send the workers that can take more work their next pieces, or copies of pieces."""
         if not self._takers:
             return
         dealt = self._deal(range(self._n))
         if self._takers and any(job.left for job in self._jobs.values()):
-            has_losses = any(job.losses for job in self._jobs.values())  # else nobody asks who else
+            has_losses = any(job.losses for job in self._jobs.values())  # else nothing is skipped
             dealt += self._deal(self._errands.at_work(self._now) if has_losses else ())
         while self._takers and (copy := self._errands.to_copy(self._takers, self._now)) is not None:
             worker, errand = copy
@@ -336,7 +350,10 @@ class DealingPolicy(TaskPolicy):
         actions += dispatches(dealt, n=self._n)
 
     def _deal(self, others: Collection[int]) -> list[Sent]:
-        """Give whoever can take one the next piece; see `DealtJob.next_for` for the ``others``."""
+        """Deal the next pieces to the workers that can take one.
+
+        `DealtJob.next_for` explains the ``others``.
+        """
         dealt: list[Sent] = []
         self._errands.forget_too_late(self._now)
         if not any(job.left for job in self._jobs.values()):
@@ -347,7 +364,7 @@ class DealingPolicy(TaskPolicy):
             if worker in self._errands.too_late:
                 continue
             if self._errands.is_late(worker, self._now):
-                del self._takers[worker]  # till it answers
+                del self._takers[worker]  # until it answers
                 continue
             choice = self._choice(worker, others)
             if choice is not None and not self._errands.is_kept(worker, len(choice[0].left)):
@@ -358,7 +375,7 @@ class DealingPolicy(TaskPolicy):
         return dealt
 
     def _choice(self, worker: int, others: Collection[int]) -> tuple[DealtJob, int] | None:
-        """Return the piece that a worker should do next, and the job that it is of."""
+        """Return the worker's next piece and its job, or None if there is no piece for it."""
         at_hand = self._jobs.get(self._at_hand[worker])
         for job in (*([at_hand] if at_hand else []), *self._jobs.values()):
             if (piece := job.next_for(worker, others)) is not None:

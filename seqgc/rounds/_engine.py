@@ -35,7 +35,8 @@ Every other answer or failure is dropped, and changes nothing. A strategy that a
 transition gets a `ScheduleError`.
 
 *Waits.* The first retry after a success is immediate, later ones wait longer and longer
-(`Retries`). Failures in a row are counted for each worker; a strategy may count those of its work.
+(`Retries`). Failures in a row are counted for each worker. A strategy may also count the failures
+of each piece of its work.
 
 *Silence.* Time limits that pass are counted for each worker, until any event that is awaited
 arrives. If every worker that could do the work (`_able`) has been silent `TIME_LIMITS` times, the
@@ -148,7 +149,7 @@ class Engine(TaskPolicy, Generic[Work]):
     @property
     @abstractmethod
     def _goal(self) -> str:
-        """What cannot be completed if the run ends early, for errors."""
+        """The work that cannot be completed if the run ends now, as error messages name it."""
 
     @property
     def _able(self) -> Collection[int]:

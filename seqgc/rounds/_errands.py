@@ -1,4 +1,4 @@
-"""`Errands`: who has been sent what and not answered, and when that should be over."""
+"""`Errands`: the tasks that workers have not answered, and when their answers should arrive."""
 
 from __future__ import annotations
 
@@ -21,86 +21,90 @@ __all__ = ["Errand", "Errands", "Sent", "dispatches"]
 
 Address: TypeAlias = tuple[int, int, int]  # job, worker, attempt
 
-_PATIENCE: Final = 1.5  # a piece is overdue, or a copy worth its while, after so many times its due
-_PROBES: Final = 5  # answers that the round trip is learned from
-_SPARE: Final = 64  # entries of a heap that may be of errands that are over, beside as many again
-_LOOK: Final = 0.25  # round trips from one look at who would be too late to the next
+_PATIENCE: Final = 1.5  # a piece is overdue after this many times its expected time
+_PROBES: Final = 5  # number of answers from which the round trip is learned
+_SPARE: Final = 64  # entries of a heap beyond twice the number of open errands
+_LOOK: Final = 0.25  # round trips between two estimates of which workers are too late
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Errand:
-    """A task that has been sent and not been answered: a piece of a job, or none (a greeting)."""
+    """A task that has been sent: a piece of a job, or a greeting, which has no piece."""
 
     job: int
     worker: int
     attempt: int
     piece: int | None = None
-    share: float = 0.0  # of a batch
-    is_probe: bool = False  # a greeting of a worker that is there: its answer takes a round trip
-    is_behind: bool = False  # sent while the worker had another piece
+    share: float = 0.0  # of a batch, 0 for a greeting
+    is_probe: bool = False  # a greeting whose answer takes one round trip: the worker is up
+    is_behind: bool = False  # it left while the worker had another piece
     left_at: float = math.nan
-    # As an answer that takes no more than the round trip would tell, the worker should
-    ends_at: float = math.inf  # have done it;
-    answers_at: float = math.inf  # its answer, with the way that it usually takes, should be here;
-    due_at: float = math.inf  # and is overdue.
-    copied: bool = False  # somebody else has been asked for the piece since
-    is_copy: bool = False  # somebody else had been asked for the piece before
-    is_over: bool = False  # it has been answered, or nobody waits for it any more
-    judged: int = -1  # the number of the judgement that these are of
+    # Estimates, infinite until the pace of work is known:
+    ends_at: float = math.inf  # the work is done, and a round trip after sending has passed
+    answers_at: float = math.inf  # the answer arrives, after the usual way back
+    due_at: float = math.inf  # the answer is overdue
+    copied: bool = False  # the piece has been given to another worker since
+    is_copy: bool = False  # another worker had the piece when this errand was made
+    is_over: bool = False  # it has been answered, or its answer is no longer awaited
+    judged: int = -1  # serial number of the estimates
 
     @property
     def address(self) -> Address:
-        """Its task's address."""
+        """The address of the task: job, worker and attempt."""
         return self.job, self.worker, self.attempt
 
 
-_Entry: TypeAlias = tuple[float, int, Errand]  # when, which judgement, of what
+_Entry: TypeAlias = tuple[float, int, Errand]  # time, serial number of the estimate, errand
 
 Sent: TypeAlias = tuple[Errand, tuple[MiniTask, ...]]
-"""What is sent: an errand, and its mini-tasks."""
+"""An errand and the mini-tasks that are sent with it."""
 
 
 class Errands:
-    """What ``n`` workers have been sent and not answered; each does one thing after the other.
+    """The errands of ``n`` workers that have not been answered, in one queue for each worker.
 
-    How long a message to a worker and back takes, its round trip, is learned from the first probes,
-    and how long work takes from the answers; until then nothing is overdue. ``by_coming``: an
-    invocation that is long in coming may be long in answering (see `AnswerPace`).
+    A worker does its errands one after the other. The round trip, which is the time of a message to
+    a worker and back, is learned from the first probes. The pace of work is learned from the
+    answers to pieces (`AnswerPace`), and nothing is overdue before it is known. With ``by_coming``,
+    each worker has its own way back: if it took long to start, its answers may take long as well.
+
+    All times are in seconds, on the clock of the backend.
     """
 
     def __init__(self, n: int, *, by_coming: bool = False) -> None:
         self._by_coming = by_coming
-        self._round_trips: list[float] = []  # s, of the probes
+        self._round_trips: list[float] = []  # s, one for each answered probe
         self._rtt_s = 0.0  # their median
         self._pace = AnswerPace(by_gaps=by_coming)
         self._open: dict[Address, Errand] = {}
-        self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, as sent
-        self._pieces = [0] * n  # in each queue
+        self.queues: Final[list[list[Errand]]] = [[] for _ in range(n)]  # by worker, oldest first
+        self._pieces = [0] * n  # in each queue, the number of pieces
         self._without = n  # workers without a piece
-        self._came_s = [0.0] * n  # what the latest greeting took
-        self._answered_at = [-math.inf] * n  # the latest piece
-        self._none_due_before = [math.inf] * n  # a bound on when anything in each queue is overdue
-        self._there: set[int] = set()  # who has answered a greeting, and had no other since
-        # When it was last judged when all could be here, the result, and who is too late for that.
+        self._came_s = [0.0] * n  # by worker, the time of its latest greeting until the answer
+        self._answered_at = [-math.inf] * n  # by worker, its latest answer to a piece
+        self._none_due_before = [math.inf] * n  # by worker, a lower bound of `due_at`
+        self._there: set[int] = set()  # workers that have answered their latest greeting
+        # Time of the latest estimate of when all work could be done, its result, and the workers
+        # whose next answer would come after that.
         self._looked_at, self._end_at = -math.inf, math.inf
         self.too_late: Final[set[int]] = set()
-        # Heaps, by when they are overdue and by when they should answer, the last first; some
-        # errands in them are over, or have been judged anew.
+        # Heaps: by `due_at`, the earliest first, and by `answers_at`, the latest first. An entry is
+        # invalid if its errand is over, is copied or has a newer estimate.
         self._dues: list[_Entry] = []
         self._latest: list[_Entry] = []
         self._serial = itertools.count()
-        self.spared: Errand | None = None  # what no free worker would be sooner to do; to be reset
+        self.spared: Errand | None = None  # no copy would be faster; reset when workers become free
 
     def get(self, address: Address) -> Errand | None:
-        """Return an errand, if it is not over."""
+        """Return the errand with this address, or None if there is no open one."""
         return self._open.get(address)
 
     def of_job(self, worker: int, job: int) -> list[Errand]:
-        """Return what a worker has to do of a job."""
+        """Return the open errands of a worker that belong to a job."""
         return [errand for errand in self.queues[worker] if errand.job == job]
 
     def add(self, errand: Errand) -> None:
-        """Take note of what is sent."""
+        """Record an errand that is sent."""
         self._open[errand.address] = errand
         self.queues[errand.worker].append(errand)
         if errand.piece is not None:
@@ -111,11 +115,11 @@ class Errands:
 
     @property
     def wants_probe(self) -> bool:
-        """Whether another probe would tell something new of the round trip."""
+        """True if more probes are needed to learn the round trip."""
         return len(self._round_trips) < _PROBES
 
     def remove(self, errand: Errand) -> None:
-        """Wait for it no more."""
+        """Remove an errand, whose answer is no longer awaited."""
         del self._open[errand.address]
         errand.is_over = True
         self.queues[errand.worker].remove(errand)
@@ -124,7 +128,7 @@ class Errands:
             self._without += self._pieces[errand.worker] == 0
 
     def leave(self, errand: Errand, at: float) -> None:
-        """Take note of when it left."""
+        """Record the time at which an errand left the master."""
         errand.left_at = at
         queue = self.queues[errand.worker]
         place = queue.index(errand)
@@ -132,7 +136,7 @@ class Errands:
         self._expect(errand, queue[place - 1].ends_at if errand.is_behind else -math.inf)
 
     def answer(self, errand: Errand, at: float) -> None:
-        """Take note of an answer; the worker goes on with what it has besides."""
+        """Record an answer at time ``at``; the worker continues with its next errand."""
         self.remove(errand)
         worker, rtt_s = errand.worker, self._rtt_s
         if errand.is_probe:
@@ -158,10 +162,11 @@ class Errands:
                 self._expect_all(queue, free_at)
 
     def ask_at(self, worker: int) -> float | None:
-        """Return when a worker should be sent another piece, so as not to wait for it.
+        """Return the time at which a worker must be sent its next piece so that it need not wait.
 
-        Where answers may be long on their way, everybody has two as long as nobody knows the pace:
-        the time from the first answer to the second will tell.
+        Return None if the last errand in its queue is not a piece, or if the pace is not known.
+        With ``by_coming``, each worker gets two pieces at once until the pace is known, because the
+        pace is learned from the time between two answers.
         """
         queue = self.queues[worker]
         if not queue or queue[-1].piece is None:
@@ -171,23 +176,24 @@ class Errands:
         return queue[-1].ends_at - self._rtt_s
 
     def is_kept(self, worker: int, pieces: int) -> bool:
-        """Whether so many pieces are kept for those who have none, of whom this worker is not one.
+        """Return True if this many ``pieces`` are reserved for the workers that have no piece.
 
-        That is so as long as nobody knows the pace: then nobody knows when the others come.
+        This holds only if ``worker`` has a piece itself, and only until the pace is known, because
+        until then it is unknown when the other workers will be free.
         """
         if self._pace.known or not self._pieces[worker]:
             return False
         return pieces <= self._without
 
     def is_late(self, worker: int, now: float) -> bool:
-        """Whether something that a worker has is overdue: it had better have no more."""
+        """Return True if a worker has an overdue errand. It should then get no more work."""
         if self._none_due_before[worker] <= now:
             dues = [errand.due_at for errand in self.queues[worker]]
             self._none_due_before[worker] = min(dues, default=math.inf)
         return self._none_due_before[worker] <= now
 
     def at_work(self, now: float) -> list[int]:
-        """Return whose next answer to a piece is expected: none of its own is overdue or copied."""
+        """Return the workers that have a piece, and no errand that is overdue or copied."""
         return [
             worker
             for worker, queue in enumerate(self.queues)
@@ -196,22 +202,26 @@ class Errands:
         ]
 
     def look_at(self, now: float) -> float:
-        """Return when a free worker may be given something next, if no answer comes before."""
+        """Return the next time at which a free worker may get work although no answer has arrived.
+
+        The time is infinite if work depends only on answers.
+        """
         times = [self._looked_at + _LOOK * self._rtt_s] if self.too_late else []
         if (due := self.first_due) is not None:
             times.append(due.due_at)
         return min((at for at in times if at > now), default=math.inf)
 
     def forget_too_late(self, now: float) -> None:
-        """Judge the workers that are too late again, if that was last done long ago."""
+        """Clear the set of workers that are too late, if the estimate behind it is old."""
         if self._is_old(now):
             self.too_late.clear()
 
     def is_too_late(self, worker: int, left: Iterable[float], now: float) -> bool:
-        """Whether all that is ``left`` (batches) could be here before a worker's next answer.
+        """Return True if all remaining work could be done before a worker's next answer arrives.
 
-        It could, if those who are there shared it so that all their answers come at one time.
-        Where answers take as long from everybody, or nobody can tell how long, nobody is too late.
+        ``left`` are the remaining pieces as shares of a batch. The estimate assumes that the
+        available workers divide this work so that their last answers arrive at the same time. No
+        worker is too late without ``by_coming``, or as long as the pace is not sure.
         """
         if not self._by_coming or not self._pace.sure or self._way_back_s(worker) <= self._rtt_s:
             return False
@@ -226,7 +236,11 @@ class Errands:
         return now >= self._looked_at + _LOOK * self._rtt_s
 
     def _could_end_at(self, left: float, now: float) -> float:
-        """Return the level to which so much work fills up those who are there."""
+        """Return the earliest time at which the available workers could finish ``left`` batches.
+
+        Like water, the work fills up the workers that are ready first to a common level. The time
+        is infinite if no worker is available.
+        """
         able = [each for each in self._there if not self.is_late(each, now)]
         ready_at = np.sort([self._ready_at(each, now) for each in able])
         work_s = self._pace.per_batch_s * left
@@ -234,7 +248,7 @@ class Errands:
         return float(levels.min(initial=math.inf))
 
     def _ready_at(self, worker: int, now: float) -> float:
-        """Return when an answer without work would come, after what the worker has."""
+        """Return the time at which a worker, after its present work, could answer an empty task."""
         free_at, queue = now + self._rtt_s, self.queues[worker]
         if queue and math.isfinite(ends_at := queue[-1].ends_at):
             free_at = max(free_at, ends_at)
@@ -242,14 +256,16 @@ class Errands:
 
     @property
     def first_due(self) -> Errand | None:
-        """What is or will be overdue first, of what nobody else has been asked for since."""
+        """The errand with the earliest `due_at`, of the open errands that have not been copied."""
         return self._first(self._dues)
 
     def to_copy(self, workers: Collection[int], now: float) -> tuple[int, Errand] | None:
-        """Choose what one of these free workers should do a second time, and take note of it.
+        """Choose an errand to copy, and the free worker that computes the copy; mark it as copied.
 
-        That is what is overdue, or what should come last, if a copy would surely come before it:
-        its worker's way back is long. It is done by who has the shortest way back.
+        The errand is the most overdue one. If no errand is overdue, it is the one whose answer is
+        expected last, if a copy would surely arrive earlier because the way back of its worker is
+        long. The copy goes to the free worker with the shortest way back. Return None if there is
+        nothing to copy.
         """
         errand = self._first(self._latest)
         if (due := self.first_due) is not None and due.due_at <= now:
@@ -266,10 +282,13 @@ class Errands:
         return worker, errand
 
     def _soonest(self, workers: Collection[int], but: int, now: float) -> int | None:
-        """Return who has the shortest way back of those with nothing overdue, ``but`` one."""
+        """Return the worker with the shortest way back, or None.
+
+        Worker ``but`` and workers with an overdue errand are left out.
+        """
         worker = min(workers, key=self._way_back_s, default=None)
         if worker is None or (worker != but and not self.is_late(worker, now)):
-            return worker  # as a rule: nobody else need be asked
+            return worker  # the usual case, which needs no second search
         able = [each for each in workers if each != but and not self.is_late(each, now)]
         return min(able, key=self._way_back_s, default=None)
 
@@ -293,7 +312,7 @@ class Errands:
                 free_at = errand.ends_at
 
     def _expect(self, errand: Errand, free_at: float) -> None:
-        """Judge when an errand will be over, whose worker is free from a moment on."""
+        """Estimate when a piece ends, if its worker is free for it from ``free_at`` on."""
         if errand.piece is None or not self._pace.known:
             return
         pace, worker, rtt_s, work_s = self._pace, errand.worker, self._rtt_s, self._work_s(errand)
@@ -308,7 +327,7 @@ class Errands:
         errand.judged = next(self._serial)
         for heap, at in ((self._dues, errand.due_at), (self._latest, -errand.answers_at)):
             heapq.heappush(heap, (at, errand.judged, errand))
-            if len(heap) > 2 * len(self._open) + _SPARE:  # most of it is over
+            if len(heap) > 2 * len(self._open) + _SPARE:  # most entries are invalid
                 heap[:] = filter(self._is_valid, heap)
                 heapq.heapify(heap)
 
@@ -316,14 +335,14 @@ class Errands:
         return self._pace.per_batch_s * errand.share
 
     def _way_back_s(self, worker: int) -> float:
-        """Return the seconds that an answer should take beside its work and the round trip."""
+        """Return the seconds that an answer takes beyond its work and the round trip."""
         if self._by_coming:
             return self._pace.per_coming * self._came_s[worker]
         return self._pace.way_back_s
 
 
 def dispatches(tasks: Iterable[Sent], *, n: int) -> list[Dispatch]:
-    """Return dispatches of these tasks to ``n`` workers, one for each job and attempt."""
+    """Return the dispatches of these tasks to ``n`` workers, one for each job and attempt."""
     together: defaultdict[tuple[int, int], dict[int, tuple[MiniTask, ...]]] = defaultdict(dict)
     loads: defaultdict[tuple[int, int], FloatArray] = defaultdict(partial(np.zeros, n))
     for errand, mini_tasks in tasks:

@@ -181,7 +181,7 @@ class OpenRound:
         return silent, attempts.begin([*silent, *attempts.due(elapsed)])
 
     def under_way(self, workers: Iterable[int]) -> dict[int, int]:
-        """Return the newest attempts of those of these workers that may still answer."""
+        """Return the newest attempt of each of these workers that may still answer."""
         return self._attempts.under_way(w for w in workers if w not in self._settled)
 
     def explain(self, error: WorkerError) -> WorkerError:
@@ -202,7 +202,7 @@ class OpenRound:
         return sorted((self.failed.keys() & self._settled) - self._barred.keys())
 
     def _ask_later(self, workers: Sequence[int], elapsed: float) -> list[int]:
-        """Plan another attempt of those of these workers that may be asked again; return them."""
+        """Plan another attempt for these workers; return the workers that may be asked again."""
         again = self._attempts.plan(workers, elapsed, limit_s=self.gate.limit_s)
         self._settled.difference_update(again)
         self.gate.expect(again)

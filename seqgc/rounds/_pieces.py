@@ -1,4 +1,4 @@
-"""`DealtJob`: which pieces of a job are left, out or in."""
+"""`DealtJob`: the pieces of a job that are left, out with workers, or in."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _ONE.setflags(write=False)
 
 @dataclass(slots=True, eq=False)
 class DealtJob:
-    """The pieces of one job: each is left to be dealt, or out, or in.
+    """The pieces of one job: each is left to be dealt, or out with a worker, or in.
 
-    ``left`` may hold pieces that have come in meanwhile: `next_for` passes over them.
+    ``left`` may also hold pieces that are in already: `next_for` skips them.
     """
 
     number: int
     pieces: int
     left: deque[int]
     givers: dict[int, int] = field(default_factory=dict)
-    """By piece that is in, whose result it is."""
+    """The worker whose result counts, for each piece that is in."""
     out: dict[int, set[Errand]] = field(default_factory=dict)
-    """By piece, who has been sent it and has not answered."""
+    """The open errands of each piece."""
     losses: dict[int, Counter[int]] = field(default_factory=dict)
-    """By piece, how many tasks for it failed of which worker."""
-    attempts: Counter[int] = field(default_factory=Counter)  # by worker: tasks sent
-    debtors: set[int] = field(default_factory=set)  # whose tasks failed
+    """The number of failed tasks of each piece, by worker."""
+    attempts: Counter[int] = field(default_factory=Counter)  # by worker, the number of tasks made
+    debtors: set[int] = field(default_factory=set)  # workers with a failed task or a dropped answer
     began_at: float = float("inf")
-    first_at: float = float("nan")  # when the first piece came in
+    first_at: float = float("nan")  # the time at which the first piece came in
 
     @property
     def complete(self) -> bool:
-        """Whether every piece is in."""
+        """True if every piece is in."""
         return len(self.givers) == self.pieces
 
     def next_for(self, worker: int, others: Collection[int]) -> int | None:
-        """Return the piece to be dealt to a worker next, if one is left.
+        """Return the next piece for a worker, or None if there is no piece for it.
 
-        One that it has lost is left to the ``others``, if any of them has lost it less often.
+        A piece is skipped if one of the ``others`` has lost it less often than the worker.
         """
         while self.left and self.left[0] in self.givers:
             self.left.popleft()
@@ -64,7 +64,10 @@ class DealtJob:
     def errand(
         self, worker: int, piece: int | None = None, *, share: float = 0.0, is_probe: bool = False
     ) -> Errand:
-        """Return a worker's next errand for the job: a piece, that share of a batch, or none."""
+        """Make a worker's next errand for the job. Without a piece, it is a greeting.
+
+        ``share`` is the size of the piece, as a share of a batch.
+        """
         attempt = self.attempts[worker]
         self.attempts[worker] += 1
         return Errand(
@@ -78,34 +81,35 @@ class DealtJob:
         )
 
     def deal(self, errand: Errand, piece: int) -> None:
-        """Note that a piece goes out."""
+        """Record that a piece goes out with an errand."""
         if piece in self.left:
             self.left.remove(piece)
         self.out.setdefault(piece, set()).add(errand)
 
     def lose(self, piece: int, worker: int) -> None:
-        """Note that a worker's task for a piece has failed."""
+        """Record that a worker's task for a piece has failed."""
         self.losses.setdefault(piece, Counter())[worker] += 1
         self.debtors.add(worker)
 
     def put_back(self, piece: int) -> None:
-        """Have a piece dealt once more, before all others, unless it is in or left or watched.
+        """Deal a piece again, before all other pieces, unless it is in, left or watched.
 
-        It is watched while somebody has it who has not been copied: if that takes too long, he is.
+        A piece is watched as long as it has an open errand without a copy: when this errand is
+        overdue, it is copied.
         """
         watched = any(not errand.copied for errand in self.out.get(piece, ()))
         if piece not in self.givers and not watched and piece not in self.left:
             self.left.appendleft(piece)
 
     def forget(self, errand: Errand) -> None:
-        """Note that nobody waits for an errand any more."""
+        """Record that the answer to an errand is no longer awaited."""
         if errand.piece is not None and (out := self.out.get(errand.piece)) is not None:
             out.discard(errand)
             if not out:
                 del self.out[errand.piece]
 
     def mini_task(self, piece: int) -> MiniTask:
-        """Return what a worker computes: the chunk of this number, a summand of the job's sum."""
+        """Return the mini-task of a piece: the gradient of the chunk with the same number."""
         return MiniTask(
             job=self.number,
             slot=piece,
@@ -116,7 +120,7 @@ class DealtJob:
         )
 
     def decoding(self) -> Decoding:
-        """Return the complete job's gradient: the sum of its pieces."""
+        """Return the decoding of the complete job: its gradient is the sum of its pieces."""
         terms = tuple(
             Term(worker=worker, round=self.number, slot=piece, weight=1.0)
             for piece, worker in sorted(self.givers.items())
@@ -124,7 +128,10 @@ class DealtJob:
         return Decoding(job=self.number, terms=terms)
 
     def record(self, now: float, *, n: int, after: float) -> RoundRecord:
-        """Return how the complete job closed; the one before had done so ``after``."""
+        """Return the record of the complete job, which closes at the time ``now``.
+
+        ``after`` is the time at which the job before it closed, in seconds.
+        """
         responded = np.zeros(n, dtype=np.bool_)
         responded[list(self.givers.values())] = True
         responded.flags.writeable = False

@@ -56,7 +56,7 @@ class RoundPolicy:
     """A policy that runs a schedule: the policy of every scheme with rounds.
 
     The ``rule`` says when a round closes, and how often a failed task is sent again. If the
-    schedule was given no payload, as in a replay, decodings are judged as those of float32.
+    schedule was given no payload, as in a replay, decodings are judged as in float32.
 
     ``first_job`` and ``first_round`` are the numbers of the schedule's first job and round in the
     run. When a run is resumed, ``again`` are the workers (n,) on whose answers its rounds closed
@@ -141,7 +141,7 @@ class RoundPolicy:
         WorkerError
             If the round cannot end. The error names the first worker that failed or is silent.
         WireError
-            If there is no such worker.
+            If the event names a worker that does not exist.
         """
         self._now = event.at
         try:

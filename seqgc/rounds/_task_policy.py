@@ -41,7 +41,7 @@ class TaskPolicy(ABC):
         WorkerError
             If the run cannot end.
         WireError
-            If there is no such worker.
+            If the event names a worker that does not exist.
         """
         self._now = max(self._now, event.at)
         actions: list[Action] = []
@@ -55,7 +55,7 @@ class TaskPolicy(ABC):
                 if math.isinf(event.at):
                     raise self._unheard("nobody answers any more")
             case ports.Timetable():
-                raise ScheduleError("there is no timetable of work that nobody begins together")
+                raise ScheduleError("a policy without rounds has no timetable")
         if isinstance(event, ports.Tick) or self._alarms.next_at >= event.at:
             for call in self._alarms.due(event.at):
                 call(actions)

@@ -19,7 +19,7 @@ slow worker does few shards, and all workers finish at nearly the same time.
   them, so the run also ends if a shard has been lost ``20 M`` times in a row.
 
 *Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all its parts, and
-those of earlier jobs, have arrived and are not computed again.
+all parts of earlier jobs, have arrived and are not computed again.
 
 *Once.* One worker at a time has a part, and an answer counts only if it belongs to the newest task
 of its worker. So each part is applied exactly once. With ``resume="shard"`` it is applied at least
@@ -128,10 +128,11 @@ class ShardPolicy(Engine[int]):
     # ---- what is remembered ----------------------------------------------------------------------
 
     def snapshot(self) -> ShardPolicyState:
-        """Return its state: what JSON can say.
+        """Return the state that another policy needs to continue the run, as JSON values.
 
-        It says which updates this policy has given out. Kept with the weights when all of them have
-        been applied (as when `seqgc.master.run` rests), it makes a resumed run apply each once.
+        The state says which updates this policy has given out. Take it when all these updates have
+        been applied, as they are whenever `seqgc.master.run` rests, and store it with the weights
+        of that moment. With ``resume="part"``, a resumed run then applies each update exactly once.
         """
         return ShardPolicyState(
             jobs=self.num_jobs,
@@ -141,9 +142,9 @@ class ShardPolicy(Engine[int]):
         )
 
     def restore(self, state: object) -> None:
-        """Before the start, go on where another policy, with the same arguments, was.
+        """Continue, before the start, from the state of a policy with the same arguments.
 
-        `ValueError`, `KeyError` or `TypeError` if it is no such state.
+        Raises `ValueError`, `KeyError` or `TypeError` if ``state`` is not such a state.
         """
         known = read_state(state, n=self._n)
         self._stretches.end_at(known["jobs"])
