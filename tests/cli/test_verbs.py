@@ -249,7 +249,7 @@ BAD = {
     "demo --steps 0": "`steps` should be greater than or equal to 1; got 0",
     "dem": "Did you mean 'demo'?",
     "scheme deal:pices=3 -n 4": "deal takes pieces; got 'pices=3' (did you mean 'pieces'?)",
-    "train --scheme deal --wait-out all": "`wait_out` must be left out with deal: it closes no",
+    "train --scheme deal --wait-out all": "`wait_out` must be left out with deal",
     "train --scheme deal --audit": "`scheme` must have rounds for an audit; got 'deal:pieces=4'",
     "train --scheme deal --retune 5 --alpha 1": "must have rounds for --probe and --retune",
     "train --scheme deal --backend lambda-local": "resident workers: add --resident",
