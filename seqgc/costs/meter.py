@@ -37,7 +37,7 @@ from typing import Final
 from seqgc.costs.prices import START_S, Architecture, FunctionSetup, Prices, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError, require_int
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Leases, Seen, billed_ms
-from seqgc.runs import END, LogEvent, read_run_log
+from seqgc.runs import END, FUNCTIONS, LogEvent, read_run_log
 
 # The earliest time, as a share of the time-out, at which a resident function gets a successor.
 _LEAST_SHARE: Final = 12 / 15
@@ -150,6 +150,11 @@ class Meter:
             # the round leaves, and an answer a little late. `took_s` begins when this task left.
             at = event.at_s if event.took_s is None else began + event.took_s
             (self.answer if event.event == "arrival" else self._tasks.lose)(key, at=at)
+        elif event.event == FUNCTIONS:
+            usage, lasted_ms = self.function.usage, event.ended_ms + event.open_ms
+            likely_ms = event.likely_ms + event.open_ms
+            self._likely += usage(invocations=event.count, ms=likely_ms)
+            self._at_most += usage(invocations=event.count, ms=lasted_ms)
 
     def send(
         self,
@@ -372,7 +377,8 @@ def estimate_run(
     The time of a task includes the time of the network and the start of an environment. The
     ``warm_ups``, which are invocations before the first round of each master, are added because
     the log does not have them. Without ``traffic``, moved bytes are not charged. ``resident`` says
-    that functions ran as long as the run.
+    that functions were resident. If a master was killed, the log does not have their times; then
+    they are assumed to have run as long as the master.
 
     Raises
     ------
@@ -382,14 +388,17 @@ def estimate_run(
     header, events = read_run_log(Path(run))
     meter, unanswered = Meter(function=function, traffic=traffic, resident=resident), 0
     meter.warm_up(warm_ups)
+    is_timed = False  # the log has the times of this master's resident functions
     for event, line in events:
         if event.event != END:
+            is_timed |= event.event == FUNCTIONS
             meter.read(event, workers=header.workers)
             continue
         unanswered += meter.unanswered
         meter.stop(at=event.at_s)
-        if resident:
+        if resident and not is_timed:
             meter.stay(header.workers, lasts_s=event.at_s)
+        is_timed = False
         if line:  # another master
             meter.resume()
             meter.warm_up(warm_ups)

@@ -1,6 +1,7 @@
 """The folder of a run, and recorded runs, which are read without trusting or importing anything."""
 
 from seqgc.runs._log import END as END
+from seqgc.runs._log import FUNCTIONS as FUNCTIONS
 from seqgc.runs._log import LOG as LOG
 from seqgc.runs._log import SCHEMA as SCHEMA
 from seqgc.runs._log import LogEvent as LogEvent

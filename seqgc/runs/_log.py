@@ -19,14 +19,16 @@ from seqgc.errors import ParameterError, no_run, one_line
 
 LOG: Final = "events.jsonl"
 SCHEMA: Final = 1
+FUNCTIONS: Final = "functions"  # the billed times of a master's resident functions
 END: Final = "resume"  # the end of a master's tasks; a resumed run's clock begins at 0 again
 _BEGINS: Final = ("run", END)
 _MOST_LOG_BYTES: Final = 2**40  # the log is never in memory as a whole
 _MOST_LINE_BYTES: Final = 2**20
-_USED: Final = ("dispatch", "cancel", "arrival", "failure", "drop", "close", "decode")
+_USED: Final = ("dispatch", "cancel", "arrival", "failure", "drop", "close", "decode", FUNCTIONS)
 
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]  # a float represents each of them exactly
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
@@ -71,6 +73,11 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     waited_out: bool = False
     stragglers: list[_Index] = []
     error: float | None = None
+    # Of resident functions, see `seqgc.ports.Leases`.
+    count: _Milliseconds = 0
+    likely_ms: _Milliseconds = 0
+    ended_ms: _Milliseconds = 0
+    open_ms: _Milliseconds = 0
 
     def counts(self, workers: int) -> Sequence[int | None]:
         """Return the number of mini-tasks for each of ``workers`` workers, or None if unknown."""
@@ -192,6 +199,8 @@ def _events(
                 gaps.leave_out(number)
                 continue
             event = LogEvent(event=moment.event, at_s=moment.at_s)
+        if event.event == FUNCTIONS:  # written when the log had been closed
+            event = msgspec.structs.replace(event, at_s=at_s)
         if event.event == END:
             _require_schema(line, run)
             yield LogEvent(event=END, at_s=at_s), line

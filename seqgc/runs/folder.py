@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from seqgc import ports
 from seqgc._bounded import read_bounded
 from seqgc._durable import make_folder, rename, replacing
 from seqgc.errors import ParameterError, StoreError, no_run
-from seqgc.runs import SCHEMA
+from seqgc.runs import FUNCTIONS, SCHEMA
 from seqgc.runs.metrics import _BLOCK_BYTES
 
 __all__ = ["EventLog", "RunDirectory", "make_run", "new_run_path", "remove_unbegun", "require_new"]
@@ -140,6 +140,19 @@ class Forgiving:
             name, self._observer = type(self._observer).__name__, None
             why = f"and {self._then}: {error.strerror or error}"
             self._warn(f"the {name} of the run cannot be written any more, {why}")
+
+
+def log_functions(path: Path, leases: ports.Leases) -> None:
+    """Append the billed times of a master's resident functions to its log, if it has one.
+
+    The functions end after the log was closed. Errors are ignored.
+    """
+    with suppress(OSError):
+        if path.exists():
+            names = ("count", "likely_ms", "ended_ms", "open_ms")
+            fields = {name: getattr(leases, name) for name in names}
+            with closing(EventLog(path)) as log:
+                log(ports.Notice(kind=FUNCTIONS, fields=fields))
 
 
 @dataclass(slots=True)

@@ -26,7 +26,8 @@ from seqgc.models.evaluation import Evaluation, evaluate
 from seqgc.models.group_sizes import GroupChoice
 from seqgc.models.model import Model
 from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Seen
-from seqgc.runs.folder import RunDirectory, new_run_path, require_new
+from seqgc.runs import LOG
+from seqgc.runs.folder import RunDirectory, log_functions, new_run_path, require_new
 from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.stores import RetiringStore
 from seqgc.training.adaptive import Switch
@@ -220,7 +221,9 @@ def _execute(
         warnings = [*record.warnings, *record.recorder.pin(crew.pin), *planned.shortcomings()]
         warnings += groups.notes
         record.recorder.group(groups.sizes)
-        stack.callback(backend.close)  # before the recorder writes the cost of the backend
+        if crew.leases is not None:
+            stack.callback(log_functions, record.directory.path / LOG, crew.leases)
+        stack.callback(backend.close)  # before the cost of the backend is written
         if plan.adaptation is not None:
             tuner = stack.enter_context(closing(BackgroundTuner() if tuner is None else tuner))
         session = TrainingSession(

@@ -24,7 +24,7 @@ from seqgc.costs import (
 )
 from seqgc.errors import BudgetError
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Leases, MiniTask, Notice, Seen
-from seqgc.runs.folder import EventLog
+from seqgc.runs.folder import EventLog, log_functions
 
 N, ROUNDS = 4, 6
 FUNCTION = FunctionSetup(memory_mb=1536, timeout_s=10.0)
@@ -199,6 +199,28 @@ def test_a_budget_holds_if_all_resident_functions_run_to_their_time_out() -> Non
     with pytest.raises(BudgetError, match="stopped before another resident function was invoked"):
         leases.admit()
     assert budget.committed_usd == pytest.approx(max_usd * 7 / 7.5)
+
+
+def test_budget_and_bill_agree_on_resident_functions(tmp_path: Path) -> None:
+    traffic = Traffic(where="s3", weights_bytes=900, result_bytes=7)
+    meter, log = Meter(function=FUNCTION, traffic=traffic, resident=True), tmp_path / "events.jsonl"
+    budget, leases, events = limited(meter), Leases(longest_s=FUNCTION.longest_s), EventLog(log)
+    budget.watch(leases)
+    events(Notice(kind="run", fields={"workers": N}))
+    for tag in range(N):
+        leases.begin(tag, at=0.1 * tag)
+    for seen in live_run(0):
+        budget(seen)
+        events(seen)
+    leases.end(0, at=1.23456)
+    leases.refuse(1)
+    leases.end_by(2, at=4.0)
+    events.close()
+    log_functions(log, leases)
+    bill = estimate_run(tmp_path, function=FUNCTION, traffic=traffic, resident=True)
+    assert bill.at_most.requests == N - 1
+    assert budget.committed_usd == pytest.approx(usd(bill.at_most), abs=1e-9)
+    assert bill.unanswered == meter.unanswered > 0
 
 
 def test_each_master_of_a_run_pays_for_its_warm_up_and_publishes_weights_again(

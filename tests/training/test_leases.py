@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.costs import Budget, FunctionSetup, Meter, Usage, read_prices
+from seqgc.costs import Budget, FunctionSetup, Meter, Usage, estimate_run, read_prices
 from seqgc.errors import BudgetError
 from seqgc.ports import Backend, Leases
 from seqgc.runs.journal import read_journal
@@ -95,3 +95,5 @@ def test_a_resumed_run_is_charged_what_its_functions_came_to_and_no_leases(tmp_p
     again = limited(1.0)
     resume(run, plan(), crew, observers=[again])
     assert again.committed_usd == pytest.approx(2 * N * ENDED_USD)
+    bill = estimate_run(run, function=FUNCTION, resident=True)
+    assert bill.likely == bill.at_most == Usage(requests=2 * N, gb_seconds=2 * N * 10.0)
