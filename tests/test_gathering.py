@@ -153,11 +153,11 @@ def test_blocks_take_their_memory_from_jobs_that_are_finished_until_it_is_forgot
 @pytest.mark.parametrize(
     ("terms", "what"),
     [
-        ([term(0), term(1)], "a part of cover 0"),
+        ([term(0), term(1)], "cover 0 incompletely"),
         ([term(0), term(1), term(2), term(3)], "a place of it twice"),
         (
             [term(0), term(1), term(2, 0.5)],
-            "worker 2, round 0, slot 0, a part of a plain sum, with",
+            "worker 2, round 0, slot 0, a term of a plain sum, with",
         ),
         ([term(0), term(1), term(2), term(5)], "worker 5, round 0, slot 0, which has not arrived"),
         ([term(0), term(1), term(2), term(4, slot=1)], "slot 1, which has not arrived"),

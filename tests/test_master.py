@@ -653,5 +653,5 @@ class Endless:
 @pytest.mark.parametrize("sends", [False, True])
 def test_a_policy_that_waits_for_nothing_ends_the_run(sends: bool) -> None:
     scheme = parse_scheme("uncoded", n=N)
-    with pytest.raises(ScheduleError, match="waits for ever: no task is out"):
+    with pytest.raises(ScheduleError, match="waits for ever: no task is in flight"):
         master.run(Mute(scheme, sends=sends), Endless())

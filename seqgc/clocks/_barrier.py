@@ -15,9 +15,11 @@ __all__ = ["Barrier", "Slack"]
 class Barrier(ABC):
     """A rule for when a part may begin its next clock.
 
-    The policy calls `admits` repeatedly with the same arguments, and it must return the same each
-    time. If it draws random numbers, it must seed them. It must admit every part that has completed
-    the fewest clocks; otherwise no part could begin, and the run ends with a `ScheduleError`.
+    The policy calls `admits` repeatedly with the same arguments. The method must return the same
+    value each time. If it draws random numbers, it must seed the generator in each call, so that
+    the same arguments give the same numbers. The method must return True for every part that has
+    completed the fewest clocks. Otherwise no part could begin, and the run would end with a
+    `ScheduleError`.
     """
 
     waits_for_all: ClassVar[bool] = False

@@ -3,20 +3,21 @@
 Theory
 ------
 All defences process the same data: job t is one step on batch t, and worker p computes the p-th
-part of this batch. They differ in *when* it is computed. A worker that waits for no other worker is
-never delayed, but it computes gradients at old weights, and the older the weights, the more steps
-training takes. Two numbers bound how far a worker may be ahead of other workers (Cui et al. 2014,
-2.3):
+part of this batch. The defences differ in *when* a part is computed. A worker that never waits for
+other workers is never delayed by them, but it computes gradients at old weights. The older the
+weights, the more steps training takes. Two numbers bound how far a worker may be ahead of other
+workers (Cui et al. 2014, 2.3):
 
 - the *work per clock* ``wpc``: the number of jobs after which a worker sends its results, and may
   have to wait;
 - the *slack* s: the number of clocks by which a worker may be ahead of the slowest one.
 
-The weights of an update lack at most ``wpc * (s + 1) - 1`` of the jobs before its own. Several
-pairs of ``wpc`` and s have the same bound. Among them, a larger slack helps more than a larger
-``wpc``. With slack, a worker that is slow from time to time can catch up while the other workers
-continue. With longer clocks and no slack, every clock still takes as long as its slowest worker.
-The rule of thumb of Cui et al. (5.2) is: take slack 1, and as ``wpc`` half the staleness that the
+When job t is computed, the weights may lack the updates of at most ``wpc * (s + 1) - 1`` of the
+jobs before t. This bound is the staleness. Several pairs of ``wpc`` and s have the same staleness.
+Among them, a larger slack helps more than a larger ``wpc``. With slack, a worker that is slow from
+time to time can catch up while the other workers continue. With longer clocks and no slack, every
+clock still takes as long as its slowest worker.
+The rule of thumb of Cui et al. (5.2) is a slack of 1, and a ``wpc`` of half the staleness that the
 training tolerates.
 
 Let ``T[t, i]`` be the seconds that worker i computes in clock t, and ``end[t, i]`` the time at

@@ -5,8 +5,8 @@ Theory of operation
 Every job is one round, and worker p computes its p-th part. A part is *late* when it has been out
 for longer than ``factor`` times the ``q``-quantile of the latest answer times. A worker that has
 nothing else to do then gets a copy. The first answer counts, and the other task is called off.
-Nothing is computed twice as long as nobody is late. If an answer has flaws, another worker computes
-the part, as long as there is one that does not fail.
+While no part is late, no part is computed twice. If an answer has flaws, the part is given to
+another worker. Only if all other workers fail, the same worker may compute the part again.
 
 With ``q=0.95, factor=1``, the default, this is the rule of Dean and Barroso, "The tail at scale",
 2013: send a second request when the first one has been outstanding for longer than the 95th
@@ -51,8 +51,8 @@ _WINDOW: Final = 8  # answer times per worker that the quantile is taken of
 class Hedge(PolicyDefence):
     """Uncoded rounds in which a late task is sent to a second worker; see this module's docstring.
 
-    ``q`` in (0, 1) is the quantile of answer times, and ``factor`` > 0 its multiple after which a
-    task is late. `HedgePolicy` runs it.
+    A task is late when it has been out for longer than ``factor`` > 0 times the ``q``-quantile of
+    the latest answer times, with 0 < ``q`` < 1. `HedgePolicy` is the policy.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class HedgePolicy(Engine[int]):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, as far as is known."""
+        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._jobs
 
     @property
@@ -162,7 +162,7 @@ class HedgePolicy(Engine[int]):
         return f"job {self._job}"
 
     def end_after(self, job: int) -> None:
-        """End the run after ``job``, or after the open job."""
+        """End the run after ``job``, or after the open job if that is later."""
         self._jobs = min(self._jobs, max(job, self._job) + 1)
 
     def snapshot(self) -> HedgeState:
@@ -170,12 +170,14 @@ class HedgePolicy(Engine[int]):
         return HedgeState(jobs=self._jobs, job=self._job, givers=sorted(self._givers.items()))
 
     def restore(self, state: object) -> None:
-        """Continue the run of another policy with the same arguments; call this before `start`.
+        """Continue from a `snapshot` of a policy with the same arguments.
+
+        Call this method before `start`.
 
         Raises
         ------
         TypeError, KeyError, ValueError
-            If the state is not a snapshot.
+            If the state is not a snapshot of such a policy.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"a policy's state must be a mapping; got {state!r}")

@@ -44,7 +44,9 @@ class Parts:
         self._wpc = require_int("wpc", wpc, least=1)
         self._shares = np.full(n, 1 / n) if shares is None else np.asarray(shares, dtype=float)
         if self._shares.shape != (n,):
-            raise ParameterError("shares", f"must be {n} loads, one per part", self._shares.shape)
+            raise ParameterError(
+                "shares", f"must have shape ({n},), one load per part", self._shares.shape
+            )
         self._of: list[tuple[int, ...]] = []  # by worker, its parts
         self._loads: dict[int, FloatArray] = {}  # by number of jobs, the loads (n,) of the workers
         self.give(range(n))

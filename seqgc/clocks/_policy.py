@@ -130,7 +130,7 @@ class ClockPolicy(Engine[_Parts]):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, as far as is known."""
+        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._jobs
 
     @property
@@ -151,11 +151,14 @@ class ClockPolicy(Engine[_Parts]):
         return [worker for worker in range(self._n) if self._parts.of(worker)]
 
     def end_after(self, job: int) -> None:
-        """End the run after this job's clock, or after the latest clock that has begun."""
+        """End the run after the clock of ``job``.
+
+        If a later clock has begun, the run ends after the latest such clock.
+        """
         end = max(job // self._wpc, self._latest) + 1
         self._jobs = min(self._jobs, end * self._wpc)
 
-    # ---- what is remembered ----------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------
 
     def snapshot(self) -> ClockState:
         """Return the state that another policy needs to continue the run, as JSON values.
@@ -175,10 +178,14 @@ class ClockPolicy(Engine[_Parts]):
         )
 
     def restore(self, state: object) -> None:
-        """Continue, before the start, from the state of a policy with the same arguments.
+        """Continue from a `snapshot` of a policy with the same arguments.
 
-        Raises `ValueError`, `KeyError` or `TypeError` if ``state`` is not a snapshot of the clocks
-        of as many workers.
+        Call this method before `start`.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If the state is not a snapshot of a policy with ``n`` workers.
         """
         known = read_state(state, n=self._n)
         completed, owners = known["completed"], known["owners"]
@@ -286,7 +293,7 @@ class ClockPolicy(Engine[_Parts]):
             self._give(worker, self.rounds, None)
 
     def _greet_after(self, worker: int, wait_s: float) -> None:
-        """Ask a worker without parts, after some seconds, whether it works again."""
+        """After ``wait_s`` seconds or more, test if a worker without parts works again."""
         greet = partial(self._greet_again, worker)
         self._alarms.set(self._now + max(wait_s, _GREET_S), greet)
 
@@ -336,7 +343,9 @@ class ClockPolicy(Engine[_Parts]):
     def _proceed(self, actions: list[Action]) -> None:
         super()._proceed(actions)
         if not (self.done or any(map(self._parts.of, self._tasks))):
-            raise ScheduleError(f"{self._barrier!r} lets nobody begin: all wait at {self.rounds}")
+            rule = "`admits` must return True for the parts that have completed the fewest clocks"
+            text = f"{self._barrier!r} lets no part begin: all wait at clock {self.rounds}"
+            raise ScheduleError(f"{text}; {rule}")
 
     def _dispatches(self, tasks: Sequence[EngineTask[_Parts]]) -> list[Dispatch]:
         clock, attempt = tasks[0].round, tasks[0].attempt

@@ -32,7 +32,7 @@ def read_state(state: object, *, n: int) -> ClockState:
     owners = [require_int("owners", worker, least=0, most=n - 1) for worker in state["owners"]]
     if not len(completed) == len(owners) == n:
         rule = f"must be a snapshot of {n} workers' clocks"
-        raise ParameterError("state", rule, f"parts of {owners} at {completed}")
+        raise ParameterError("state", rule, f"owners {owners}, completed {completed}")
     return ClockState(
         jobs=require_int("jobs", state["jobs"], least=0),
         completed=completed,

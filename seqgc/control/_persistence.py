@@ -16,11 +16,12 @@ __all__ = ["Persistence"]
 class Persistence:
     """A rule that finds persistent stragglers, once every ``act`` > 0 seconds.
 
-    It considers the workers that have been up for at least ``per`` > 0 seconds, and the mean time
-    of a batch of each over the latest ``per`` seconds. A worker is a *persistent* straggler if its
-    mean is at least ``lam`` >= 1 times the average of these means. ``busy`` is called when there
-    are workers to replace. If it returns True, the cluster has no room for new workers now, and no
-    worker is replaced.
+    It considers only workers that have been up for at least ``per`` > 0 seconds. For each of these
+    workers it takes the mean time of a batch over the latest ``per`` seconds. A worker is a
+    *persistent* straggler if its mean is at least ``lam`` >= 1 times the average of these means.
+
+    If there are workers to replace, ``busy`` is called. It must return True if the cluster has no
+    room for new workers now. Then no worker is replaced.
 
     Source: AntDT (2024), its controller for non-dedicated clusters.
 

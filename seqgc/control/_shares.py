@@ -106,7 +106,7 @@ def balance_in_blocks(
         raise ParameterError("least", "must be >= 1 point in a block", least)
     best = _fitting(v, total, low, high, within_s=np.inf)
     if best is None:
-        rule = f"must let 1 to {MOST_BLOCKS} blocks a worker add up to {total} points"
+        rule = f"must let 1 to {MOST_BLOCKS} blocks of each worker add up to {total} points"
         raise ParameterError("most", rule, most, "increase it, or use a smaller batch")
     below, above = total / float(v.sum()), _seconds(best, v)
     while below < above * (1 - 4 * _ALIKE):
@@ -141,7 +141,7 @@ def _checked(
     high = np.broadcast_to(np.asarray(total if most is None else most, dtype=np.intp), v.shape)
     high = np.minimum(high, total)
     if (low < 0).any() or (low > high).any() or low.sum() > total:
-        rule = f"must be >= 0, at most `most`, and at most {total} points in all"
+        rule = f"must be >= 0, at most `most`, and sum to at most {total} points"
         raise ParameterError("least", rule, least)
     return v, low, high
 

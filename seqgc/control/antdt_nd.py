@@ -99,7 +99,8 @@ class AntDTND(Controlled):
 class AntDTNDDirector:
     """The controller of one run of `AntDTND`; a `seqgc.rounds.Director`.
 
-    ``busy`` is called when there are workers to replace; True means not now (see `Persistence`).
+    If there are workers to replace, ``busy`` is called. If it returns True, no worker is replaced
+    now (see `Persistence`).
 
     Examples
     --------

@@ -61,11 +61,12 @@ _Reports: TypeAlias = dict[Question, set[int]]  # workers that reported a flaw, 
 
 
 class Judgement(NamedTuple):
-    """The outcome of an answer with flaws.
+    """The conclusions from an answer with flaws.
 
-    ``failed`` are the models that are known to have failed since this answer. ``doubted`` are the
-    flaws for which the worker may be to blame: if there are any, the answer is a failure.
-    ``usable`` are earlier answers that were failures and can be used now.
+    ``failed`` are the models, each with its flaw, that this answer proves to have failed.
+    ``doubted`` are the flaws, by model, for which either the worker or the model may be to blame.
+    If there are any, the answer is a failure. ``usable`` are earlier answers that counted as
+    failures only because of models that have now failed; they can be used.
     """
 
     failed: Mapping[str, Flaw]
@@ -75,9 +76,11 @@ class Judgement(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _SentTask:
-    """An unanswered task: ``models`` by question, and the flaws of models that were left out.
+    """A task that has not been answered.
 
-    If ``is_trial``, it is not known whether the model that was left out is the one that crashed.
+    ``models`` are the models to compute, by question. ``left_out`` are the models that were left
+    out of the task, each with the flaw to report if the task is answered. If ``is_trial`` is True,
+    the master left out one model to find out if this model crashes the workers.
     """
 
     models: dict[Question, tuple[str, ...]]

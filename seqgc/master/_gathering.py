@@ -49,18 +49,20 @@ class HeldJob:
 
 
 class Gatherer:
-    """Collector of the results of the jobs in flight, in a form from which gradients are fast.
+    """Collects the results of the jobs in flight, so that gradients can be computed quickly.
 
-    A result with a `MiniTask.cover` is added to the sum of its cover; only the first result of each
-    place counts. After the last place, the gradient is nearly complete. Any other result is copied
-    into its row of the job's block of the round, and the gradient is one product of weights and
-    block. Memory is reused for later jobs.
+    Some codes need only plain sums of results. Such a sum is a cover, and each of its terms is a
+    place (see `MiniTask`). A result with a cover is added to the sum as soon as it arrives. Several
+    workers may send the result of the same place; only the first one counts.
 
-    If ``audit`` is True, all results of a place are stored until the gradient is computed. The
-    gradient is then the sum of the majority's result for each place (`Replicas`), and a worker with
-    another result is ``expelled``. If a worker is expelled, or if results could not be compared,
-    ``note`` is called with the kind and the fields of a `Notice`. ``unused(job)`` are the parts of
-    a job's results that may differ.
+    Results without a cover are stored as rows of one array for each job and round. The gradient is
+    the product of the decoding weights and this array. Memory is reused for later jobs.
+
+    If ``audit`` is True, all results of a place are stored until the gradient is computed, and
+    compared (`Replicas`). The gradient is then the sum of the results that the majority sent for
+    each place. A worker that sent a different result is added to ``expelled``. If a worker is
+    expelled, or if results could not be compared, ``note`` is called with the kind and the fields
+    of a `Notice`. ``unused(job)`` are the parts of a job's results that may differ.
 
     Examples
     --------
@@ -263,13 +265,13 @@ class _Results:
                 cover, place = self.summed[key]
                 covers[cover].append(place)
                 if term.weight != 1:
-                    fault = f"a part of a plain sum, with weight {term.weight:g}"
+                    fault = f"a term of a plain sum, with weight {term.weight:g} instead of 1"
                     raise _broken(decoding.job, f"{_name(term)}, {fault}")
             else:
                 raise _broken(decoding.job, f"{_name(term)}, which has not arrived")
         for cover, places in covers.items():
             if sorted(places) != sorted(self.sums[cover].places):
-                raise _broken(decoding.job, f"a part of cover {cover}, or a place of it twice")
+                raise _broken(decoding.job, f"cover {cover} incompletely, or a place of it twice")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
             used = [(self.blocks[r], w) for r, w in sorted(weights.items()) if w.any()]
             parts = [block.weighted(w, marks) for block, w in used]
@@ -282,7 +284,15 @@ class _Results:
         return total
 
     def part(self, decoding: Decoding, cover: int) -> FloatArray:
-        """Return the sum of a cover, times the weight of its terms; the caller owns the array."""
+        """Return the weighted sum of a cover, in an array that the caller owns.
+
+        The terms of the decoding must be exactly the places of the cover, all with one weight.
+
+        Raises
+        ------
+        ScheduleError
+            If they are not.
+        """
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
         places = [self.summed.get(key) for key in keys]
         due = (
@@ -292,7 +302,7 @@ class _Results:
         )
         weights = {term.weight for term in decoding.terms}
         if not due or None in places or sorted(filter(None, places)) != due or len(weights) != 1:
-            raise _broken(decoding.job, f"results that are not exactly the results of part {cover}")
+            raise _broken(decoding.job, f"results that do not add up to part {cover}")
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow is found at the end
             total = self.sums[cover].taken()
             if (weight := weights.pop()) != 1:

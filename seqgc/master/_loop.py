@@ -177,7 +177,7 @@ class TasksOut:
         return self._told or bool(self._attempts)
 
     def leave(self, round: int, attempt: int, workers: Iterable[int]) -> None:
-        """Record a task for each of these workers."""
+        """Record that each of these workers was sent a task with this round and attempt."""
         for worker in () if self._told else workers:
             self._attempts.setdefault((round, worker), set()).add(attempt)
 
@@ -231,7 +231,8 @@ class _Loop:
                 rest(self._hold)
                 until = self._policy.wake_at
                 if not self._out and until == math.inf:
-                    raise ScheduleError("the policy waits for ever: no task is out, nor a time set")
+                    what = "no task is in flight, and its `wake_at` is infinite"
+                    raise ScheduleError(f"the policy waits for ever: {what}")
                 self._feed(self._backend.receive(until) or ports.Tick(at=until))
             self._hand_over_all()
             rest(self._hold)

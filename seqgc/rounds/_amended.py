@@ -33,7 +33,7 @@ class AmendedPolicy(ABC):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, as far as is known."""
+        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._policy.num_jobs
 
     @property

@@ -196,7 +196,8 @@ class Engine(TaskPolicy, Generic[Work]):
     def _call_off(self, task: EngineTask[Work], actions: list[Action]) -> None:
         """Take a task from its worker, because its answer is not needed any more."""
         if self._tasks.get(task.worker) is not task:
-            raise ScheduleError(f"worker {task.worker} has no such task of round {task.round}")
+            why = f"worker {task.worker} does not have it any more"
+            raise ScheduleError(f"cannot call off a task of round {task.round}: {why}")
         self._end(task)
         actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
         self._ask([task.worker])
@@ -216,7 +217,8 @@ class Engine(TaskPolicy, Generic[Work]):
     def _require_failed(self, task: EngineTask[Work]) -> None:
         if self._tasks.get(task.worker) is not task or task.is_out:
             address = f"round {task.round}, attempt {task.attempt}"
-            raise ScheduleError(f"the task of worker {task.worker}, {address}, must have failed")
+            rule = "has not failed: retry or release only tasks that have failed"
+            raise ScheduleError(f"the task of worker {task.worker}, {address}, {rule}")
 
     @property
     def _is_at_work(self) -> bool:
@@ -306,7 +308,7 @@ class Engine(TaskPolicy, Generic[Work]):
         if all(self._silent[each] >= TIME_LIMITS for each in {worker, *self._able}):
             first = next(iter(self._silent))
             self._failing[first] = why
-            raise self._error("nobody has answered though asked three times", first)
+            raise self._error("no worker has answered, though asked three times", first)
         actions.append(ports.Restart(worker=worker))
         self._silenced(task)
         self._fail(task, why, actions)

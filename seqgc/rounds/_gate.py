@@ -34,24 +34,27 @@ class Judge(Protocol):
 class RoundGate:
     """Decides when one round closes. It does no I/O: seconds go in, decisions come out.
 
-    Source: docs/mathematics.md, section 6.
+    Let kappa be the time of the first answer, and ``mu`` the tolerance of the closing rule. The
+    round stays open until ``(1 + mu) * kappa``, or until all workers have answered. If the answers
+    do not suffice then, ``rule.wait_out`` determines how much longer the round waits:
 
-    Let kappa be the time of the first answer. The round stays open until ``(1 + mu) * kappa``, or
-    until all workers have answered. If the answers do not suffice then, the round waits longer. By
-    the rule ``all``, it waits for all workers. By the other two rules it waits for one more answer
-    at a time: with ``conform`` until the stragglers fit the scheme's straggler model, and with
-    ``feasible`` until no job in flight is lost and the scheme has `enough` answers. By any rule, a
-    round never closes with answers that would lose a job. `arrive` and the methods like it only
-    register events; `tick` decides. So all answers of one instant count together.
+    - ``all``: until all workers have answered;
+    - ``feasible``: until no job in flight is lost and the schedule's method `enough` returns True;
+    - ``conform``: until, in addition, the stragglers fit the scheme's straggler model.
+
+    By any rule, a round never closes with answers that would lose a job. Methods such as `arrive`
+    only register events; `tick` decides. So all answers of one instant count together.
+
+    Source: docs/mathematics.md, section 6.
 
     Parameters
     ----------
     schedule
         Judges sets of answers of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
     rule
-        The closing rule. If a job would be lost with the answers that have arrived after
-        ``timeout_s``, the silent workers are asked again (see `tick`) and have the same time again.
-        This happens at most twice.
+        The closing rule. After ``timeout_s`` seconds, the round closes if no job would be lost with
+        the answers that have arrived. Otherwise the silent workers are asked again (see `tick`),
+        and the time limit starts again. This happens at most twice.
     round : int
         Number of the round, for the record and for errors.
     replicas
@@ -123,9 +126,10 @@ class RoundGate:
         self._answer(worker, elapsed)
 
     def doubt(self, worker: int, elapsed: float) -> None:
-        """Register an answer that does not count unless `expect` and `arrive` follow.
+        """Register an answer that cannot be used yet, because it has flaws.
 
-        Raises like `arrive`.
+        The round does not wait for this worker, but does not count its answer. If the answer turns
+        out to be usable, call `expect` and then `arrive`. Raises like `arrive`.
         """
         self._answer(worker, elapsed, self._doubted)
 

@@ -67,9 +67,9 @@ _Register: TypeAlias = Callable[[int, float], None]
 class OpenRound:
     """The states of the workers in round ``number``; see this module's docstring.
 
-    ``excused`` (n,) are the workers without a task. ``barred`` are the workers whose answers will
-    never be usable, each with the failure that said so; the object adds workers to it. They are
-    asked only if no other worker has a task.
+    ``excused`` (n,) marks the workers without a task. ``barred`` contains the workers whose
+    answers will never be usable, each with its final failure. They are asked only if no other
+    worker has a task. If a worker fails permanently in this round, it is added to ``barred``.
     """
 
     def __init__(
@@ -159,14 +159,17 @@ class OpenRound:
         return self._attempts.begin(self._attempts.due(elapsed))
 
     def tick(self) -> tuple[list[int], _Asked]:
-        """Decide; return the silent workers, and all workers that are asked again, by attempt.
+        """Let the gate decide at its alarm, and return the workers to ask again.
 
-        If the round can close, the gate has a record afterwards, and nothing is returned.
+        The first result is the list of silent workers. The second one contains all workers that are
+        sent their tasks again, silent or failed, by the number of the attempt. If the round can
+        close, the gate has a record after this call, and both results are empty.
 
         Raises
         ------
         WorkerError
-            If the round cannot end.
+            If a job would be lost with the answers, and there is no worker left to wait for or the
+            time limit has passed three times.
         """
         elapsed = self._decided_s = self._alarm_s
         awaited = self.gate.tick(elapsed)
@@ -191,7 +194,7 @@ class OpenRound:
         text = [f"first failure, {cause}" for cause in causes[:1]]
         if silent:
             more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-            what = f"worker {silent[0]}{more} silent though asked three times"
+            what = f"worker {silent[0]}{more} did not answer, though asked three times"
             text.append(f"{what}: raise the time limit")
         worker = next(iter([*self.failed, *silent]), None)
         return WorkerError("; ".join([str(error), *text]), round=error.round, worker=worker)

@@ -319,5 +319,5 @@ class _UsedAnswers:
             if not is_here:
                 name = f"the result of worker {term.worker}, round {term.round}, slot {term.slot}"
                 text = f"decodes job {decoding.job} with {name}, which has not arrived"
-                remedy = "the scheme's schedule is wrong; seqgc.testing.check_scheme says more"
+                remedy = "the scheme's schedule is wrong; check it with seqgc.testing.check_scheme"
                 raise ScheduleError(f"{self._schedule.scheme_name} {text}: {remedy}")

@@ -26,7 +26,7 @@ class RunPolicy(Policy, Protocol):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, as far as is known."""
+        """The number of jobs of the whole run, which `end_after` may reduce."""
 
     @property
     def rounds(self) -> int:

@@ -56,7 +56,10 @@ class Records:
         return sorted(self._givers.get(clock, ()))
 
     def recall(self, clock: int, givers: Iterable[int]) -> None:
-        """Record the workers that had answered before the run was resumed."""
+        """Restore the workers that had answered an open clock before the run was resumed.
+
+        ``givers`` is the result of the method `givers` at the time of the checkpoint.
+        """
         self._givers.setdefault(clock, set()).update(givers)
 
     def close(self, clock: int, at: float) -> RoundRecord:

@@ -154,7 +154,9 @@ def require_models(
         if name == "flight" or name.endswith(_ENDINGS):
             endings = ", ".join(f"`{ending}`" for ending in _ENDINGS)
             rule = f"must not be named `flight` or end in {endings}"
-            raise ParameterError("models", f"{rule}: other files of a checkpoint do", name)
+            raise ParameterError(
+                "models", f"{rule}: other files of a checkpoint have such names", name
+            )
     models = len(names)
     if not 1 <= jobs_per_round <= models:
         rule = f"must be >= 1 and at most the number of models, M={models}"

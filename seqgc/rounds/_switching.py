@@ -205,9 +205,11 @@ class SwitchingPolicy:
     ) -> None:
         """Close the first rounds of a resumed run with the same answers as before.
 
-        Call this method before `start`. ``answers`` has a mask (n,) for each of these rounds. The
-        late answers are in the argument ``again`` of the class. ``settings`` has the chosen
-        setting of each round after which a switch was chosen. Raises like `Schedule.repeat`.
+        Call this method before `start`. ``answers`` contains, for each of these rounds in order, a
+        mask (n,) of the workers whose answers were used. The late answers of these rounds are those
+        of ``again``, an argument of the class. If the director chose a switch after a round,
+        ``settings`` maps the number of the round to the chosen setting. Raises like
+        `Schedule.repeat`.
         """
         for responded in answers:
             setting = settings.get(self._rounds)

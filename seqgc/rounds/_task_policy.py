@@ -53,9 +53,10 @@ class TaskPolicy(ABC):
                 self._settle(event, actions)
             case ports.Tick():
                 if math.isinf(event.at):
-                    raise self._unheard("nobody answers any more")
+                    raise self._unheard("the backend will deliver no more answers")
             case ports.Timetable():
-                raise ScheduleError("a policy without rounds has no timetable")
+                rule = "its workers do not begin rounds together: send each answer as an `Arrival`"
+                raise ScheduleError(f"this policy accepts no timetable, because {rule}")
         if isinstance(event, ports.Tick) or self._alarms.next_at >= event.at:
             for call in self._alarms.due(event.at):
                 call(actions)

@@ -39,9 +39,9 @@ class AspDds(PolicyDefence):
 
     If a worker fails, its shard is lost. The shard continues at its first part that has not been
     applied, so that each part is applied exactly once. With ``resume="shard"`` the whole shard is
-    computed again, as in the paper, in which workers send updates to servers that do not know the
-    shards. Then each part is applied at least once, and for each lost shard up to ``M - 1`` parts
-    are applied again.
+    computed again. Then each part is applied at least once, and each time a shard is lost, up to
+    ``M - 1`` of its parts are applied again. This is the rule of the paper: there, workers send
+    updates to parameter servers, which do not know to which shard an update belongs.
 
     `seqgc.shards.ShardPolicy` is the policy. Source: AntDT (2024), V-C.
 

@@ -1,4 +1,4 @@
-"""`ShardPolicy`: workers take shards of the data as they become free, and wait for nobody.
+"""`ShardPolicy`: free workers take shards of the data, and never wait for each other.
 
 Theory of operation
 -------------------
@@ -91,7 +91,9 @@ class ShardPolicy(Engine[int]):
         self._M, self._repeats = M, resume == "shard" and M > 1  # parts of a lost shard come again
         self._loads = np.full(n, 1 / n) if loads is None else loads
         if self._loads.shape != (n,):
-            raise ParameterError("loads", f"must be {n} loads, one a worker", self._loads.shape)
+            raise ParameterError(
+                "loads", f"must have shape ({n},), one load for each worker", self._loads.shape
+            )
         self._counts = [0] * n  # tasks that were sent, by worker
         self._following: dict[int, int] = {}  # by worker: the next part of its shard
         self._idle: dict[int, None] = {}  # free workers for which there was no shard, in order
@@ -104,7 +106,7 @@ class ShardPolicy(Engine[int]):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, as far as is known."""
+        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._stretches.jobs
 
     @property
@@ -125,7 +127,7 @@ class ShardPolicy(Engine[int]):
         """End the run after ``job``, which must be the latest job that has begun."""
         self._stretches.end_at(max(job, self._stretches.latest) + 1)
 
-    # ---- what is remembered ----------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------
 
     def snapshot(self) -> ShardPolicyState:
         """Return the state that another policy needs to continue the run, as JSON values.
@@ -142,9 +144,14 @@ class ShardPolicy(Engine[int]):
         )
 
     def restore(self, state: object) -> None:
-        """Continue, before the start, from the state of a policy with the same arguments.
+        """Continue from a `snapshot` of a policy with the same arguments.
 
-        Raises `ValueError`, `KeyError` or `TypeError` if ``state`` is not such a state.
+        Call this method before `start`.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If the state is not a snapshot of such a policy.
         """
         known = read_state(state, n=self._n)
         self._stretches.end_at(known["jobs"])

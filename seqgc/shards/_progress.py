@@ -48,7 +48,11 @@ class Progress:
         self._records.answer(job, worker, at)
 
     def settle(self, jobs: Iterable[int], at: float) -> list[Close]:
-        """Record that a part of each of these jobs is settled; return the clocks that close."""
+        """Record that one more part of each of these jobs is settled; return the clocks that close.
+
+        A job that is listed several times has as many more settled parts. ``at`` is the time in
+        seconds.
+        """
         for job in jobs:
             self._parts[job] = self._parts.get(job, 0) + 1
         closed = []

@@ -37,8 +37,9 @@ class ShardState(TypedDict):
 class Shard:
     """A shard of an epoch: ``length`` points from point ``start`` on, in ``batches`` local batches.
 
-    The worker begins at batch ``first``. The first ``known`` batches have been done before, so that
-    the batches from ``first`` to ``known - 1`` are done again.
+    Batches are numbered from 0 within the shard. The worker begins at batch ``first``. If the shard
+    was lost before, batches 0 to ``known - 1`` have been done already, and those from ``first`` to
+    ``known - 1`` are done again.
     """
 
     number: int
@@ -301,7 +302,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
 
     def _require_doing(self, number: int, worker: int) -> None:
         if self._doing.get(worker) != number:
-            has = self._doing.get(worker, "none")
+            has = f"shard {self._doing[worker]}" if worker in self._doing else "no shard"
             raise ScheduleError(f"worker {worker} does not have shard {number}; it has {has}")
 
     def _shard(self, number: int) -> Shard:

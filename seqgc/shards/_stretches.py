@@ -195,7 +195,8 @@ class Stretches:
     def end_at(self, jobs: int) -> None:
         """Drop all jobs from number ``jobs`` on; raise `ScheduleError` if one of them has begun."""
         if jobs <= self._latest:
-            raise ScheduleError(f"cannot end after {jobs} jobs: job {self._latest} has begun")
+            rule = f"job {self._latest} has begun: end at {self._latest + 1} jobs or later"
+            raise ScheduleError(f"cannot end after {jobs} jobs, because {rule}")
         self._jobs = min(self._jobs, jobs)
         for stretch, service in self._open.items():
             service.end_at(max(0, self._jobs_of(stretch)) * self._n)
@@ -222,7 +223,8 @@ class Stretches:
         services: dict[int, ShardService] = {}
         for stretch, each in state["open"]:  # type: ignore[attr-defined]  # TypeError if it is none
             if stretch in services or not 0 <= stretch < begun:
-                raise ParameterError("open", f"must be stretches below {begun}, each once", stretch)
+                rule = f"must hold distinct numbers of stretches, >= 0 and below begun={begun}"
+                raise ParameterError("open", rule, stretch)
             services[stretch] = self._service_of(self._jobs_of(stretch), stretch)
             services[stretch].restore(each)
         self._begun, self._latest, self._at = begun, latest, {}

@@ -124,7 +124,9 @@ def test_the_papers_two_kinds_of_workers_end_together() -> None:
 
 def test_a_sum_that_fewest_blocks_leave_out_is_made_of_others() -> None:
     # Blocks of 7 points: shares are multiples of 7 up to 35, and 36 is none of two of them.
-    with pytest.raises(ParameterError, match="`most` must let 1 to 5 blocks a worker add up to 36"):
+    with pytest.raises(
+        ParameterError, match="`most` must let 1 to 5 blocks of each worker add up to 36"
+    ):
         balance_in_blocks(np.ones(2), 36, least=7, most=7)
     points, blocks = balance_in_blocks(np.array([4.0, 1.0]), 35, least=7, most=7)
     assert (points.tolist(), blocks.tolist()) == ([7, 7], [4, 1])
@@ -138,7 +140,7 @@ def test_a_sum_that_fewest_blocks_leave_out_is_made_of_others() -> None:
         ([], 4, {}, "`speeds` must be numbers > 0"),
         ([[1.0]], 4, {}, "`speeds` must be numbers > 0"),
         ([1.0], 0, {}, "`total` must be an integer >= 1"),
-        ([1.0, 1.0], 4, {"least": 3}, "`least` must be >= 0, at most `most`, and at most 4"),
+        ([1.0, 1.0], 4, {"least": 3}, "`least` must be >= 0, at most `most`, and sum to at most 4"),
         ([1.0, 1.0], 4, {"least": -1}, "`least` must be >= 0"),
         ([1.0, 1.0], 4, {"most": 1}, "`most` must leave room for 4 points"),
     ],

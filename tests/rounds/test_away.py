@@ -127,7 +127,7 @@ def test_a_run_goes_on_if_all_of_it_was_stopped(policy: str, away_at: float) -> 
 
 def test_a_worker_that_hangs_is_found_within_three_limits_all_the_same() -> None:
     backend = Crew(away_at=0.0, away_s=0.0, hangs=lambda task: task.worker == 2)
-    with pytest.raises(WorkerError, match="worker 2 silent though asked three times"):
+    with pytest.raises(WorkerError, match="worker 2 did not answer, though asked three times"):
         run(POLICIES["rounds"](), backend)
     assert backend.restarted == [(2, 3.0), (2, 6.0)]
     assert backend.clock.now() == 9.0

@@ -150,7 +150,9 @@ def test_a_round_in_which_everything_fails_ends_with_its_root_cause() -> None:
 
 def test_a_silent_round_ends_at_its_time_limit() -> None:
     script = {(0, w, a): math.inf for w in range(1, 3) for a in range(3)}
-    cause = "within 21 s, 0 failed; worker 1 and 1 more silent though asked three times: raise"
+    cause = (
+        "within 21 s, 0 failed; worker 1 and 1 more did not answer, though asked three times: raise"
+    )
     with pytest.raises(WorkerError, match=cause) as caught:
         play(Uncoded(n=3), script, timeout_s=7.0)
     assert caught.value.worker == 1

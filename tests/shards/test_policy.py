@@ -249,7 +249,7 @@ def test_if_nobody_answers_any_more_the_run_ends() -> None:
         hand.tell(ports.Tick(at=hand.policy.wake_at))
     with pytest.raises(WorkerError, match="asked three times; worker 0: silent for 5 s: raise"):
         hand.tell(ports.Tick(at=15.2))  # a third attempt waits for up to 0.1 s
-    with pytest.raises(WorkerError, match="clock 0 of the data cannot be completed: nobody"):
+    with pytest.raises(WorkerError, match="clock 0 of the data cannot be completed: the backend"):
         ByHand(ShardPolicy(1, ClosingRule(), num_jobs=1)).tell(ports.Tick(at=math.inf))
 
 
