@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -56,6 +57,8 @@ def train(
         raise ParameterError("or_resume", "needs --run, the folder of the run", True)
     values = with_models(read_config(config) if config is not None else {}, models)
     apply(flags, values)
+    if or_resume and run is not None:
+        values = _begun(run) | values
     settings = validated(values)
     parse_scheme(settings.scheme, n=settings.workers)  # raise before long work
     delays = make_delays(settings)
@@ -69,6 +72,17 @@ def train(
         else:
             result = prepared.train(run=run)
     show_result(result, as_json=as_json)
+
+
+def _begun(run: Path) -> Values:
+    """Return the scheme and the number of workers of a run that exists, else nothing.
+
+    The defaults may be others now: a restarted master may have another number of cores.
+    """
+    if not os.path.isfile(run / "config.toml"):  # noqa: PTH113 (`Path.is_file` may raise)
+        return {}
+    begun = read_run_config(run)
+    return {key: begun[key] for key in ("scheme", "workers") if key in begun}
 
 
 @with_plugins

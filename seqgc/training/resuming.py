@@ -17,6 +17,7 @@ not trained must have the same values, because workers take these from the netwo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -86,14 +87,21 @@ class RunRecord:
 
 
 def begun_with(plan: TrainingPlan, directory: RunDirectory) -> TrainingPlan:
-    """Return the plan with the number of jobs per round that the run began with, unless it has one.
+    """Return the plan with the numbers that the run began with, where the plan names none.
 
-    Another version of seqgc may have chosen another number.
+    These are the number of jobs per round, and the number of pieces of ``deal``. Another version of
+    seqgc may have chosen other numbers.
     """
-    if isinstance(plan.scheme, Setting) or plan.jobs_per_round is not None:
+    if isinstance(plan.scheme, Setting):
         return plan
-    recorded = read_history(directory.journal).fingerprint.get("jobs_per_round", "")
-    return replace(plan, jobs_per_round=int(recorded)) if recorded.isdecimal() else plan
+    fingerprint = read_history(directory.journal).fingerprint
+    jobs = fingerprint.get("jobs_per_round", "")
+    if plan.jobs_per_round is None and jobs.isdecimal():
+        plan = replace(plan, jobs_per_round=int(jobs))
+    pieces = re.fullmatch(r"Deal\(n=\d+, pieces=(\d+)\)", fingerprint.get("scheme", ""))
+    if plan.scheme == "deal" and pieces is not None:
+        plan = replace(plan, scheme=f"deal:pieces={pieces[1]}")
+    return plan
 
 
 @contextmanager

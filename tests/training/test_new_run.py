@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from seqgc.cli import main
+from seqgc.config import _tables
 from seqgc.errors import ParameterError
 from seqgc.runs.folder import RunDirectory, remove_unbegun
 from tests.kit import system_calls
 
-TRAIN = ["train", "-n", "2", "--models", "1", "--module", "mlp", "--scheme", "uncoded"]
-TRAIN += ["--steps", "1", "--backend", "local"]
+UNNAMED = ["train", "--models", "1", "--module", "mlp", "--steps", "1", "--backend", "local"]
+TRAIN = [*UNNAMED, "-n", "2", "--scheme", "uncoded"]
 
 
 class FailsAt:
@@ -72,6 +73,16 @@ def test_where_nothing_has_begun_a_restarted_master_begins(
     assert main(line) == 2, "only who says so"
     assert main([*line, "--or-resume"]) == 0
     assert (run / "config.toml").exists()
+
+
+def test_a_restarted_master_keeps_the_workers_although_it_has_other_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = [*UNNAMED, "--run", str(tmp_path / "run"), "--or-resume"]
+    for cores in (2, 1):
+        monkeypatch.setattr(_tables, "usable_cores", lambda cores=cores: cores)
+        assert main(line) == 0
+    assert main([*line, "--workers", "1"]) == 2
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "absent/.."])
