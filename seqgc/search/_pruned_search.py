@@ -213,15 +213,10 @@ class PrunedSearch:
     def _admit(self) -> int:
         """Determine candidates and floors; return the number that need a longer profile."""
         delays, unfit = self._floors.delays, 0
-        repeats = {
-            wait_out: np.array([self._space.repeats(s, wait_out=wait_out) for s in self._schemes])
-            for wait_out in self._space.wait_outs
-        }
         for number, closing in enumerate(self._closings):
             k = closing.jobs_per_round
             bundles = self._num_jobs // k
             allowed = delays <= self._seen.longest_delay(jobs_per_round=k)
-            allowed &= ~repeats[closing.rule.wait_out]
             fits = (bundles + delays <= self._seen.profile.num_rounds) | (self._seen.repeat is True)
             chosen = np.flatnonzero(allowed & fits)
             self._candidates.append(chosen)

@@ -11,7 +11,7 @@ import numpy as np
 from seqgc.errors import ParameterError, did_you_mean, require_int
 from seqgc.rounds import ClosingRule, WaitOut
 from seqgc.schemes import Deal, Grid, Scheme, entry_of, registered
-from seqgc.search.kernel import adds_results, conforms_as_feasible, stands_for_others
+from seqgc.search.kernel import adds_results
 
 __all__ = ["Closing", "SearchSpace"]
 
@@ -138,9 +138,3 @@ class SearchSpace:
             if issubclass(entry.kind, Deal) == dealt
             and (not self.families or name in self.families)
         ]
-
-    def repeats(self, scheme: Scheme, *, wait_out: WaitOut) -> bool:
-        """Return whether another candidate makes the same decisions as this scheme."""
-        if wait_out == "conform" and "feasible" in self.wait_outs:
-            return conforms_as_feasible(scheme)
-        return wait_out == "feasible" and not self.coarse and not stands_for_others(scheme)

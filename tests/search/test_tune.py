@@ -11,7 +11,7 @@ import pytest
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.profiles import DelayProfile, ProfileMeta, read_profile
 from seqgc.rounds import ClosingRule, PolicyDefence, Setting
-from seqgc.schemes import GC, MSGC, RASGC, SRSGC, Scheme, entry_of, parse_scheme, registered
+from seqgc.schemes import GC, MSGC, RASGC, Scheme, entry_of, parse_scheme, registered
 from seqgc.search import (
     Conformity,
     Rehearsal,
@@ -158,30 +158,6 @@ def test_a_coarse_space_of_thousands_of_workers_is_small() -> None:
     schemes = list(coarse.schemes(10_000))
     assert 500 < len(schemes) < 5_000
     assert {GC(n=10_000, s=1), MSGC(n=10_000, B=1, W=2, lam=10_000)} <= set(schemes)
-
-
-def test_left_out_repetitions_would_have_changed_nothing() -> None:
-    profile, space = random_profile(7, workers=4), SearchSpace(max_delay=2)
-    left_out = 0
-    for scheme in space.schemes(4):
-        for wait_out in space.wait_outs:
-            if not space.repeats(scheme, wait_out=wait_out):
-                continue
-            left_out += 1
-            twin, rule = scheme, space.wait_outs[0]
-            if isinstance(scheme, SRSGC):
-                lam = min(2 * scheme.s, 4)
-                twin = SRSGC(n=4, B=scheme.B, W=scheme.B + 1, lam=lam, family=scheme.family)
-            runs = [
-                replay(
-                    Setting(scheme=one, rule=ClosingRule(mu=0.1, wait_out=closing)),
-                    Rehearsal(profile=profile, num_jobs=5, alpha=0.5),
-                )
-                for one, closing in ((scheme, wait_out), (twin, rule))
-            ]
-            np.testing.assert_array_equal(runs[0].round_seconds, runs[1].round_seconds)
-            assert not space.repeats(twin, wait_out="feasible")
-    assert left_out > 10
 
 
 def test_few_models_leave_only_short_delays() -> None:

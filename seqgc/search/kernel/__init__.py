@@ -5,8 +5,6 @@ from seqgc.search.kernel._batch import BatchReplay as BatchReplay
 from seqgc.search.kernel._batch import batch_replay as batch_replay
 from seqgc.search.kernel._dispatch import Need as Need
 from seqgc.search.kernel._dispatch import adds_results as adds_results
-from seqgc.search.kernel._dispatch import conforms_as_feasible as conforms_as_feasible
 from seqgc.search.kernel._dispatch import least_loads as least_loads
 from seqgc.search.kernel._dispatch import necessary_answers as necessary_answers
-from seqgc.search.kernel._dispatch import stands_for_others as stands_for_others
 from seqgc.search.kernel._thresholds import Covers as Covers

@@ -6,9 +6,8 @@ another by the general replay.
 - `necessary_answers` returns the answers without which a round never closes, so that slow
   candidates need not be replayed. `least_loads` returns the least loads of the workers, if loads
   differ between rounds.
-- `kernel_of` returns the function that replays thousands of candidates together (see `_batch`).
-- `conforms_as_feasible` and `stands_for_others` prevent that candidates with the same decisions are
-  replayed twice.
+- `kernel_of` returns the function that replays thousands of candidates together (see `_batch`), and
+  the decisions of a candidate, so that candidates with equal decisions are replayed only once.
 - `adds_results` selects the schemes that decode well with thousands of workers.
 
 Each module of a scheme in this package registers its facts: ``@necessary_answers.register``.
@@ -36,11 +35,9 @@ __all__ = [
     "Stage",
     "adds_results",
     "by_thresholds",
-    "conforms_as_feasible",
     "kernel_of",
     "least_loads",
     "necessary_answers",
-    "stands_for_others",
 ]
 
 
@@ -163,15 +160,3 @@ def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
 @adds_results.register
 def _(scheme: SRSGC | MSGC) -> bool:
     return scheme.family != "cyclic"
-
-
-@singledispatch
-def conforms_as_feasible(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Return whether a set of answers is feasible only if it conforms."""
-    return False
-
-
-@singledispatch
-def stands_for_others(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Return whether no earlier scheme makes the same decisions under ``feasible``."""
-    return True

@@ -12,7 +12,6 @@ from seqgc.search.kernel._dispatch import (
     Need,
     adds_results,
     by_thresholds,
-    conforms_as_feasible,
     kernel_of,
     necessary_answers,
 )
@@ -82,12 +81,3 @@ def _(scheme: GC, *, conforms: bool) -> Need:
     if scheme.exact and _counts(scheme):
         return Need(code=(scheme.family, scheme.s))
     return Need(answers=0)
-
-
-@conforms_as_feasible.register
-def _(scheme: Uncoded | Backup | GC) -> bool:
-    if isinstance(scheme, Uncoded | Backup):
-        return True
-    if not (scheme.exact and _counts(scheme)):
-        return False
-    return scheme.family == "rep" or not make_code(scheme.family, scheme.n, scheme.s).covers

@@ -24,7 +24,6 @@ from seqgc.search.kernel._dispatch import (
     kernel_of,
     least_loads,
     necessary_answers,
-    stands_for_others,
 )
 
 
@@ -165,9 +164,3 @@ def _(scheme: RASGC, batch: int | None) -> FloatArray:
 def _(scheme: RASGC, *, conforms: bool) -> Need:
     """Return a need for one answer for each chunk of the quorum; conforming rounds need more."""
     return Need(answers=scheme.n - scheme.s if conforms else scheme.quorum)
-
-
-@stands_for_others.register
-def _(scheme: RASGC) -> bool:
-    """Return whether s is the smallest one that gives G."""
-    return scheme.s == 0 or scheme.n // scheme.s != scheme.num_own

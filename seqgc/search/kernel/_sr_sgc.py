@@ -16,7 +16,6 @@ from seqgc.search.kernel._dispatch import (
     by_thresholds,
     kernel_of,
     necessary_answers,
-    stands_for_others,
 )
 from seqgc.search.kernel._thresholds import (
     AnswerHistory,
@@ -141,9 +140,3 @@ def _(scheme: SRSGC, *, conforms: bool) -> Need:
         return Need(answers=0)
     code = ("rep", scheme.s) if scheme.family == "rep" else None
     return Need(answers=scheme.n - scheme.lam, code=code)
-
-
-@stands_for_others.register
-def _(scheme: SRSGC) -> bool:
-    """Return whether W and lam are the smallest that give s; tasks depend only on B and s."""
-    return scheme.W == scheme.B + 1 and scheme.lam == min(2 * scheme.s, scheme.n)
