@@ -56,10 +56,7 @@ class Records:
         return sorted(self._givers.get(clock, ()))
 
     def recall(self, clock: int, givers: Iterable[int]) -> None:
-        """Restore the workers that had answered an open clock before the run was resumed.
-
-        ``givers`` is the result of the method `givers` at the time of the checkpoint.
-        """
+        """Add ``givers``, the workers that answered an open clock before the run was resumed."""
         self._givers.setdefault(clock, set()).update(givers)
 
     def close(self, clock: int, at: float) -> RoundRecord:
