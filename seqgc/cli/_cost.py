@@ -258,7 +258,8 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     request = "fits" if fits else f"exceeds the {limit} of a request"
     work = f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs"
     if use.pieces:
-        work = f"none: {use.jobs} jobs of {use.pieces} pieces, for {use.workers} workers"
+        pieces = "1 piece" if use.pieces == 1 else f"{use.pieces} pieces"
+        work = f"none: {use.jobs} jobs of {pieces}, for {use.workers} workers"
     functions = {
         "invocations": f"{use.tasks:,}, without repeated attempts",
         "warm-up": f"{use.warm_ups:,} invocations before the first round",

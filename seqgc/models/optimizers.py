@@ -1,9 +1,9 @@
 """The optimizer of one model: its steps, its learning-rate scheduler, its state in checkpoints.
 
 `Stepper` clips gradients, takes steps and saves the state. `move_together` takes the steps of many
-equal optimizers at once. The functions after it check optimizers
-and schedulers before a run. `require_additive` checks that an optimizer can apply a gradient part
-by part, which stale updates require.
+equal optimizers at once. The functions after it check optimizers and schedulers before a run.
+`require_additive` checks that an optimizer can apply a gradient part by part, which stale updates
+require.
 """
 
 from __future__ import annotations

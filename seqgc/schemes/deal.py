@@ -20,10 +20,10 @@ a job at nearly the same time if the last pieces of the job are small. *Guided s
 continues until such a piece would be smaller than the remaining work divided by the remaining
 number of pieces; from then on, pieces are equal. If more than ``(1 + ln 4) n`` pieces are
 requested, all pieces are made smaller, so that the last piece is still about a quarter of the first
-(at least 0.24 of it for 18 workers or more, 0.15 for two). By default there are ten pieces per
-worker: if workers differ in speed, a job with fewer pieces waits longer for its last one. If M jobs
-are in flight at a time, workers that find no piece of one job compute pieces of the next. Then
-``n/M`` equal pieces of each job keep all workers busy.
+(at least 0.24 of it for 18 workers or more, 0.15 for two). By default there are three to ten pieces
+per worker, more for larger batches: if workers differ in speed, a job with fewer pieces waits
+longer for its last one. If M jobs are in flight at a time, workers that find no piece of one job
+compute pieces of the next. Then ``n/M`` equal pieces of each job keep all workers busy.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Deal(Defence):
 
     Gradients are exact, and each job costs one batch of work plus a few copies of overdue pieces.
     Up to ``n`` pieces have equal sizes; if there are more, later pieces are smaller. If ``pieces``
-    is None, `fitted` chooses the number: ``n / M`` if M > 1 jobs are in flight at a time, and about
-    ``10 n`` if one is.
+    is None, `fitted` chooses the number: ``n / M`` if M > 1 jobs are in flight at a time, and
+    ``3 n`` to ``10 n`` if one is, depending on the size of its batch.
 
     `seqgc.rounds.DealingPolicy` runs a `Deal`. It is not a `Scheme`: it has no rounds and no
     promise, and its workers must stay alive from one piece to the next.
