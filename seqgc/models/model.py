@@ -236,6 +236,7 @@ def _check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise ParameterError("module", "must be a torch.nn.Module", module)
     _require_copyable(module)
+    _require_no_shared_memory(module)
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ParameterError(
@@ -275,6 +276,17 @@ def _require_copyable(module: nn.Module) -> None:
             rule = "must have real parameters and buffers: precision float32 and float64 are real"
             remedy = "store torch.view_as_real of it, and call torch.view_as_complex in forward"
             raise ParameterError("module", rule, f"{name}: {tensor.dtype}", remedy)
+
+
+def _require_no_shared_memory(module: nn.Module) -> None:
+    memories: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.numel() and not parameter.is_meta and parameter.requires_grad:
+            other = memories.setdefault(parameter.data_ptr(), name)
+            if other != name:
+                rule = "must not have two parameters in the same memory: torch copies them apart"
+                remedy = "to tie them, assign the same nn.Parameter to both attributes"
+                raise ParameterError("module", rule, f"{other} and {name}", remedy)
 
 
 class ParameterVector:

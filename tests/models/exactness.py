@@ -344,6 +344,12 @@ def sequences(module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return net(lambda m, x: m.last(m.steps(x[..., None] * torch.ones(4))[0][:, -1]), steps=module)
 
 
+def tied_by_data() -> nn.Module:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].weight.data = module[0].weight.data
+    return module
+
+
 def scripted() -> nn.Module:
     return torch.jit.script(nn.Linear(4, 2))
 
@@ -577,6 +583,9 @@ CASES: dict[str, Case] = {
     ),
     "scripted and traced modules": Refused(
         module=scripted, precisions=BOTH, says="must not be scripted or traced"
+    ),
+    "parameters tied by `.data`": Refused(
+        module=tied_by_data, precisions=BOTH, says="same memory.*0.weight and 1.weight"
     ),
     '`device="meta"`': Refused(
         module=lambda: nn.Linear(4, 2, device="meta"), precisions=BOTH, says="`meta`.*weight"
