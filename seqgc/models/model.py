@@ -236,7 +236,6 @@ def _check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise ParameterError("module", "must be a torch.nn.Module", module)
     _require_copyable(module)
-    _require_no_shared_memory(module)
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ParameterError(
@@ -245,6 +244,7 @@ def _check_module(module: nn.Module) -> None:
         if parameter.requires_grad and not parameter.is_floating_point():
             rule = "must have real floating-point parameters"
             raise ParameterError("module", rule, f"{name}: {parameter.dtype}")
+    _require_no_shared_memory(module)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ParameterError("module", "must have a parameter that requires grad", repr(module))
 
