@@ -234,11 +234,11 @@ def test_a_worker_that_is_dealt_work_is_delayed_in_every_piece_by_its_round_and_
         asked.append((row, worker, load))
         return 0.02 * (worker == 0) + 0.01 * load
 
-    own = workers.local(WORKERS, delays=delays)
-    result = run(Deal(n=WORKERS), models(SGD), tmp_path / "run", workers=own)
+    own, deal = workers.local(WORKERS, delays=delays), Deal(n=WORKERS, pieces=2 * WORKERS)
+    result = run(deal, models(SGD), tmp_path / "run", workers=own)
     assert_weights(result, weights_alone)
     assert {row for row, _, _ in asked} == set(range(result.jobs))
-    shares = Deal(n=WORKERS).fitted(4).chunk_fractions
+    shares = deal.chunk_fractions
     assert {load for _, _, load in asked} == {0.0, *shares.tolist()}
     log = (tmp_path / "run" / "events.jsonl").read_text()
     lines = [json.loads(line) for line in log.splitlines()]
@@ -253,7 +253,7 @@ def test_a_worker_that_is_dealt_work_is_delayed_in_every_piece_by_its_round_and_
         for e in lines
         if e["event"] == "arrival" and e["worker"] == 0 and (e["round"], e["attempt"]) in pieces
     ]
-    assert len(took_s) > 1
+    assert took_s
     assert min(took_s) >= 0.02
 
 
