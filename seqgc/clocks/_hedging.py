@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-Every job is one round, and worker p computes its p-th part. A part is *late* when it has been out
-for longer than ``factor`` times the ``q``-quantile of the latest answer times. A worker that has
-nothing else to do then gets a copy. The first answer counts, and the other task is called off.
-While no part is late, no part is computed twice. If an answer has flaws, the part is given to
-another worker. Only if all other workers fail, the same worker may compute the part again.
+The jobs are computed one after the other, and worker p computes the p-th part of each. A part is
+*late* when it has been out for longer than ``factor`` times the ``q``-quantile of the latest answer
+times. A worker that has nothing else to do then gets a copy. The first answer counts, and the other
+task is called off. While no part is late, no part is computed twice. If an answer has flaws, the
+part is given to another worker. Only if all other workers fail, the same worker may compute the
+part again.
 
 With ``q=0.95, factor=1``, the default, this is the rule of Dean and Barroso, "The tail at scale",
 2013: send a second request when the first one has been outstanding for longer than the 95th

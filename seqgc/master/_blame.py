@@ -270,7 +270,7 @@ class Blame:
         for question, those in models.items():
             for model in self._able(those):
                 if times := self._times(worker, (question, model, "crashed"), least=_DEATHS):
-                    why = f"{self._reasons[model]}, {times} times in a row"
+                    why = f"{self._reasons[model]}, {times} times with the same task"
                     left_out[model] = Flaw(kind="crashed", why=why)
                 elif times := self._times(worker, (question, model, "hung"), least=_TIME_OUTS):
                     why = f"its part of a task exceeded the time limit {times} times"
