@@ -32,6 +32,7 @@ __all__ = ["Stepper", "call_optimizer_factory", "move_together", "require_additi
 _NAMED: Final = "named_parameters"
 _JOINT: Final = {SGD, Adam, AdamW, Adamax, RMSprop, Adadelta}
 """The optimizers whose ``foreach`` functions give the same bits on a CPU as their plain ones."""
+_TORCH_SCHEDULERS: Final = LRScheduler.__module__
 _OF_TENSORS: Final = {"params", "param_names"}
 _OTHER_WAYS: Final = "fused", "capturable", "differentiable"  # to take a step
 _TOLERANCE: Final = 1e-6  # relative to a step; between rounding errors and weight decay
@@ -100,6 +101,8 @@ class Stepper:
             return None  # a scheduler wraps the method `step`; other code may replace it
         if own["_optimizer_step_pre_hooks"] or own["_optimizer_step_post_hooks"]:
             return None
+        if self._scheduler is not None and type(self._scheduler).__module__ != _TORCH_SCHEDULERS:
+            return None  # the user's own scheduler may read or change the optimizer's state
         groups = [_settings_of(group) for group in optimizer.param_groups]
         for group in groups:
             if any(group.get(way) for way in _OTHER_WAYS):

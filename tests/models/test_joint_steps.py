@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adadelta, Adam, Adamax, AdamW, Optimizer, RMSprop
+from torch.optim.lr_scheduler import LRScheduler, StepLR
 
 from seqgc.models.model import ParameterVector, has_own_memory
 from seqgc.models.optimizers import Stepper, move_together
@@ -148,3 +149,23 @@ def test_modules_of_a_finished_run_have_memory_of_their_own() -> None:
     for model in models:
         for p in workload.module(model.name).parameters():
             assert p.untyped_storage().nbytes() == p.nbytes
+
+
+class Reset(LRScheduler):
+    """A scheduler of the user that forgets the momentum in every second step."""
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch % 2 == 0:
+            self.optimizer.state.clear()
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "joint"), [(Reset, False), (partial(StepLR, step_size=1), True)]
+)
+def test_only_schedulers_of_torch_let_optimizers_step_together(
+    scheduler: Callable[[Optimizer], LRScheduler], joint: bool
+) -> None:
+    model = make_model("m", optimizer=MAKERS["momentum"], scheduler=scheduler)
+    stepper = Stepper(model, ParameterVector(copy.deepcopy(model.module)))
+    assert (stepper.settings is not None) == joint
