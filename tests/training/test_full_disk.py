@@ -12,6 +12,7 @@ import pytest
 from seqgc.errors import StoreError
 from seqgc.ports import Seen
 from seqgc.runs.journal import read_journal
+from seqgc.testing import eventually
 from seqgc.training import resume, train
 from tests.kit import system_calls
 from tests.training.test_resume import crew, outcome, plan
@@ -44,8 +45,13 @@ def test_a_full_disk_ends_the_run_and_the_checkpoint_before_stands(
 ) -> None:
     expected = outcome(train(begun(), crew(), run=tmp_path / "roomy").run)
     run = tmp_path / "run"
+
+    def wait_for_the_first(seen: Seen) -> None:  # it is written in the background
+        if getattr(seen, "round", 0) == 9:
+            eventually(lambda: any(run.glob("checkpoints/[0-9]*")), "a checkpoint is written")
+
     with system_calls(Full(line=14)), pytest.raises(StoreError) as caught:
-        train(begun(every_s=every_s), crew(), run=run)
+        train(begun(every_s=every_s), crew(), run=run, observers=[wait_for_the_first])
     assert f"the journal {run}/journal.jsonl cannot be written: " in str(caught.value)
     assert "\n" not in str(caught.value)
     (note,) = caught.value.__notes__
