@@ -12,4 +12,4 @@ from seqgc.clocks._global_clock import GlobalClock as GlobalClock
 from seqgc.clocks._hedging import Hedge as Hedge
 from seqgc.clocks._hedging import HedgePolicy as HedgePolicy
 from seqgc.clocks._policy import ClockPolicy as ClockPolicy
-from seqgc.clocks._state import ClockState as ClockState
+from seqgc.clocks._policy import ClockState as ClockState

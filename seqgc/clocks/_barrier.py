@@ -32,13 +32,16 @@ class Barrier(ABC):
     @property
     @abstractmethod
     def slack(self) -> int | None:
-        """The largest number of clocks by which a part may be ahead of the slowest; None: any."""
+        """The most clocks that a part which begins a clock may be ahead of the slowest part.
+
+        None means no limit.
+        """
 
     @abstractmethod
     def admits(self, part: int, clock: int, clocks: GlobalClock) -> bool:
         """Return True if a part that has completed all clocks before ``clock`` may begin it now.
 
-        ``clocks`` are the numbers of clocks that all parts have completed.
+        ``clocks`` holds the number of clocks that each part has completed.
         """
 
 
@@ -71,5 +74,5 @@ class Slack(Barrier):
         if self.slack is not None:
             require_int("slack", self.slack, least=0)
 
-    def admits(self, part: int, clock: int, clocks: GlobalClock) -> bool:  # noqa: ARG002 (whose)
+    def admits(self, part: int, clock: int, clocks: GlobalClock) -> bool:  # noqa: ARG002 (all parts alike)
         return self.slack is None or clock - clocks.least <= self.slack

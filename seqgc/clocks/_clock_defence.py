@@ -32,9 +32,9 @@ class ClockDefence(PolicyDefence):
 
     @property
     def staleness(self) -> int | None:
-        """The number of earlier jobs that a part's weights may lack; None: any number.
+        """The most earlier jobs whose updates the weights of a part may lack.
 
-        Source: Cui et al. 2014, 2.3.
+        None means no limit. Source: Cui et al. 2014, 2.3.
         """
         slack = self.barrier.slack
         return None if slack is None else self.wpc * (slack + 1) - 1

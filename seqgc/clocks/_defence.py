@@ -41,7 +41,7 @@ from seqgc.schemes import register
 __all__ = ["Clocks"]
 
 _MOST = 10**9
-"""An upper limit of numbers of clocks and jobs: more than any run has."""
+"""The largest ``slack`` and ``wpc`` that are accepted: more than the jobs of any run."""
 
 
 @register("asp", slack=None)

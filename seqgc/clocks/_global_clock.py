@@ -51,7 +51,7 @@ class GlobalClock:
         return self._completed[index]
 
     def complete(self, indices: Iterable[int]) -> bool:
-        """Record that these parts have completed a clock, all of them the same one.
+        """Record that each of these parts has completed its next clock.
 
         Returns True if the global clock has advanced.
         """
@@ -60,8 +60,8 @@ class GlobalClock:
             self._completed[index] += 1
             self._standing[clock] -= 1
             self._standing[clock + 1] += 1
-        passed = self._standing[self._least] == 0
-        if passed:  # the last part to leave the least clock is now exactly one clock ahead of it
+        advanced = self._standing[self._least] == 0
+        if advanced:  # the last part to leave the least clock is now exactly one clock ahead of it
             del self._standing[self._least]
             self._least += 1
-        return passed
+        return advanced

@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-The jobs are computed one after the other, and worker p computes the p-th part of each. A part is
-*late* when it has been out for longer than ``factor`` times the ``q``-quantile of the latest answer
-times. A worker that has nothing else to do then gets a copy. The first answer counts, and the other
-task is called off. While no part is late, no part is computed twice. If an answer has flaws, the
-part is given to another worker. Only if all other workers fail, the same worker may compute the
-part again.
+The jobs are computed one after the other, and worker p computes the p-th part of each job. A part
+is *late* when its task has been unanswered for longer than ``factor`` times the ``q``-quantile of
+the latest ``8 n`` answer times. No part is late before the run has had ``n`` answers. A worker that
+has nothing else to do then gets a copy of the late part. The first answer counts, and the other
+task is called off. If an answer cannot be used (`seqgc.ports.Failure.flaws`), the part is given to
+another worker. Only if all other workers fail, the same worker may compute the part again.
 
 With ``q=0.95, factor=1``, the default, this is the rule of Dean and Barroso, "The tail at scale",
 2013: send a second request when the first one has been outstanding for longer than the 95th
-percentile. With ``q=0.5, factor=3`` it is that of Cubed (``cubed/runtime/backup.py``): a backup of
-a task starts when it has taken three times the median.
+percentile. With ``q=0.5, factor=3`` it is the rule of Cubed (``cubed/runtime/backup.py``): start a
+backup of a task when the task has taken three times the median.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from seqgc.schemes import Kind, register
 
 __all__ = ["Hedge", "HedgePolicy"]
 
-_WINDOW: Final = 8  # answer times per worker that the quantile is taken of
+_WINDOW: Final = 8  # the quantile is taken of the latest _WINDOW * n answer times
 
 
 @register("hedge")
@@ -52,8 +52,8 @@ _WINDOW: Final = 8  # answer times per worker that the quantile is taken of
 class Hedge(PolicyDefence):
     """Uncoded rounds in which a late task is sent to a second worker; see this module's docstring.
 
-    A task is late when it has been out for longer than ``factor`` > 0 times the ``q``-quantile of
-    the latest answer times, with 0 < ``q`` < 1. `HedgePolicy` is the policy.
+    A task is late when it has been unanswered for longer than ``factor`` > 0 times the
+    ``q``-quantile of the latest answer times, with 0 < ``q`` < 1. `HedgePolicy` is the policy.
 
     Raises
     ------
@@ -100,17 +100,18 @@ class Hedge(PolicyDefence):
 
 
 class HedgeState(TypedDict):
-    """The state of a `HedgePolicy`: the number of jobs, the open job, and its parts' givers."""
+    """The state of a `HedgePolicy`, as JSON data; made by its `snapshot`."""
 
-    jobs: int
-    job: int
-    givers: list[tuple[int, int]]  # part and worker
+    jobs: int  # the number of jobs of the run
+    job: int  # the open job
+    givers: list[tuple[int, int]]  # (part, worker that computed it), for the open job
 
 
 class HedgePolicy(Engine[int]):
-    """Runs ``num_jobs`` jobs, one after the other; its work is the parts of the open job.
+    """A policy that runs ``num_jobs`` jobs one after the other; each task is one part of a job.
 
-    ``shares`` (n,) are the parts' shares of a batch.
+    ``shares`` (n,) are the loads of the parts, as shares of a batch. Of the ``rule``, only the time
+    limit and the number of attempts are used. For the algorithm see this module's docstring.
 
     Examples
     --------
@@ -139,7 +140,7 @@ class HedgePolicy(Engine[int]):
         self._flawed = set[tuple[int, int]]()  # worker and part of the open job
         self._idle: dict[int, None] = {}
         self._seconds: deque[float] = deque(maxlen=_WINDOW * hedge.n)
-        self._limit_s = math.nan  # after which a task is late; nan if it must be computed again
+        self._limit_s = math.nan  # a task is late after this time; nan: to be computed again
         self._workers: dict[int, list[int]] = {}  # by part, the workers that compute it
         self._records = Records(hedge.n, "everyone")
 
@@ -167,7 +168,7 @@ class HedgePolicy(Engine[int]):
         self._jobs = min(self._jobs, max(job, self._job) + 1)
 
     def snapshot(self) -> HedgeState:
-        """Return the state as JSON: the updates that have been given out."""
+        """Return the state that another policy needs to continue the run, as JSON values."""
         return HedgeState(jobs=self._jobs, job=self._job, givers=sorted(self._givers.items()))
 
     def restore(self, state: object) -> None:
@@ -178,7 +179,7 @@ class HedgePolicy(Engine[int]):
         Raises
         ------
         TypeError, KeyError, ValueError
-            If the state is not a snapshot of such a policy.
+            If the state is not a snapshot of a policy with ``n`` workers.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"a policy's state must be a mapping; got {state!r}")
@@ -217,7 +218,11 @@ class HedgePolicy(Engine[int]):
         return self._job, part
 
     def _may(self, worker: int, part: int) -> bool:
-        """Return False if the worker's answer had flaws, and another worker may do better."""
+        """Return True if a worker may compute a part of the open job.
+
+        A worker whose answer for this part could not be used may only try again if all other
+        workers fail.
+        """
         if (worker, part) not in self._flawed:
             return True
         return len(self._failing.keys() | {worker}) == self._n
@@ -268,7 +273,7 @@ class HedgePolicy(Engine[int]):
         self._release(loss.task, actions, rest_s=loss.wait_s)
         self._workers[part].remove(loss.task.worker)
         if self._workers[part]:
-            self._late[part] = None  # because the other task is a copy, or has one
+            self._late[part] = None  # it was late before: two workers had it
         else:
             self._todo[part] = None
             self._late.pop(part, None)

@@ -18,9 +18,10 @@ class Parts:
     """The owners of the ``n`` parts of each job, with ``wpc`` >= 1 jobs in a clock.
 
     At first, worker p owns part p, and this stays its *own* part while another worker has it.
-    ``shares`` (n,) are the loads of the parts in one job, as shares of a batch; the default is
-    equal loads. If a worker has several parts, its own part comes first. The slots of a worker's
-    results depend only on part and job, not on the other parts that the worker has.
+    ``shares`` (n,) are the loads of the parts in one job, as shares of a batch; by default they are
+    equal. If a worker has several parts, its own part comes first. The slot of a result (its number
+    within the task's answer) depends on the worker, the part and the job, but not on the other
+    parts that the worker has.
 
     Raises
     ------
@@ -58,7 +59,7 @@ class Parts:
         return tuple(by_part[part] for part in range(self.n))
 
     def of(self, worker: int) -> tuple[int, ...]:
-        """Return the parts of a worker."""
+        """Return the parts that a worker owns, its own part first."""
         return self._of[worker]
 
     def others(self, worker: int, *, but: Container[int]) -> list[int]:
@@ -83,12 +84,12 @@ class Parts:
         """
         of = [list(parts) for parts in self._of]
         parts, of[worker] = of[worker], []
-        heirs: list[int] = []
+        owners: list[int] = []
         for part in parts:
-            heirs.append(min(others, key=lambda other: len(of[other])))
-            of[heirs[-1]].append(part)
+            owners.append(min(others, key=lambda other: len(of[other])))
+            of[owners[-1]].append(part)
         self._own(of)
-        return heirs
+        return owners
 
     def bring_home(self, worker: int) -> None:
         """Give a worker its own part back."""
@@ -101,10 +102,10 @@ class Parts:
         self._loads.clear()
 
     def loads(self, sent: Mapping[int, Sequence[int]], *, jobs: int) -> FloatArray:
-        """Return the loads (n,) of all workers, for a number of ``jobs``.
+        """Return the loads (n,) of all workers in a clock of ``jobs`` jobs, as shares of a batch.
 
-        The load of a worker is that of all its parts, or of the parts in ``sent`` if the worker is
-        sent only some of them.
+        The load of a worker counts all parts that it owns. If a worker is ``sent`` only some of its
+        parts, only these parts count.
         """
         if (usual := self._loads.get(jobs)) is None:
             usual = jobs * np.array([self._shares[list(parts)].sum() for parts in self._of])
@@ -120,7 +121,7 @@ class Parts:
         return loads
 
     def mini_tasks(self, worker: int, parts: Sequence[int], jobs: range) -> tuple[MiniTask, ...]:
-        """Return a worker's mini-tasks for these parts of a clock's jobs, in the order of jobs."""
+        """Return a worker's mini-tasks for some of its parts in all jobs of a clock, job by job."""
         return tuple(
             part_task(job, part, slot=(part - worker) % self.n * self._wpc + job - jobs.start)
             for job in jobs
@@ -130,7 +131,7 @@ class Parts:
     def updates(
         self, worker: int, parts: Sequence[int], jobs: range, *, clock: int
     ) -> list[Update]:
-        """Return the updates that the results of `mini_tasks` with the same arguments give."""
+        """Return the updates that apply the results of `mini_tasks` with the same arguments."""
         return [
             part_update(task, of=self.n, worker=worker, round=clock)
             for task in self.mini_tasks(worker, parts, jobs)

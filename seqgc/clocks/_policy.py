@@ -1,4 +1,4 @@
-"""`ClockPolicy`: every worker continues by itself, and waits only for workers too far behind it.
+"""`ClockPolicy`: every worker proceeds by itself, and waits only for workers too far behind it.
 
 Theory of operation
 -------------------
@@ -7,41 +7,41 @@ each (work per clock), and each job into ``n`` parts, one for each worker. Every
 the clocks of its part by itself. Four rules decide everything:
 
 - *R1, begin.* A worker without a task begins clock t of its part as soon as the global clock is at
-  least t less the slack. The global clock is the number of clocks that all parts have completed.
-  The worker is sent a `Dispatch` of round t with a mini-task for each job of the clock. This is the
+  least ``t - slack``. The global clock is the number of clocks that all parts have completed. The
+  worker is sent a `Dispatch` of round t with a mini-task for each job of the clock. This is the
   rule of `Slack`; another `Barrier` may have another rule, with its own slack.
-- *R2, answer.* Each result is an `Update`: the part of a job, which is applied by itself. The part
-  has completed its clock. If it was the last part to do so, the global clock has passed: a `Close`
-  names the jobs that are complete now, and R1 is applied to all workers.
+- *R2, answer.* Each result becomes an `Update`, which applies this part of the job by itself. The
+  part has then completed its clock. If it was the last part to do so, the global clock advances: a
+  `Close` names the jobs that are complete now, and R1 is applied to all workers.
 - *R3, failure.* The task is sent again, at once or after a wait (`Engine`). After ``max_attempts``
-  failures in a row, each of the worker's parts goes to the worker with the fewest parts that does
-  not fail as well. As long as all workers fail, which is an outage, the same worker is asked again.
-  A worker that has failed 20 times in a row is left alone for half a minute each time. A worker
-  with several parts computes two that stand at the same clock in one task, and otherwise the part
-  that is furthest behind. So it can soon give them back, however many it was given.
+  failures in a row, the worker's parts go to the workers that do not fail, each part to the worker
+  with the fewest parts. If all other workers fail too, the parts go to workers without a task; if
+  every worker has a task, the same worker is asked again. After 20 failures in a row (or
+  ``max_attempts``, if this is more), a worker rests for 30 s before it is asked again.
+  A worker with several parts computes the parts that are furthest behind first, at most two in one
+  task. It can therefore soon give back the parts of other workers.
 - *R4, silence.* A task that exceeds the time limit has failed, and its worker is replaced. From
   then on the worker gets one part in each task, because two may take longer than the limit.
 
 Each update is therefore applied exactly once: only the answer to a task's newest attempt counts,
-and only one task of a part is out at a time. When a task begins clock t, all updates of clocks up
-to ``t - slack - 1`` have been applied, and all updates of its own part up to t - 1. The weights
-lack at most ``wpc * (slack + 1) - 1`` of the jobs before its own (Cui et al. 2014, 2.3). With slack
-0 and one job a clock they lack none, which is bulk synchronous.
+and no two tasks compute the same part at the same time. When a task begins clock t, all updates of
+clocks up to ``t - slack - 1`` have been applied, and all updates of its own part up to t - 1. The
+weights lack at most ``wpc * (slack + 1) - 1`` of the jobs before its own (Cui et al. 2014, 2.3).
+With slack 0 and one job a clock they lack none, which is bulk synchronous.
 
 *Return.* A worker that has lost its parts is sent a greeting (a task without work), after waits as
 in R3. Once it answers, it gets its own part back, as soon as no other worker is computing this
 part. Only an answer to a task with parts ends its failures in a row: a worker that answers only
-greetings loses its part again with the next failure. After the 20th failure in a row, each rest is
-twice as long as the one before. So a worker that was down for a long time can work again, and one
-that never recovers costs little.
+greetings loses its part again with the next failure. From the 20th failure in a row on, the rests
+after failures with parts double: 30 s, 60 s, and so on. So a worker that was down for a long time
+can work again, and a worker that never recovers costs little.
 
 *Addresses.* The round of a task is its clock. Its attempt counts the tasks that the worker was sent
-in this clock. The slots of its results depend on part and job, so parts that it takes over have
-slots of their own.
+in this clock. Different parts and jobs have different slots in a worker's answer.
 
-*Flaws.* After a failure with flaws of a model, another worker is asked at once: the parts go to
-others as in R3. The worker gets its own part back without a greeting as soon as another worker has
-tried it, with any result.
+*Flaws.* After an answer that cannot be used (`Failure.flaws`), another worker is asked at once: the
+parts go to other workers as in R3. The worker gets its own part back without a greeting as soon as
+another worker has tried this part, with any result.
 
 Source: Cui et al., "Exploiting bounded staleness to speed up big data analytics", 2014, 2.3, 3.1;
 Harlap et al., "Addressing the straggler problem for iterative convergent parallel ML", 2016, 2.1.
@@ -49,20 +49,19 @@ Harlap et al., "Addressing the straggler problem for iterative convergent parall
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from seqgc import ports
 from seqgc.clocks._barrier import Barrier, Slack
 from seqgc.clocks._global_clock import GlobalClock
 from seqgc.clocks._parts import Parts
-from seqgc.clocks._state import ClockState, read_state
-from seqgc.errors import ScheduleError, require_int
+from seqgc.errors import ParameterError, ScheduleError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
 from seqgc.rounds import ClosingRule, Engine, EngineTask, Loss, Records
 
-__all__ = ["ClockPolicy"]
+__all__ = ["ClockPolicy", "ClockState"]
 
 _MOST_PARTS: Final = 2  # of a task
 _GREET_S: Final = 0.1  # the shortest time from a failure to the greeting of its worker
@@ -71,11 +70,21 @@ _REST_S: Final = 30.0  # the first rest of a worker that has failed too often in
 _Parts: TypeAlias = tuple[int, ...]
 
 
-class ClockPolicy(Engine[_Parts]):
-    """Runs ``num_jobs`` jobs of ``n`` parts behind a barrier; see this module's head.
+class ClockState(TypedDict):
+    """The state of a `ClockPolicy`, as JSON data; made by its `snapshot`."""
 
-    Of the ``rule`` the time limit and the attempts count. Without a ``barrier`` all wait for all.
-    ``wpc`` >= 1 jobs make a clock, or fewer the last. ``shares`` (n,) are loads of a job's parts.
+    jobs: int  # the number of jobs of the run
+    completed: list[int]  # by part: the number of clocks that it has completed
+    owners: list[int]  # by part: the worker that computes it
+
+
+class ClockPolicy(Engine[_Parts]):
+    """A policy that runs ``num_jobs`` jobs of ``n`` parts; see this module's docstring.
+
+    Of the ``rule``, only the time limit and the number of attempts are used. The ``barrier``
+    decides when a part may begin a clock; by default, all workers wait for the slowest after each
+    clock. A clock has ``wpc`` >= 1 jobs; the last clock may have fewer. ``shares`` (n,) are the
+    loads of a job's parts, as shares of a batch.
 
     Raises
     ------
@@ -116,11 +125,11 @@ class ClockPolicy(Engine[_Parts]):
         self._jobs = require_int("num_jobs", num_jobs, least=0)
         self._clocks = GlobalClock([0] * n)
         self._latest = -1  # the latest clock that a worker has begun
-        # Workers without parts that work again, and whether they may have their own part back: not
-        # before another worker has tried it, if their answer had flaws.
+        # Workers without parts that work again: True if the worker may have its own part back now;
+        # False if its answer could not be used and no other worker has tried the part since.
         self._well: dict[int, bool] = {}
         self._one_by_one = set[int]()  # workers that were silent, and get one part in each task
-        self._rests_s: dict[int, float] = {}  # by worker: the next rest if it fails with parts
+        self._rests_s: dict[int, float] = {}  # by worker: the next rest if its parts fail again
         self._records = Records(n, "everyone")
 
     @property
@@ -166,8 +175,8 @@ class ClockPolicy(Engine[_Parts]):
         The state says which updates this policy has given out, as the number of clocks that each
         part has completed. Take it when all these updates have been applied, as they are whenever
         `seqgc.master.run` rests, and store it with the weights of that moment. An interrupted run
-        then applies each update once: a policy that is restored to the state asks for every other
-        update, and for none of these updates again. Tasks that were under way are computed again,
+        then applies each update once, because a policy that is restored to this state asks only for
+        the other updates. Tasks that had not been answered are computed again,
         on the stored weights. No answer to the interrupted run may reach the new run, because the
         new run uses the same addresses again.
         """
@@ -187,7 +196,7 @@ class ClockPolicy(Engine[_Parts]):
         TypeError, KeyError, ValueError
             If the state is not a snapshot of a policy with ``n`` workers.
         """
-        known = read_state(state, n=self._n)
+        known = _read_state(state, n=self._n)
         completed, owners = known["completed"], known["owners"]
         self._jobs = min(self._jobs, known["jobs"])
         self._clocks, self._latest = GlobalClock(completed), max(completed) - 1
@@ -238,7 +247,10 @@ class ClockPolicy(Engine[_Parts]):
             self._ask(range(self._n))
 
     def _recovered(self) -> None:
-        """Ask workers that are left alone with parts: another worker could take these parts now."""
+        """Send the tasks of resting workers with parts now.
+
+        If one of these tasks fails again, its parts can go to the worker that has recovered.
+        """
         for worker in self._rests_s:
             task = self._tasks.get(worker)
             if task is not None and not task.is_out:
@@ -252,7 +264,7 @@ class ClockPolicy(Engine[_Parts]):
             self._greet_after(worker, wait_s)
             return
         too_often = self._retries.in_a_row((worker,)) >= self._rule.max_attempts
-        tried = self._parts.of(worker) if too_often else task.work  # or else they never will be
+        tried = self._parts.of(worker) if too_often else task.work  # it may try no others
         self._ask(self._bring_home(actions, tried=tried))
         others = self._others(worker) if loss.is_flawed or too_often else []
         if not others:
@@ -268,8 +280,8 @@ class ClockPolicy(Engine[_Parts]):
     def _others(self, worker: int) -> list[int]:
         """Return the workers that may take over the parts of a worker.
 
-        Workers that fail are excluded. If all others fail, those without a task try again, because
-        their own parts are ahead, and they have nothing else to do.
+        Workers that fail are excluded. If all other workers fail, those with parts but without a
+        task may take over: their own parts are ahead, and they have nothing else to do.
         """
         others = self._parts.others(worker, but=self._failing)
         return others or self._parts.others(worker, but=self._tasks.keys() | self._to_ask.keys())
@@ -293,7 +305,7 @@ class ClockPolicy(Engine[_Parts]):
             self._give(worker, self.rounds, None)
 
     def _greet_after(self, worker: int, wait_s: float) -> None:
-        """After ``wait_s`` seconds or more, test if a worker without parts works again."""
+        """Send a greeting to a worker without parts after ``wait_s`` seconds or more."""
         greet = partial(self._greet_again, worker)
         self._alarms.set(self._now + max(wait_s, _GREET_S), greet)
 
@@ -305,7 +317,7 @@ class ClockPolicy(Engine[_Parts]):
         """Return their own parts to workers that work again; return these workers.
 
         A part that another worker is computing stays there. The parts ``tried`` have just been
-        answered, or have failed, at the workers that have them now.
+        answered, or have failed, at the workers that own them now.
         """
         self._well.update({part: True for part in tried if part in self._well})
         home = []
@@ -337,8 +349,8 @@ class ClockPolicy(Engine[_Parts]):
         super()._note_left(event)
 
     def _why_dropped(self, event: Arrival | Failure) -> str:
-        passed = event.round < self.rounds
-        return "its clock has passed" if passed else super()._why_dropped(event)
+        is_late = event.round < self.rounds
+        return "its clock has passed" if is_late else super()._why_dropped(event)
 
     def _proceed(self, actions: list[Action]) -> None:
         super()._proceed(actions)
@@ -356,3 +368,25 @@ class ClockPolicy(Engine[_Parts]):
 
     def _jobs_of(self, clock: int) -> range:
         return range(clock * self._wpc, min((clock + 1) * self._wpc, self._jobs))
+
+
+def _read_state(state: object, *, n: int) -> ClockState:
+    """Check a state that was read from JSON, and return it.
+
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        If ``state`` is not the state of a policy with ``n`` workers.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a policy's state must be a mapping; got {state!r}")
+    completed = [require_int("completed", clock, least=0) for clock in state["completed"]]
+    owners = [require_int("owners", worker, least=0, most=n - 1) for worker in state["owners"]]
+    if not len(completed) == len(owners) == n:
+        rule = f"must be a snapshot of a run with {n} workers"
+        raise ParameterError("state", rule, f"owners {owners}, completed {completed}")
+    return ClockState(
+        jobs=require_int("jobs", state["jobs"], least=0),
+        completed=completed,
+        owners=owners,
+    )

@@ -35,7 +35,7 @@ PARTS: Final = 100
 class Controlled(PolicyDefence):
     """A defence whose rounds run `Balanced` schemes; base class of frozen dataclasses.
 
-    All gradients are exact. A subclass writes `first` and `director`.
+    All gradients are exact. A subclass defines `first` and `director`.
 
     Examples
     --------
@@ -53,11 +53,14 @@ class Controlled(PolicyDefence):
 
     @abstractmethod
     def first(self, parts: int) -> Balanced:
-        """Return the scheme of the first round, for batches of this number of ``parts``."""
+        """Return the scheme of the first round.
+
+        The shares sum to ``parts``, the number of points of the largest batch.
+        """
 
     @abstractmethod
     def director(self, parts: int) -> Director:
-        """Return a new controller of one run, for batches of this number of ``parts``."""
+        """Return a new controller of one run, whose shares sum to ``parts``."""
 
     def policy(
         self,
@@ -81,7 +84,7 @@ class Controlled(PolicyDefence):
 
 
 class ControlledPolicy:
-    """A `SwitchingPolicy` with its director; a `seqgc.rounds.ResumablePolicy`.
+    """A `SwitchingPolicy` whose ``director`` chooses the shares; a `seqgc.rounds.ResumablePolicy`.
 
     A run that is resumed from a `snapshot` continues with the shares of that time. Its director
     starts without measurements, because a resumed run has other workers.
@@ -147,12 +150,12 @@ class ControlledPolicy:
         return {"rounds": self.rounds, "jobs": self.num_jobs, "scheme": scheme.spec}
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot`; only before the start.
+        """Continue from a `snapshot`. Call this method before `start`.
 
         Raises
         ------
         TypeError, KeyError, ValueError
-            If ``state`` is not the state of such a policy.
+            If ``state`` is not a snapshot of a `ControlledPolicy` with ``n`` workers.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a controlled run must be a mapping; got {state!r}")
@@ -160,7 +163,8 @@ class ControlledPolicy:
         first = self._policy.segments[0].setting
         scheme = parse_scheme(spec, n=first.scheme.n)
         if not isinstance(scheme, Balanced):
-            raise ParameterError("scheme", "of a controlled run's state must be `balanced`", spec)
+            rule = "in the state of a controlled run must be a `balanced` scheme"
+            raise ParameterError("scheme", rule, spec)
         self._policy.end_after(jobs - 1)
         everybody: BoolArray = np.ones(scheme.n, dtype=np.bool_)
         latest = {rounds - 1: Setting(scheme=scheme, rule=first.rule)} if rounds < jobs else {}

@@ -2,7 +2,7 @@
 
 `Monitor` is for runs in rounds. Its time is the total duration of the closed rounds, because a
 backend may count the seconds of each round from 0. `TaskMonitor` is for runs without rounds, in
-which workers proceed independently. Its time is the backend's.
+which workers proceed independently. Its time is the backend's, counted from the first event.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Sample:
 
     ``at`` is the total duration of all rounds up to this one, in seconds. ``answered`` (n,) marks
     the workers whose answers were measured, ``seconds`` (n,) are the times of these answers, and
-    ``shares`` (n,) are the parts of the batch that the workers had. The seconds of a worker without
-    a measured answer are 0.
+    ``shares`` (n,) are the workers' shares of the batch. The seconds of a worker without a measured
+    answer are 0.
     """
 
     at: float

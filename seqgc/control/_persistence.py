@@ -20,8 +20,8 @@ class Persistence:
     workers it takes the mean time of a batch over the latest ``per`` seconds. A worker is a
     *persistent* straggler if its mean is at least ``lam`` >= 1 times the average of these means.
 
-    If there are workers to replace, ``busy`` is called. It must return True if the cluster has no
-    room for new workers now. Then no worker is replaced.
+    If there are workers to replace, the function ``busy`` is called. If it returns True, the
+    cluster has no room for new workers now, and no worker is replaced.
 
     Source: AntDT (2024), its controller for non-dedicated clusters.
 
@@ -64,7 +64,7 @@ class Persistence:
     def slow(self, seconds: Means) -> BoolArray:
         """Return a mask (n,) of the workers whose mean is at least ``lam`` times the average.
 
-        Only workers whose means are known count.
+        Workers whose means are not known are left out of the average, and are not in the mask.
         """
         if not seconds.known.any():
             return seconds.known

@@ -13,15 +13,16 @@ __all__ = ["ReplacingPolicy"]
 
 
 class ReplacingPolicy(AmendedPolicy):
-    """A ``policy`` to which restarts are added: a ``monitor`` measures, a ``rule`` decides.
+    """A policy that adds restarts of slow workers to another ``policy``.
 
-    The rule is applied after each answer that the policy uses. Restarts come before the new tasks,
-    so that the worker that has just answered is replaced between two tasks. If any other worker is
-    replaced, its current task fails (`Restart`), and the policy sends it again as after any
-    failure. If the backend cannot replace workers, the run continues without restarts and a warning
-    says so. If the policy itself replaces a worker, such as a silent one, the monitor also forgets
-    its measurements. Snapshots do not contain the measurements, because a resumed run has other
-    workers.
+    The ``monitor`` measures the workers, and the ``rule`` decides which of them are replaced. The
+    rule is applied after an answer that the policy uses, at most every ``act`` seconds. Restarts
+    come before the new tasks, so that the worker that has just answered is replaced between two
+    tasks. If any other worker is replaced, its current task fails (`Restart`), and the policy
+    treats this as any failure. If the backend cannot replace workers, the run continues without
+    restarts and a warning says so. If the policy itself replaces a worker, such as a silent one,
+    the monitor also forgets its measurements. Snapshots do not contain the measurements, because a
+    resumed run has other workers.
 
     Examples
     --------

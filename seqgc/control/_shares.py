@@ -6,10 +6,10 @@ not whole numbers; if each of them is rounded, the sum may differ from B, and th
 optimal. Therefore the two problems of AntDT are solved as integer programs:
 
 - *Eq. 3* (`balance`): minimise ``max_i B_i / v_i``. Let z* be the minimum. Points are given out one
-  at a time, each to the worker ``argmin_i (B_i + 1) / v_i``, which would finish it first. No point
-  exceeds z*: a point exceeds z* only if every worker already has all the points that it can compute
-  within z*, and these are at least B points. The points that the workers can compute within some
-  z < z* can be given out at once; z is found by bisection.
+  at a time, each to the worker ``argmin_i (B_i + 1) / v_i``, which would finish it first. This is
+  optimal: a worker exceeds z* only if every worker already has all the points that it can compute
+  within z* seconds, and these are at least B points. To save time, all points that the workers can
+  compute within some z < z* are given out at once. Bisection finds z.
 - *Eq. 4* (`balance_in_blocks`): a share consists of ``C_i`` blocks of ``B_i`` points each, where a
   block must fit into the worker's memory. Minimise ``max_i C_i B_i / v_i``. Not every share can be
   made of blocks: for example, with blocks of at most 6 points there is no share of 7 points. So the
@@ -29,7 +29,7 @@ __all__ = ["MOST_BLOCKS", "balance", "balance_in_blocks"]
 MOST_BLOCKS = 5
 """The largest number of blocks in a worker's share, in Eq. 4."""
 
-_HALVINGS = 100
+_HALVINGS = 100  # steps of the bisection in `balance`
 _ALIKE = 1e-12  # two times with a smaller relative difference are equal up to rounding
 
 
@@ -43,8 +43,8 @@ def balance(
     """Return shares (n,) of ``total`` points that minimise ``max(shares / speeds)``: Eq. 3.
 
     ``speeds`` (n,) > 0 are in points per second. Each share has at least ``least`` and at most
-    ``most`` points; both are either one number for all workers or an array (n,). If several workers
-    could compute a remaining point equally fast, the first of them gets it.
+    ``most`` points; each of the two is one number for all workers or an array (n,). If several
+    workers would finish a point at the same time, the first of them gets it.
 
     Raises
     ------
@@ -61,7 +61,8 @@ def balance(
     v, low, high = _checked(speeds, total, least, most)
     if high.sum() < total:
         remedy = "increase it, or use a smaller batch"
-        raise ParameterError("most", f"must leave room for {total} points", most, remedy)
+        rule = f"must let {len(v)} workers have {total} points in all"
+        raise ParameterError("most", rule, most, remedy)
     below, above = 0.0, float((high / v).max())
     for _ in range(_HALVINGS):
         middle = (below + above) / 2
@@ -83,12 +84,12 @@ def balance_in_blocks(
     least: int | IntArray = 1,
     most: int | IntArray,
 ) -> tuple[IntArray, IntArray]:
-    """Return the points per block (n,) and the numbers of blocks (n,) of the fastest round: Eq. 4.
+    """Return each worker's points per block (n,) and number of blocks (n,): Eq. 4.
 
-    ``speeds`` (n,) > 0 are in points per second. Each worker computes 1 to `MOST_BLOCKS` blocks,
-    one after the other. Its blocks are equally large, and each has at least ``least`` >= 1 and at
-    most ``most`` points. The points of all blocks sum to ``total``. If a share can be made of
-    blocks in several ways, the way with the fewest blocks is taken.
+    They minimise the time of the slowest worker. ``speeds`` (n,) > 0 are in points per second. Each
+    worker computes 1 to `MOST_BLOCKS` blocks, one after the other. Its blocks are equally large,
+    and each has at least ``least`` >= 1 and at most ``most`` points. The points of all blocks sum
+    to ``total``. If a share can be made of blocks in several ways, the fewest blocks are used.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def _seconds(shares: IntArray, speeds: FloatArray) -> float:
 def _checked(
     speeds: FloatArray, total: int, least: int | IntArray, most: int | IntArray | None
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Return the speeds, the least points and the most points as arrays (n,), or raise."""
+    """Check the arguments of `balance`; return the speeds and both limits as arrays (n,)."""
     require_int("total", total, least=1)
     v = np.asarray(speeds, dtype=np.float64)
     if v.ndim != 1 or not v.size or not (np.isfinite(v) & (v > 0)).all():
@@ -149,9 +150,9 @@ def _checked(
 def _fitting(
     speeds: FloatArray, total: int, low: IntArray, high: IntArray, *, within_s: float
 ) -> IntArray | None:
-    """Return shares (n,), each made of blocks, that sum to ``total``; None if they do not exist.
+    """Return shares (n,) that sum to ``total`` and take at most ``within_s`` seconds each.
 
-    No share takes longer than ``within_s`` seconds.
+    Each share can be made of blocks. Return None if there are no such shares.
     """
     room = np.minimum(within_s * (1 + _ALIKE) * speeds, float(total)).astype(np.intp)
     full = (1 << (total + 1)) - 1
@@ -178,9 +179,10 @@ def _choices(low: int, high: int, limit: int) -> list[int]:
 
 
 def _sums(bits: int, low: int, high: int, limit: int) -> int:
-    """Return the sums that can be made of a sum in ``bits`` and the share of one more worker.
+    """Return all sums of an element of ``bits`` and the share of one more worker.
 
-    Bit k stands for a sum of k points. The share has at most ``limit`` points.
+    Sets of sums are integers in which bit k stands for a sum of k points. The share has at most
+    ``limit`` points, in blocks of ``low`` to ``high`` points.
     """
     made = 0
     for blocks in range(1, MOST_BLOCKS + 1):

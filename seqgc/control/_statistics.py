@@ -1,9 +1,9 @@
 """`Statistics`: the times and speeds of the workers' latest answers.
 
-A worker's *time of a batch* (AntDT: BPT) is the time between the sending of its task and its
-answer, whatever the worker's share of the batch. Its *speed* is the share divided by this time, in
-batches per second. The time includes messages and the worker's start. Therefore a worker with a
-smaller share appears slower.
+A worker's *time of a batch* (AntDT: BPT) is the time in seconds between the sending of its task and
+its answer, regardless of the worker's share of the batch. Its *speed* is the share divided by this
+time, in batches per second. The time includes messages and the worker's start. Therefore a worker
+with a smaller share appears to have a lower speed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["Means", "Statistics"]
 
 
 class Means(NamedTuple):
-    """The means ``values`` (n,) of the workers, and a mask ``known`` (n,) of workers with answers.
+    """The mean ``values`` (n,) of the workers, and a mask ``known`` (n,) of workers with answers.
 
-    The mean of a worker without answers is 0.
+    The value of a worker without answers is 0.
     """
 
     values: FloatArray
@@ -56,7 +56,7 @@ class Statistics(ABC):
 
     @property
     def up_s(self) -> FloatArray:
-        """The seconds (n,) since the beginning, or since a worker was last replaced."""
+        """The seconds (n,) since each worker was last replaced, or since the beginning."""
         return self.now - self._since
 
     @abstractmethod
@@ -78,13 +78,16 @@ class Statistics(ABC):
         return self._mean(window_s, lambda batch: batch.share / batch.seconds)
 
     def _take(self, worker: int, *, seconds: float, share: float) -> bool:
-        """Record an answer that came now. Return False if it does not count (see the class)."""
+        """Record an answer that arrives now.
+
+        Return False if it does not count, because it is the first answer of a new worker.
+        """
         if worker in self._fresh:
             self._fresh.discard(worker)
             return False
         batches = self._batches[worker]
         batches.append(_Batch(self.now, seconds, share))
-        while self.now - batches[0].at >= self._window_s:  # ends at this answer at the latest
+        while self.now - batches[0].at >= self._window_s:  # stops at the new answer
             batches.popleft()
         return True
 

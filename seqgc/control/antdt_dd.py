@@ -32,14 +32,16 @@ __all__ = ["AntDTDD", "AntDTDDDirector"]
 class AntDTDD(Controlled):
     """A defence that measures speeds for ``probe`` rounds, and then chooses all workers' shares.
 
-    During these rounds the shares are equal. A share consists of at most `MOST_BLOCKS` blocks of
-    ``least`` to ``most`` points. With ``most=0`` there is no upper limit, and a share is one block.
+    During these rounds the shares are equal. Afterwards a share consists of at most `MOST_BLOCKS`
+    blocks of ``least`` to ``most`` points. With ``most=0`` there is no upper limit, and a share is
+    one block.
 
     Raises
     ------
     ParameterError
-        If ``least`` or ``probe`` is below 1, or ``most`` below 0. At the start of a run: if a batch
-        cannot be made of such blocks.
+        If ``least`` or ``probe`` is below 1, or ``most`` below 0. At the start of a run: if
+        `MOST_BLOCKS` blocks of ``most`` points do not hold an equal share of a batch. After the
+        measurement: if a batch cannot be made of blocks of ``least`` to ``most`` points.
 
     Examples
     --------

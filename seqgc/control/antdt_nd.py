@@ -12,8 +12,8 @@ controller for non-dedicated clusters. There are two kinds of stragglers:
 The controller acts every ``act`` seconds. Two decisions that the paper leaves open:
 
 - If the shares are unequal, they are also adapted each time that the controller acts. Otherwise a
-  straggler that has recovered would keep its small share: its batches take little time then, and no
-  other worker is a straggler.
+  straggler that has recovered would keep its small share, because its batches then take little
+  time, and no worker is a straggler.
 - If a worker is replaced, its measurements are forgotten. The new worker keeps the share of the old
   one until its first answer whose time does not include its start. Then the shares are adapted.
   So if the backend cannot replace workers (functions, for example), the run continues with shares
@@ -99,8 +99,7 @@ class AntDTND(Controlled):
 class AntDTNDDirector:
     """The controller of one run of `AntDTND`; a `seqgc.rounds.Director`.
 
-    If there are workers to replace, ``busy`` is called. If it returns True, no worker is replaced
-    now (see `Persistence`).
+    For ``busy`` see `Persistence`.
 
     Examples
     --------

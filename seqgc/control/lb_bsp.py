@@ -7,8 +7,8 @@ proportion to the expected speeds of the workers. The paper predicts speeds with
 (`seqgc.control.balance`).
 
 *What to expect.* If a worker computes slowly, a smaller share makes up for it. If a worker is slow
-before it computes (because of a sleep, a start, or slow messages), no share does: the worker ends
-up with the least share, and the round still takes as long as this delay.
+before it computes (because of a sleep, a start, or slow messages), a smaller share does not help:
+the worker ends up with the least share, and the round still takes as long as this delay.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from seqgc.shards._service import Resume, require_resume
 __all__ = ["AspDds"]
 
 _MOST = 10**9
-"""An upper limit of the parts in a shard: more than any run has."""
+"""The largest ``M`` that is accepted: more than the parts of any run."""
 
 
 @register("asp-dds")
@@ -35,7 +35,7 @@ class AspDds(PolicyDefence):
 
     With ``M = 1``, the default, all workers finish at nearly the same time. With a larger ``M`` a
     worker computes parts that lie next to each other in the data, but the run waits longer for its
-    last shards: n shards are M batches.
+    last shards.
 
     If a worker fails, its shard is lost. The shard continues at its first part that has not been
     applied, so that each part is applied exactly once. With ``resume="shard"`` the whole shard is
@@ -71,7 +71,7 @@ class AspDds(PolicyDefence):
         self._keep_integers("n", "M")
         require_resume(self.resume)
         if not 1 <= self.M <= _MOST:
-            raise ParameterError("M", f"must satisfy 1 <= M <= {_MOST} (local batches)", self.M)
+            raise ParameterError("M", f"must satisfy 1 <= M <= {_MOST} (parts)", self.M)
 
     @property
     def tolerates(self) -> str:

@@ -2,24 +2,25 @@
 
 Theory of operation
 -------------------
-Job t is one step on batch t, and has ``n`` parts. In the order of the data, these are cut into
-shards of ``M`` consecutive parts (`Stretches`). A worker gets a shard only when it is free. So a
-slow worker does few shards, and all workers finish at nearly the same time.
+Job t is one step on batch t, and has ``n`` parts. In the order of the data, the parts of all jobs
+are cut into shards of ``M`` consecutive parts (`Stretches`). A worker gets a shard only when it is
+free. So a slow worker computes few shards, and all workers finish at nearly the same time.
 
-- *Free.* A worker without a shard takes the first one that is left. It is sent one part at a time.
-- *Answer.* The result is an `Update`, which is applied by itself, and the worker is sent the next
-  part of its shard. After the last part, the worker is free.
-- *Failure.* The shard goes to the end of its stretch. The worker that takes it continues at the
-  first part that has not been applied; this is another worker, as long as there is one that does
-  not fail. The worker that failed rests, and then takes another shard. The shard waits as well if
-  its part has failed before. If a worker fails twice in a row, and others do not fail, it may be
-  dead: then the failure does not count against the part, because many dead workers may try the same
-  part. The run ends if a part has failed 20 times. With ``resume="shard"``, the rule of the paper,
-  the shard begins again at its first part. Its parts may then arrive now and then, but never all of
-  them, so the run also ends if a shard has been lost ``20 M`` times in a row.
+- *Free.* A worker without a shard takes the next shard. It is sent one part at a time.
+- *Answer.* The result becomes an `Update`, which applies this part by itself, and the worker is
+  sent the next part of its shard. After the last part, the worker is free.
+- *Failure.* The shard is given out again after the other shards of its ``M`` jobs. The worker that
+  takes it continues at the first part that has not been applied. This is another worker, unless all
+  other workers fail. The worker that failed rests, and then takes another shard. If the part has
+  failed before, the shard also waits. If a worker fails twice in a row while another worker does
+  not fail, it may be dead: then its failure does not count against the part, because many dead
+  workers may try the same part. The run ends if a part has failed 20 times in a row. With
+  ``resume="shard"``, the rule of the paper, the shard begins again at its first part. Then every
+  part may succeed at times although the shard is never completed, so the run also ends if a shard
+  has been lost ``20 M`` times in a row. (Both limits are larger if ``max_attempts`` exceeds 20.)
 
 *Clocks.* Job t is a clock of the data. It closes (`Close`, reason "dealt") when all its parts, and
-all parts of earlier jobs, have arrived and are not computed again.
+all parts of earlier jobs, have arrived and will not be computed again.
 
 *Once.* One worker at a time has a part, and an answer counts only if it belongs to the newest task
 of its worker. So each part is applied exactly once. With ``resume="shard"`` it is applied at least
@@ -34,28 +35,38 @@ Source: AntDT (2024), V-C.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypedDict
 
 import numpy as np
 
-from seqgc.errors import ParameterError
+from seqgc.errors import ParameterError, require_int
 from seqgc.ports import Action, Dispatch, FloatArray
 from seqgc.rounds import ClosingRule, Engine, EngineTask, Loss, part_task, part_update
 from seqgc.shards._progress import Progress
 from seqgc.shards._service import Resume
-from seqgc.shards._state import ShardPolicyState, read_state
-from seqgc.shards._stretches import Standing, Stretches
+from seqgc.shards._stretches import Standing, Stretches, StretchState
 
-__all__ = ["ShardPolicy"]
+__all__ = ["ShardPolicy", "ShardPolicyState"]
+
+
+class ShardPolicyState(TypedDict):
+    """The state of a `ShardPolicy`, as JSON data; made by its `snapshot`."""
+
+    jobs: int  # the number of jobs of the run
+    tasks: list[int]  # by worker: the number of tasks that it was sent
+    shards: StretchState
+    givers: list[tuple[int, list[int]]]  # (job, workers that sent parts), for jobs not closed
 
 
 class ShardPolicy(Engine[int]):
-    """Runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` parts; see this module's head.
+    """A policy that runs ``num_jobs`` jobs of ``n`` parts in shards of ``M`` >= 1 parts.
 
-    Of the ``rule``, the time limit and the attempts count (`seqgc.rounds.Engine`). ``loads`` (n,)
-    are the shares of a batch that the workers compute in a task, by default ``1/n``. ``resume``
-    says whether a lost shard continues at its first missing part, or is computed again as a whole.
+    The algorithm is described in this module's docstring. Of the ``rule``, only the time limit and
+    the number of attempts are used (`seqgc.rounds.Engine`). ``loads`` (n,) are the shares of a
+    batch that the workers compute in a task, by default ``1/n``. ``resume`` says whether a lost
+    shard continues at its first missing part, or is computed again as a whole.
 
     Raises
     ------
@@ -64,7 +75,7 @@ class ShardPolicy(Engine[int]):
 
     Examples
     --------
-    Worker 1 is slow: worker 0 does four parts of six.
+    Worker 1 is slow, so that worker 0 computes four of the six parts.
 
     >>> from seqgc.master import run
     >>> from seqgc.profiles import ByRound
@@ -111,7 +122,7 @@ class ShardPolicy(Engine[int]):
 
     @property
     def rounds(self) -> int:
-        """The number of clocks of the data that are closed."""
+        """The number of jobs whose clocks are closed; jobs close in order."""
         return self._progress.closed
 
     @property
@@ -124,7 +135,7 @@ class ShardPolicy(Engine[int]):
         return f"clock {self.rounds} of the data"
 
     def end_after(self, job: int) -> None:
-        """End the run after ``job``, which must be the latest job that has begun."""
+        """End the run after ``job``, or after the latest job that has begun if that is later."""
         self._stretches.end_at(max(job, self._stretches.latest) + 1)
 
     # ---- checkpoints -----------------------------------------------------------------------------
@@ -151,9 +162,9 @@ class ShardPolicy(Engine[int]):
         Raises
         ------
         TypeError, KeyError, ValueError
-            If the state is not a snapshot of such a policy.
+            If the state is not a snapshot of a policy with ``n`` workers.
         """
-        known = read_state(state, n=self._n)
+        known = _read_state(state, n=self._n)
         self._stretches.end_at(known["jobs"])
         self._stretches.restore(known["shards"])
         self._counts = known["tasks"]
@@ -234,5 +245,32 @@ class ShardPolicy(Engine[int]):
 
 
 def _shard(stand: Standing) -> tuple[int, int, int]:
-    """Return the key of a shard's failures, which differs from (worker,) and (job, part)."""
+    """Return the key under which a shard's failures are counted.
+
+    The keys of workers, ``(worker,)``, and of parts, ``(job, part)``, are shorter.
+    """
     return stand.back, 0, 0
+
+
+def _read_state(state: object, *, n: int) -> ShardPolicyState:
+    """Check a state that was read from JSON, except its ``shards``, and return it.
+
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        If ``state`` is not the state of a policy with ``n`` workers.
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a policy's state must be a mapping; got {state!r}")
+    tasks = [require_int("tasks", count, least=0) for count in state["tasks"]]
+    if len(tasks) != n:
+        raise ParameterError("tasks", f"must hold {n} numbers, one for each worker", tasks)
+    return ShardPolicyState(
+        jobs=require_int("jobs", state["jobs"], least=0),
+        tasks=tasks,
+        shards=state["shards"],
+        givers=[
+            (job, [require_int("givers", worker, least=0, most=n - 1) for worker in givers])
+            for job, givers in state["givers"]
+        ],
+    )

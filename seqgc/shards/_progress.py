@@ -1,4 +1,4 @@
-"""`Progress`: the clocks of the data. A clock is a job, and closes when its parts are complete."""
+"""`Progress`: a record of the parts that are complete, by which jobs close in order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Progress:
 
     @property
     def closed(self) -> int:
-        """The number of closed clocks; these are the clocks of the first jobs."""
+        """The number of jobs whose clocks are closed; jobs close in order."""
         return self._closed
 
     def leave(self, job: int, at: float) -> None:
@@ -48,10 +48,9 @@ class Progress:
         self._records.answer(job, worker, at)
 
     def settle(self, jobs: Iterable[int], at: float) -> list[Close]:
-        """Record that one more part of each of these jobs is settled; return the clocks that close.
+        """Record one more settled part for each entry of ``jobs``; return the clocks that close.
 
-        A job that is listed several times has as many more settled parts. ``at`` is the time in
-        seconds.
+        A job may be listed several times. ``at`` is the time in seconds.
         """
         for job in jobs:
             self._parts[job] = self._parts.get(job, 0) + 1
@@ -64,19 +63,19 @@ class Progress:
         return closed
 
     def givers(self) -> list[tuple[int, list[int]]]:
-        """Return, for each job with settled parts that is not closed, the workers that sent parts.
+        """Return the workers that sent parts, for each open job with settled parts.
 
-        The state of a snapshot; see `recall`.
+        A snapshot stores them for `recall`.
         """
         return [(job, self._records.givers(job)) for job in sorted(self._parts)]
 
     def recall(
         self, closed: int, left: Mapping[int, int], givers: Iterable[tuple[int, Iterable[int]]]
     ) -> None:
-        """Continue from a snapshot, before any task.
+        """Continue from a snapshot. Call this method before any other.
 
-        ``closed`` is the number of closed clocks, ``left`` has the number of parts of each job that
-        are not settled, and ``givers`` is what `givers` returned.
+        ``closed`` is the number of closed clocks, ``left`` maps each job to the number of its parts
+        that are not settled, and ``givers`` is the return value of `givers`.
         """
         self._closed = closed
         for job, workers in givers:

@@ -37,9 +37,9 @@ class ShardState(TypedDict):
 class Shard:
     """A shard of an epoch: ``length`` points from point ``start`` on, in ``batches`` local batches.
 
-    Batches are numbered from 0 within the shard. The worker begins at batch ``first``. If the shard
-    was lost before, batches 0 to ``known - 1`` have been done already, and those from ``first`` to
-    ``known - 1`` are done again.
+    Batches are numbered from 0 within the shard. The worker begins at batch ``first``. Batches 0 to
+    ``known - 1`` have been done before, by a worker that lost the shard. If ``first < known``, some
+    of these batches are done again.
     """
 
     number: int
@@ -66,11 +66,12 @@ class ShardService:
     provided that `advance` is called for each batch. The master of seqgc can do this, because it
     applies the updates. The service of AntDT cannot, because its workers send updates to servers;
     it has all ``M`` batches of a lost shard done again. ``resume="shard"`` does the same here: each
-    batch is done at least once, and up to ``M - 1`` batches of a lost shard are done again. (If all
-    ``M`` were done, the shard would be done.) With ``M = 1`` no batch is done again.
+    batch is done at least once, and up to ``M - 1`` batches of a lost shard are done again. (A
+    shard of which all ``M`` batches are done cannot be lost.) With ``M = 1`` no batch is done
+    again.
 
-    Points are numbered in the order of the data. With a ``seed`` >= 0, the order of the shards in
-    the queue and of the points in each shard (`points_of`) is random; it depends on ``seed`` and
+    Points are numbered in the order of the data. With a ``seed`` >= 0, the shards in the queue and
+    the points in each shard (`points_of`) are in random order, which depends only on ``seed`` and
     ``epoch`` >= 0.
 
     Source: AntDT (2024), V-C. The paper's formula for the number of shards has the size of the
@@ -109,7 +110,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         self._points = require_int("points", points, least=0)
         self._batch, self._width = require_int("b", b, least=1), require_int("M", M, least=1)
         require_resume(resume)
-        self._goes_on = resume == "part"  # a lost shard continues where it was lost
+        self._continues = resume == "part"  # a lost shard continues where it was lost
         self._seed = None if seed is None else require_int("seed", seed, least=0)
         self._epoch = require_int("epoch", epoch, least=0)
         order = np.arange(self.num_shards)
@@ -182,7 +183,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
     # ---- changes ---------------------------------------------------------------------------------
 
     def take(self, worker: int, *, again: bool = True) -> Shard | None:
-        """Give a worker the first shard of the queue; return None if the queue has none for it.
+        """Give a worker the first shard of the queue; return None if there is no shard for it.
 
         With ``again=False`` the worker does not get a shard that it was the last to lose.
 
@@ -233,10 +234,10 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         self._losers.pop(number, None)
 
     def lost(self, worker: int, *, called_off: bool = False) -> None:
-        """Put the shard of a worker that has failed at the end of the queue.
+        """Take a worker's shard from it, and put the shard at the end of the queue.
 
-        If the shard was ``called_off``, the worker has not failed, and `take` may give it the shard
-        again.
+        ``called_off`` says that the worker has not failed. Then `take` may give it the shard again
+        even with ``again=False``.
 
         Raises
         ------
@@ -252,7 +253,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             self._losers[number] = worker
 
     def end_at(self, points: int) -> None:
-        """Shorten the epoch to at most this number of ``points``; shards beyond are dropped.
+        """Shorten the epoch to at most this number of ``points``; later shards are dropped.
 
         Raises
         ------
@@ -266,26 +267,26 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             known = number * width + self._batch * self._known.get(number, 0)
             if known >= points:
                 rule = f"cannot end after {points} points"
-                raise ScheduleError(f"the epoch {rule}: shard {number} has come to point {known}")
+                raise ScheduleError(f"the epoch {rule}: shard {number} has reached point {known}")
         self._points = points
         self._todo = deque(number for number in self._todo if number * width < points)
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
     def checkpoint(self) -> ShardState:
-        """Return the shards that are not done, in the order of `left`, as JSON data."""
+        """Return the state that another service needs to continue the epoch, as JSON data."""
         todo = [[shard.number, shard.known] for shard in self.left]
         return ShardState(points=self._points, todo=todo)
 
     def restore(self, state: ShardState) -> None:
         """Continue from the `checkpoint` of another service with the same arguments.
 
-        All its shards that are not done are in the queue.
+        All shards that are not done are in the queue afterwards.
 
         Raises
         ------
         ParameterError
-            If the state is not of this epoch. Then nothing changes.
+            If the state does not fit this epoch and its shards. Then nothing changes.
         """
         points = state["points"]
         todo = [(int(number), int(known)) for number, known in state["todo"]]
@@ -295,7 +296,8 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             left = min(width, points - number * width)
             is_sound = is_sound and number >= 0 and 0 <= known * self._batch < left
         if not is_sound:
-            raise ParameterError("state", f"must be of an epoch of {self._points} points", state)
+            rule = f"must be a checkpoint of an epoch of {self._points} points in shards of {width}"
+            raise ParameterError("state", rule, state)
         self._points, self._doing, self._come, self._losers = points, {}, {}, {}
         self._todo = deque(number for number, _ in todo)
         self._known = {number: known for number, known in todo if known}
@@ -316,6 +318,6 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             start=start,
             length=length,
             batches=batches,
-            first=known if self._goes_on else 0,
+            first=known if self._continues else 0,
             known=known,
         )

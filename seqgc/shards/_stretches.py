@@ -15,10 +15,10 @@ __all__ = ["Standing", "StretchState", "Stretches"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The ``part`` that a worker computes now.
+    """The position of a worker in its shard: ``part`` is the number of the part that it computes.
 
-    ``again`` is True if this part was done before. If the worker fails, its shard is done again
-    from part ``back`` on. When the part is done, the parts in ``settles`` are never computed again.
+    ``again`` is True if this part was done before. If the worker fails now, its shard continues at
+    part ``back``. When the part is done, the parts in ``settles`` are never computed again.
     """
 
     part: int
@@ -31,7 +31,7 @@ class StretchState(TypedDict):
     """The state of `Stretches`, as JSON data; made by its `snapshot`."""
 
     begun: int  # the number of stretches that have begun
-    latest: int  # the latest job of which a part has begun; -1: none
+    latest: int  # the latest job of which a part has begun; -1 if no job has
     open: list[tuple[int, ShardState]]  # the begun stretches that are not done
 
 
@@ -103,12 +103,12 @@ class Stretches:
         """Return the part that a worker computes now; raise `ScheduleError` if it has no shard."""
         shard, come = self._service(worker).shard_of(worker)
         parts = self._parts(self._at[worker], shard)
-        part, goes_on = parts[come], self._resume == "part"
-        if goes_on:
+        part, continues = parts[come], self._resume == "part"
+        if continues:
             settles = range(part, part + 1)
         else:
             settles = parts if part == parts[-1] else range(part, part)
-        back = part if goes_on else parts[0]
+        back = part if continues else parts[0]
         return Standing(part=part, again=come < shard.known, back=back, settles=settles)
 
     # ---- changes ---------------------------------------------------------------------------------
@@ -124,7 +124,8 @@ class Stretches:
             If the worker has a shard.
         """
         if worker in self._at:
-            raise ScheduleError(f"worker {worker} has a shard: it must finish it or lose it first")
+            rule = "call `advance` for each of its parts, or `lost`, before it takes another"
+            raise ScheduleError(f"worker {worker} has a shard: {rule}")
         for stretch in (*self._more, self._begun):
             if stretch == self._begun and not self._begin():
                 break
@@ -141,7 +142,7 @@ class Stretches:
         return part
 
     def _begin(self) -> bool:
-        """Begin the next stretch; return False if there is no other one."""
+        """Begin the next stretch; return False if all stretches have begun."""
         if (jobs := self._jobs_of(stretch := self._begun)) <= 0:
             return False
         self._open[stretch] = self._service_of(jobs, stretch)
@@ -175,9 +176,9 @@ class Stretches:
         return None
 
     def lost(self, worker: int, *, called_off: bool = False) -> None:
-        """Let the shard of a worker that has failed be taken again, as the last of its stretch.
+        """Take a worker's shard from it; it is given out again after the rest of its stretch.
 
-        If the shard was ``called_off``, the worker has not failed.
+        ``called_off`` says that the worker has not failed (`ShardService.lost`).
 
         Raises
         ------
@@ -206,22 +207,24 @@ class Stretches:
     # ---- checkpoints -----------------------------------------------------------------------------
 
     def snapshot(self) -> StretchState:
-        """Return the state, as JSON data."""
+        """Return the state for `restore`, as JSON data."""
         services = [(stretch, service.checkpoint()) for stretch, service in self._open.items()]
         return StretchState(begun=self._begun, latest=self._latest, open=services)
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Continue from a `snapshot` of stretches with the same arguments. No worker has a shard.
+        """Continue from a `snapshot` of stretches with the same arguments.
+
+        Afterwards no worker has a shard.
 
         Raises
         ------
         TypeError, KeyError, ValueError
-            If it is not such a state.
+            If ``state`` is not such a snapshot.
         """
         begun = require_int("begun", state["begun"], least=0, most=-(-self._jobs // self._M))
         latest = require_int("latest", state["latest"], least=-1, most=self._jobs - 1)
         services: dict[int, ShardService] = {}
-        for stretch, each in state["open"]:  # type: ignore[attr-defined]  # TypeError if it is none
+        for stretch, each in state["open"]:  # type: ignore[attr-defined]  # or TypeError
             if stretch in services or not 0 <= stretch < begun:
                 rule = f"must hold distinct numbers of stretches, >= 0 and below begun={begun}"
                 raise ParameterError("open", rule, stretch)

@@ -71,7 +71,9 @@ def test_nobody_has_more_than_fits() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_refused_before_the_run() -> None:
-    with pytest.raises(ParameterError, match="`most` must leave room for 9 points; got 4"):
+    with pytest.raises(
+        ParameterError, match="`most` must let 2 workers have 9 points in all; got 4"
+    ):
         LBBSP(n=2, most=4).policy(ClosingRule(), num_jobs=1, batches=[9])
 
 

@@ -142,7 +142,7 @@ def test_a_sum_that_fewest_blocks_leave_out_is_made_of_others() -> None:
         ([1.0], 0, {}, "`total` must be an integer >= 1"),
         ([1.0, 1.0], 4, {"least": 3}, "`least` must be >= 0, at most `most`, and sum to at most 4"),
         ([1.0, 1.0], 4, {"least": -1}, "`least` must be >= 0"),
-        ([1.0, 1.0], 4, {"most": 1}, "`most` must leave room for 4 points"),
+        ([1.0, 1.0], 4, {"most": 1}, "`most` must let 2 workers have 4 points"),
     ],
 )
 def test_what_cannot_be_is_refused(
