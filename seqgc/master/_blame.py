@@ -5,31 +5,34 @@ Theory of operation
 *Answers with flaws.* A part of a result may be too large or not finite, or its computation may have
 raised an error. Either the model is at fault or the worker that computed it. The first report
 proves nothing: the answer becomes a `Failure`, and the policy asks another worker, or the same one
-if there is no other. The report is stored until the job ends, under its *question*: a mini-task,
-whichever worker receives it. A model has *failed* if a second report of the same job comes from
-another worker, or is about the same question. It is then no longer trained, and its parts of all
-results are zeros. Answers that were failures only because of failed models are used after all. If
-a worker answers a question correctly, the earlier report about this question is removed.
+if there is no other. The report is stored until the job ends. It is about a *question*, which is
+the result that a mini-task requests; several workers may be asked the same question. A model has
+*failed* if a second report of the same job comes from another worker, or is about the same
+question. The model is then no longer trained, and its parts of all results are zeros. Answers that
+were failures only because of failed models are used after all. If a worker answers a question
+without flaws, earlier reports about this question are removed.
 
 *Losses.* A model may also call ``os._exit``, end with a segmentation fault, or hang. The master
 then sees only a `Failure` that reports the death of a process, or a worker that is replaced because
-it exceeded the time limit. Because any worker may die of another cause at any time, one such loss
+it exceeded the time limit. Because any worker may die of another cause at any time, one such *loss*
 proves nothing. The task is sent again unchanged.
 
 Losses are counted by question and model. When the question is answered, its losses are forgotten.
-If a question has been lost `_DEATHS` times at the same model, or `_TIME_OUTS` times because the
-model hung, the model is *left out* of the next task with this question: the model's parts are sent
-without data points, and the worker returns zeros for them. The answer then counts as a report that
-the model has a flaw. As long as one worker has caused all losses, the worker may be at fault, and
-another worker is sent the whole task.
+If workers died `_DEATHS` times, or hung `_TIME_OUTS` times, while they computed the same model for
+the same question, the model is *left out* of the next task with this question: the model's parts
+are sent without data points, and the worker returns zeros for them. The answer then counts as a
+report that the model has a flaw. If one worker has caused all losses, this worker may be at fault,
+and any other worker is still sent the whole task.
 
-If the backend does not know at which of several models a process died, one model after the other is
-left out, never two in the same task. If the task is then answered, the model that was left out is
-to blame. If the process dies without each of them, the task is sent unchanged from then on.
+If the backend does not know which of several models a process was computing when it died, one model
+after the other is left out, never two in the same task. If the task is then answered, the model
+that was left out is to blame. If processes die whichever model is left out, the task is sent
+unchanged from then on.
 
-If the same happens to most models, no model is at fault: for example, memory or disk space has run
-out. Therefore no further model is left out if more than half of the models would then be left out
-since a model was last computed. The run then ends as it does whenever workers fail repeatedly.
+If most models crash or hang, no model is at fault: for example, memory or disk space has run out.
+Therefore the master counts the models that were left out since a worker last computed a model. If
+these would become more than half of the models, no further model is left out. The run then ends as
+it does whenever workers fail repeatedly.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ _TIME_OUTS: Final = 2
 
 Question: TypeAlias = tuple[int, ...]
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
-_Loss: TypeAlias = Literal["crashed", "hung", "tried"]  # "tried": in vain without one of the models
+_Loss: TypeAlias = Literal["crashed", "hung", "tried"]  # "tried": a crash with one model left out
 _Reports: TypeAlias = dict[Question, set[int]]  # workers that reported a flaw, by question
 
 
@@ -89,7 +92,7 @@ class _SentTask:
 
     @property
     def only_model(self) -> str:
-        """The only model of the task; empty if it has several models, or none, or is a trial."""
+        """The only model of the task; empty if the task has another number, or is a trial."""
         models = (model for models in self.models.values() for model in models)
         return "" if self.is_trial else _only(models)
 
@@ -116,7 +119,7 @@ class Blame:
 
     @property
     def only_model(self) -> str:
-        """The model of all tasks in flight; empty if they have several, or the run has only one."""
+        """The model of all tasks in flight; empty if there are several models, or only one ever."""
         if len(self.names) < 2:
             return ""
         out = [sent for attempts in self._sent.values() for sent in attempts.values()]
@@ -143,8 +146,8 @@ class Blame:
         if is_trial and self._losses:
             left_out = self._to_try_without(models, worker)
         without = self._not_computed | left_out.keys()
-        for question, those in models.items() if without else ():
-            models[question] = tuple(model for model in those if model not in without)
+        for question, names in models.items() if without else ():
+            models[question] = tuple(model for model in names if model not in without)
         sent = _SentTask(models=models, left_out=left_out, is_trial=is_trial and bool(left_out))
         self._sent.setdefault((round, worker), {})[attempt] = sent
         return tuple(_without(item, without) for item in items) if without else tuple(items)
@@ -152,8 +155,8 @@ class Blame:
     def judge(self, answer: Arrival) -> Judgement:
         """Judge the flaws of an answer, and of the models that were left out of its task.
 
-        The answer's losses are forgotten. If it is in doubt, it is stored until it can be used, or
-        until its task is cancelled.
+        Losses of the questions that are answered are forgotten. If some flaws are `doubted`, the
+        answer is stored until it can be used or its task is cancelled.
         """
         round, worker = answer.round, answer.worker
         sent = self._ended((round, worker, answer.attempt))
@@ -178,7 +181,7 @@ class Blame:
         return Judgement(failed, doubted, self._usable() if failed else ())
 
     def _is_second(self, model: str, worker: int, questions: Iterable[Question]) -> bool:
-        """Return whether the model was reported before by another worker, or for a question."""
+        """Return True if another worker, or an answer to a question, has reported the model."""
         for question in questions:
             reports = self._reports.get(question[0], {}).get(model, {})
             if question in reports or any(workers - {worker} for workers in reports.values()):
@@ -186,7 +189,7 @@ class Blame:
         return False
 
     def _usable(self) -> list[Arrival]:
-        """Return the answers in doubt whose flaws all belong to failed models, and forget them."""
+        """Forget and return the doubted answers whose flaws all belong to failed models."""
         doubted = self._doubted.values()
         usable = [each for each in doubted if self.failed.keys() >= each.flaws.keys()]
         for each in usable:
@@ -216,7 +219,7 @@ class Blame:
             self._lose(sent, model, failure.worker, kind, failure.reason)
 
     def silenced(self, worker: int, computing: Computing) -> str:
-        """Count a time-out of a worker; return the model at which it hung, empty if unknown.
+        """Count a time-out of a worker, and return the model that hung; empty if it is unknown.
 
         The task remains in flight: its failure or its answer will still arrive.
         """
@@ -265,10 +268,13 @@ class Blame:
     def _to_leave_out(
         self, models: Mapping[Question, Sequence[str]], worker: int
     ) -> dict[str, Flaw]:
-        """Return the models to leave out of a worker's task with these questions, and the flaws."""
+        """Return the models to leave out of a worker's task, with the flaws to report for them.
+
+        ``models`` are the models of each question of the task.
+        """
         left_out = dict[str, Flaw]()
-        for question, those in models.items():
-            for model in self._able(those):
+        for question, names in models.items():
+            for model in self._able(names):
                 if times := self._times(worker, (question, model, "crashed"), least=_DEATHS):
                     why = f"{self._reasons[model]}, {times} times with the same task"
                     left_out[model] = Flaw(kind="crashed", why=why)
@@ -284,13 +290,16 @@ class Blame:
     def _to_try_without(
         self, models: Mapping[Question, Sequence[str]], worker: int
     ) -> dict[str, Flaw]:
-        """Return the next model to leave out if the backend does not know which model crashed."""
+        """Return the model to leave out of a trial, with its flaw.
+
+        Trials are made if the backend does not know which of several models crashed.
+        """
         lost = [q for q in models if self._times(worker, (q, "", "crashed"), least=_DEATHS)]
         able = list(dict.fromkeys(model for q in lost for model in self._able(models[q])))
         if len(able) < 2:
             return {}
         tries = max(len(self._losses.get((question, "", "tried"), ())) for question in lost)
-        if tries >= len(able):  # processes end without each of them, so no single one is to blame
+        if tries >= len(able):  # a trial without each model has crashed: no single one is to blame
             return {}
         why = f"worker processes end during tasks that contain it: {self._reasons['']}"
         return {able[tries]: Flaw(kind="crashed", why=why)}
@@ -299,9 +308,9 @@ class Blame:
         return [model for model in models if model not in self._not_computed]
 
     def _times(self, worker: int, loss: tuple[Question, str, _Loss], *, least: int) -> int:
-        """Return how often a question was lost; 0 if that proves nothing for a task of a worker.
+        """Return the number of losses of a kind if they prove that the worker is not to blame.
 
-        It proves nothing if there were fewer than ``least`` losses, or all at one other worker.
+        Return 0 if there were fewer than ``least`` losses, or if one other worker had all of them.
         """
         workers = self._losses.get(loss, [])
         is_proof = worker in workers or len(set(workers)) > 1
@@ -309,7 +318,7 @@ class Blame:
 
 
 def _question(task: Address, mini_task: MiniTask) -> Question:
-    """Return a key of the result of a mini-task; tasks that request equal results share a key."""
+    """Return a key of the result of a mini-task; mini-tasks with equal results have equal keys."""
     round, worker, _ = task
     own = (round, worker, mini_task.slot)
     return mini_task.job, *(own if mini_task.cover is None else (mini_task.cover, mini_task.place))

@@ -24,7 +24,7 @@ from seqgc.ports import Decoding, FloatArray, MiniTask, Part, ResultForm, Term
 
 _Kind: TypeAlias = tuple[np.dtype[np.floating], tuple[int, ...]]  # dtype and shape
 _Note: TypeAlias = Callable[[str, dict[str, object]], None]
-_Unused: TypeAlias = Callable[[int], Sequence[slice]]  # the unused parts of a job's results
+_Unused: TypeAlias = Callable[[int], Sequence[slice]]  # job -> the unused slices of its results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class HeldJob:
 
 
 class Gatherer:
-    """Collects the results of the jobs in flight, so that gradients can be computed quickly.
+    """A store of the results of the jobs in flight, from which gradients are computed quickly.
 
     Some codes need only plain sums of results. Such a sum is a cover, and each of its terms is a
     place (see `MiniTask`). A result with a cover is added to the sum as soon as it arrives. Several
@@ -62,7 +62,7 @@ class Gatherer:
     compared (`Replicas`). The gradient is then the sum of the results that the majority sent for
     each place. A worker that sent a different result is added to ``expelled``. If a worker is
     expelled, or if results could not be compared, ``note`` is called with the kind and the fields
-    of a `Notice`. ``unused(job)`` are the parts of a job's results that may differ.
+    of a `Notice`. ``unused(job)`` returns the slices of a job's results that may differ.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Gatherer:
         self.forget_memory()
 
     def expect(self, round: int, mini_tasks: Sequence[MiniTask], *, worker: int) -> None:
-        """Record the results that a worker owes; call this once, before any of them arrives."""
+        """Record the results that a worker is asked for, once, before any of them arrives."""
         for task in mini_tasks:
             if task.cover is None:
                 rows = self._jobs[task.job].rows[round]
@@ -97,10 +97,11 @@ class Gatherer:
         self._jobs[job].kind = (form.dtype, (form.size,))
 
     def flaw(self, owed: Mapping[int, MiniTask], results: Mapping[int, FloatArray]) -> str | None:
-        """Return the reason, in one line, why an answer cannot be used; None if it can be used.
+        """Return one line that says why an answer cannot be used; None if it can be used.
 
-        Both arguments are by slot. Unless `require` was called, the first result of a job
-        determines the form of all its results.
+        ``owed`` are the requested mini-tasks, and ``results`` the arrays of the answer, by slot.
+        Unless `require` was called, the first result of a job determines the form of all its
+        results.
         """
         kinds: dict[int, _Kind] = {}
         for slot, task in owed.items():
@@ -141,15 +142,15 @@ class Gatherer:
     def combine(self, decoding: Decoding, *, marks: Sequence[slice] = ()) -> FloatArray:
         """Return the gradient (p,) of a job or of a part, and forget its results.
 
-        The caller owns the array. Its dtype is that in which results are added, at least float32.
-        If finite results overflow, the array is not finite. ``marks`` are the marks of the job's
-        `ResultForm`.
+        The caller owns the array. Its dtype is the dtype of the results, or float32 if this has
+        more bits. If finite results overflow, the array is not finite. ``marks`` are the marks of
+        the job's `ResultForm`.
 
         Raises
         ------
         ScheduleError
-            If the decoding uses a result that has not arrived, or a part of a cover, or a cover
-            with a weight other than 1.
+            If the decoding uses a result that has not arrived, or only some places of a cover, or a
+            place with a weight other than 1.
         AuditError
             If workers return different results for the same task, and there is no majority.
         """
@@ -214,7 +215,7 @@ class Gatherer:
         return [results.held(job) for job, results in sorted(self._jobs.items())]
 
     def restore(self, held: Iterable[HeldJob]) -> None:
-        """Replace all results by the results that `held` of another gatherer returned."""
+        """Replace all results by the results ``held`` of another gatherer (see `held`)."""
         self._jobs.clear()
         for each in held:
             job = self._jobs[each.job]
@@ -286,12 +287,12 @@ class _Results:
     def part(self, decoding: Decoding, cover: int) -> FloatArray:
         """Return the weighted sum of a cover, in an array that the caller owns.
 
-        The terms of the decoding must be exactly the places of the cover, all with one weight.
+        The terms of the decoding must be all places of the cover, with equal weights.
 
         Raises
         ------
         ScheduleError
-            If they are not.
+            If the terms are not all places of the cover, or their weights differ.
         """
         keys = [(term.worker, term.round, term.slot) for term in decoding.terms]
         places = [self.summed.get(key) for key in keys]

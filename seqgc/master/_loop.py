@@ -55,8 +55,8 @@ def run(
     argument is a function that returns the loop's state (`Held`) for a checkpoint. The function
     returns None if no checkpoint is possible: results are in dispute in an ``audit``, or a gradient
     could not be computed, so that the run must resume from an earlier state. ``held`` is the state
-    of an interrupted loop, which this loop continues; policy and workload must be in the states of
-    that moment.
+    of an interrupted loop, which this loop continues; policy and workload must be in the states
+    that they had when ``held`` was taken.
 
     If ``audit`` is True, results that must be equal are compared, except for the parts that an
     `AuditedWorkload` does not use. If a worker's result differs from that of the majority, all
@@ -65,19 +65,20 @@ def run(
     If a model's part of a result has a 2-norm above ``max_norm``, or its computation raised an
     error, the worker or the model may be at fault. Such an answer is a failure (`Failure.flaws`).
     If another worker, or the answer to the same mini-task, reports the same model again, the model
-    has failed: the workload parks it, its parts of all results are zeros, and the answers that were
-    failures only because of it are used. A model that kills the processes of workers, or exceeds
-    their time limit, is left out of a task, and the answer counts as a report too.
+    has failed: the workload stops training it (`ParkingWorkload.park`), its parts of all results
+    are zeros, and the answers that were failures only because of it are used. A model that
+    repeatedly kills the processes of workers, or exceeds their time limit, is left out of a task,
+    and the answer counts as a report too.
 
     Raises
     ------
     ParameterError
         If the policy needs a capability that the backend does not have.
     WorkerError
-        If a round cannot end.
+        If the policy finds that the run cannot be completed, because workers fail or are silent.
     ScheduleError
-        If the policy would wait for ever: it is not done, no task is in flight, and it waits for no
-        point in time.
+        If the policy would wait for ever: it is not done, no task is in flight, and its `wake_at`
+        is infinite.
     AuditError
         If workers return different results for the same task, and there is no majority.
     IllConditionedError
@@ -100,7 +101,10 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Held:
-    """The state of the loop between two events, for checkpoints, without policy and workload."""
+    """The state of the loop between two events, for checkpoints.
+
+    It does not contain the states of the policy and the workload.
+    """
 
     begun: int  # number of jobs that have begun
     jobs: Sequence[HeldJob]
@@ -127,7 +131,7 @@ class Debts:
     def ask(
         self, worker: int, *, round: int, attempt: int, mini_tasks: Sequence[MiniTask]
     ) -> list[MiniTask]:
-        """Record mini-tasks that are sent to a worker; return the ones it did not owe yet."""
+        """Record mini-tasks that are sent to a worker; return the new ones."""
         debts = self._debts.setdefault((worker, round), {})
         added = [task for task in mini_tasks if task.slot not in debts]
         for task in mini_tasks:
@@ -163,28 +167,28 @@ class Debts:
 
 
 class TasksOut:
-    """The tasks whose answers have not arrived; the object is true if there are any.
+    """The tasks whose answers have not arrived; the object is true if there are such tasks.
 
-    A backend that predicts times (`Timetable`) itself knows when no answer will arrive. The object
-    is then always true.
+    If the backend sends a `Timetable`, there are no `Arrival` events to wait for. The object is
+    then always true, and the backend itself reports when no more answers can arrive.
     """
 
     def __init__(self) -> None:
         self._attempts: dict[tuple[int, int], set[int]] = {}  # by (round, worker)
-        self._told = False
+        self._has_timetable = False
 
     def __bool__(self) -> bool:
-        return self._told or bool(self._attempts)
+        return self._has_timetable or bool(self._attempts)
 
     def leave(self, round: int, attempt: int, workers: Iterable[int]) -> None:
         """Record that each of these workers was sent a task with this round and attempt."""
-        for worker in () if self._told else workers:
+        for worker in () if self._has_timetable else workers:
             self._attempts.setdefault((round, worker), set()).add(attempt)
 
     def see(self, event: Event) -> None:
         """Remove the task that an answer or a failure ends."""
         if isinstance(event, Timetable):
-            self._told = True
+            self._has_timetable = True
             self._attempts.clear()
         elif isinstance(event, Arrival | Failure):
             attempts = self._attempts.get((event.round, event.worker), set())
@@ -277,9 +281,9 @@ class _Loop:
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
     def _screen(self, answer: Arrival, workload: Workload) -> Sequence[Event]:
-        """Return an answer with zeros for its flawed parts, or the failure that it is.
+        """Return the answer with zeros for its flawed parts, or a failure if it cannot be used.
 
-        Earlier answers follow that can be used because of this answer.
+        Earlier answers that can be used because of this answer follow.
         """
         owed = self._debts.owed(answer)
         if answer.worker in self._gatherer.expelled:

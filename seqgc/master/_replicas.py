@@ -1,4 +1,4 @@
-"""Comparison of results that must be equal, in order to detect workers that return wrong ones."""
+"""Comparison of results that must be equal, in order to detect workers with wrong results."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Replicas:
         return {key: self._vectors[digest].copy() for key, digest in self._digests.items()}
 
     def in_dispute(self, unused: Sequence[slice] = (), *, but: Set[int] = frozenset()) -> bool:
-        """Return whether there is a place on which no vote has a majority.
+        """Return True if some place has votes, but none of them has a majority.
 
-        ``unused`` parts of a result may differ. Workers in ``but``, which are known to be wrong,
-        have no vote. If a place has no other votes, it is in dispute.
+        ``unused`` slices of a result may differ. Workers in ``but``, which are known to be wrong,
+        have no vote; a place that has only their votes is in dispute.
         """
         return any(_majority(self._votes_on(place, unused, but)) is None for place in self._votes)
 
@@ -90,7 +90,12 @@ class Replicas:
     ) -> Verdict:
         """Return the majority's results for these places, each of which must have an answer.
 
-        The arguments are as in `in_dispute`. Raises `AuditError` if a place has no majority.
+        For ``unused`` and ``but`` see `in_dispute`.
+
+        Raises
+        ------
+        AuditError
+            If a place has no majority.
         """
         results: dict[_Place, FloatArray] = {}
         liars: set[int] = set()

@@ -13,7 +13,7 @@ __all__ = ["CoverSum", "Memory", "Rows"]
 
 
 class Memory:
-    """A pool of memory, which saves the system from mapping and clearing pages in each round.
+    """A pool of arrays, so that the system need not map and clear pages in each round.
 
     Its arrays contain arbitrary finite numbers: zeros at first, later old results.
     """
@@ -22,7 +22,10 @@ class Memory:
         self._free: list[FloatArray] = []  # in order of size
 
     def take(self, rows: int, result: FloatArray) -> FloatArray:
-        """Return a flat array for ``rows`` results like ``result`` (p,), in at least float32."""
+        """Return a flat array of at least ``rows * p`` numbers, for results like ``result`` (p,).
+
+        Its dtype is the dtype of the result, or float32 if this has more bits.
+        """
         size = rows * result.size
         dtype = np.promote_types(result.dtype, np.float32)
         for index, memory in enumerate(self._free):
@@ -58,7 +61,7 @@ class Rows:
         self._source.give([full])
 
     def weighted(self, weights: FloatArray, marks: Sequence[slice]) -> FloatArray:
-        """Return ``weights @ rows`` as a new vector; for ``marks``, weights are absolute values."""
+        """Return ``weights @ rows`` as a new vector; slices in ``marks`` use absolute weights."""
         weights = weights.astype(self.array.dtype)
         product: FloatArray = weights @ self.array
         for each in marks:
@@ -103,7 +106,7 @@ class CoverSum:
         return {node: memory[: self._size].copy() for node, memory in self.nodes.items()}
 
     def taken(self) -> FloatArray:
-        """Return the sum (p,) in an array that the caller owns."""
+        """Return the sum (p,) in an array that the caller owns. Call this method only once."""
         first, *others = sorted(self.nodes, key=lambda node: node[1] << node[0])
         total = self.nodes.pop(first)[: self._size]
         for node in others:

@@ -16,12 +16,12 @@ class _Lease:
 
 
 class Leases:
-    """The billed times of invocations, each from its begin to its end, in whole milliseconds.
+    """The billed times of invocations, each from its start to its end, in whole milliseconds.
 
     An invocation is billed for at most ``longest_s`` seconds, including the start of an
-    environment. It is open, and the full time is reserved, until its end is certain. ``admit`` is
-    called before a resident function is invoked; if it raises, the function is not invoked.
-    Iteration yields the keys of open invocations.
+    environment. It is open, and ``longest_s`` is reserved for it, until its end is certain.
+    ``admit`` is called before a resident function is invoked; if it raises, the function is not
+    invoked. Iteration yields the keys of open invocations. The times ``at`` are in seconds.
 
     ``count`` is the number of invocations that were not refused. ``ended_ms`` is the longest time
     that can be billed for the ended or lost invocations, and ``likely_ms`` their likely time.
@@ -52,14 +52,14 @@ class Leases:
 
     @property
     def open_ms(self) -> int:
-        """The longest time that may be billed for the invocations that may still run."""
+        """The longest time that may be billed for open invocations, in milliseconds."""
         return sum(billed_ms(each.longest_s) * each.count for each in self._open.values())
 
     def __iter__(self) -> Iterator[Hashable]:
         return iter(tuple(self._open))
 
     def begin(self, key: Hashable, *, at: float = -math.inf, count: int = 1) -> None:
-        """Record ``count`` equal invocations. By default the time of their begin is not known."""
+        """Record the start of ``count`` equal invocations; by default, its time is not known."""
         self.count += count
         self._open[key] = _Lease(at, self.longest_s, count)
 
@@ -69,7 +69,7 @@ class Leases:
             self._open[key] = replace(lease, began=at)
 
     def began(self, key: Hashable) -> float | None:
-        """Return the begin of an open invocation; None if it is not open."""
+        """Return the start time of an open invocation; None if it is not open."""
         lease = self._open.get(key)
         return None if lease is None else lease.began
 
@@ -103,7 +103,7 @@ class Leases:
 
 
 def billed_ms(seconds: float) -> int:
-    """Return the milliseconds that are billed for an invocation; each begun one counts.
+    """Return the milliseconds that are billed for an invocation, rounded up.
 
     Examples
     --------

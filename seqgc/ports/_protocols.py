@@ -274,7 +274,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """The action to decode one part of a job's gradient, which can be used alone (see `Finish`)."""
+    """The action to decode one part of a job's gradient, which is used by itself (see `Finish`)."""
 
     job: int
     decoding: Callable[[], Decoding]
@@ -292,11 +292,18 @@ class Policy(Protocol):
     """
 
     @property
-    def wake_at(self) -> float: ...  # the time at which to send a Tick if nothing arrives earlier
+    def wake_at(self) -> float:
+        """The time at which to send a `Tick` if nothing arrives earlier; infinity for never."""
+
     @property
-    def done(self) -> bool: ...
-    def start(self) -> Sequence[Action]: ...
-    def on(self, event: Event) -> Sequence[Action]: ...
+    def done(self) -> bool:
+        """True if the run has ended."""
+
+    def start(self) -> Sequence[Action]:
+        """Return the first actions; called once, before any event."""
+
+    def on(self, event: Event) -> Sequence[Action]:
+        """Process one event, and return the actions that follow from it, in order."""
 
 
 @runtime_checkable
@@ -388,7 +395,7 @@ class Workload(Protocol):
 class ParkingWorkload(Workload, Protocol):
     """A workload of several models that continues with the other models when a model fails.
 
-    If a sum of finite results overflows, its gradients may have numbers that are not finite.
+    If a sum of finite results overflows, the workload is given a gradient that is not finite.
     """
 
     def park(self, names: Sequence[str], *, why: str, kind: FlawKind) -> None:
@@ -415,9 +422,14 @@ class AuditedWorkload(Workload, Protocol):
 class WeightStore(Protocol):
     """A store of weights, in versions that never change."""
 
-    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef: ...
-    def fetch(self, ref: WeightRef) -> FloatArray: ...
-    def discard(self, ref: WeightRef) -> None: ...
+    def publish(self, model: str, version: int, params: FloatArray) -> WeightRef:
+        """Store ``params`` (size,) as a version of a model's weights, and return its reference."""
+
+    def fetch(self, ref: WeightRef) -> FloatArray:
+        """Return the weights (size,) that a reference names, read-only."""
+
+    def discard(self, ref: WeightRef) -> None:
+        """Delete a version that is not needed any more, now or later."""
 
 
 class BlobStore(WeightStore, Protocol):

@@ -13,7 +13,10 @@ FloatArray: TypeAlias = npt.NDArray[np.floating]
 IntArray: TypeAlias = npt.NDArray[np.intp]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Columns of equal length, by name, as ``pandas.DataFrame`` accepts them. Texts are objects."""
+"""Columns of equal length, by name, as ``pandas.DataFrame`` accepts them.
+
+A column of text has the dtype object.
+"""
 
 LateAnswer: TypeAlias = tuple[int, int]
 """An answer that arrived after its round had closed: the numbers of the round and the worker."""
