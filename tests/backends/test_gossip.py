@@ -1,7 +1,7 @@
 """Workers that answer what nobody asked: none of it reaches a gradient, on any backend.
 
 What functions say is in `tests/simulation/test_function_rows.py`, what reaches a policy that no
-backend protects in `tests/rounds/test_retries.py`.
+backend protects in `tests/policies/test_strangers.py`.
 """
 
 from __future__ import annotations

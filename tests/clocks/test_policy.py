@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from hypothesis import strategies as st
 
 from seqgc import ports
 from seqgc.clocks import Barrier, ClockPolicy, Clocks, GlobalClock
-from seqgc.errors import ScheduleError, WireError, WorkerError
+from seqgc.errors import ScheduleError, WorkerError
 from seqgc.master import run
 from seqgc.profiles import ByRound
 from seqgc.rounds import ClosingRule
 from seqgc.schemes import parse_scheme
-from seqgc.testing import ScriptedBackend
 from seqgc.virtual import RandomFaults, VirtualBackend
 from tests.clocks.table import Table
 from tests.kit import SOAK
@@ -103,25 +101,6 @@ def _go_well(table: Table) -> None:
             table.tick()
 
 
-@given(tables(), st.randoms(use_true_random=False))
-def test_the_same_events_bring_the_same_actions(table: Table, random) -> None:
-    twin = Table(table.clocks, table.num_jobs, table.rule)
-    table.begin()
-    twin.begin()
-    while not table.policy.done:
-        if not table.out:
-            table.tick()
-            twin.tick()
-            continue
-        address = random.choice(sorted(table.out))
-        act = random.choice(["answer", "answer", "answer", "fail"])
-        getattr(table, act)(address)
-        getattr(twin, act)(address)
-        assert twin.sent() == table.sent()
-        assert twin.policy.wake_at == table.policy.wake_at
-    assert _kinds(twin.seen) == _kinds(table.seen)
-
-
 # ---- R1: who may begin --------------------------------------------------------------------------
 
 
@@ -185,22 +164,6 @@ def test_a_clocks_seconds_begin_where_the_last_ones_end() -> None:
 
 
 # ---- R3: failures -------------------------------------------------------------------------------
-
-
-def test_a_failed_task_is_sent_again_at_once_and_then_after_waits() -> None:
-    table = _table("bsp", rule=ClosingRule(max_attempts=9))
-    actions = table.fail((0, 1, 0))
-    assert [(a.attempt, list(a.assignment)) for a in actions] == [(1, [1])]
-    waits = []
-    for attempt in range(1, 8):
-        table.fail((0, 1, attempt))
-        waits.append(table.policy.wake_at - table.now)
-        table.tick()
-    assert all(0 < wait <= bound for wait, bound in zip(waits, (0.1, 0.2, 0.4, 0.8), strict=False))
-    assert len(set(waits)) == len(waits)
-    for worker, attempt in ((0, 0), (1, 8), (2, 0)):
-        table.answer((0, worker, attempt))
-    assert table.policy.rounds == 1
 
 
 def test_after_its_attempts_a_worker_hands_its_parts_over_for_good() -> None:
@@ -403,29 +366,7 @@ def test_who_has_many_parts_can_soon_give_them_back() -> None:
     assert max(len(parts) for *_, sent in table.sent() for parts in sent.values()) == 2
 
 
-def test_a_run_ends_when_the_last_worker_has_failed_twenty_times() -> None:
-    table = _table("bsp", n=1, jobs=1)
-    for attempt in range(19):
-        table.fail((0, 0, attempt))
-        if not table.out:
-            table.tick()
-    with pytest.raises(WorkerError, match="every worker fails again and again; worker 0: fell"):
-        table.fail((0, 0, 19))
-
-
 # ---- R4: silence --------------------------------------------------------------------------------
-
-
-def test_who_is_silent_for_the_time_limit_is_replaced_and_asked_again() -> None:
-    table = _table("bsp", n=2, jobs=1, rule=ClosingRule(timeout_s=5.0))
-    table.answer((0, 0, 0), at=1.0)
-    assert table.policy.wake_at == 5.0
-    actions = table.tick()
-    assert _kinds(actions) == ["Restart", "Dispatch"]
-    assert actions[0].worker == 1
-    assert _kinds(table.answer((0, 1, 0), at=5.5)) == ["Drop"]  # too late
-    assert _kinds(table.answer((0, 1, 1))) == ["Update", "Close"]
-    table.check_end()
 
 
 def test_who_is_silent_time_and_again_is_done_without() -> None:
@@ -436,16 +377,6 @@ def test_who_is_silent_time_and_again_is_done_without() -> None:
     assert table.policy.snapshot()["owners"] == [0, 0]
     table.answer((0, 0, 1))
     table.check_end()
-
-
-@pytest.mark.parametrize("spec", ["bsp", "ssp:slack=1", "asp"])
-@pytest.mark.parametrize("n", [1, 4])
-def test_a_run_ends_when_everybody_is_silent_three_times(spec: str, n: int) -> None:
-    table = _table(spec, n=n, rule=ClosingRule(timeout_s=5.0))
-    with pytest.raises(WorkerError, match=r"asked three times; worker 0: .*: raise the time lim"):
-        _go_well_but(table, silent=range(n))
-    assert 15.0 <= table.now < 15.2, "a third attempt waits for up to 0.1 s"
-    assert 3 * n <= sum(len(sent) for *_, sent in table.sent()) < 4 * n, "some have changed hands"
 
 
 def _go_well_but(table: Table, *, silent) -> None:
@@ -463,29 +394,6 @@ def test_who_has_not_been_silent_is_asked_before_a_run_ends() -> None:
     _go_well_but(table, silent=[1])  # the others wait for it, and are not heard meanwhile
     table.check_end()
     assert table.policy.snapshot()["owners"] == [0, 2, 2]
-
-
-@pytest.mark.parametrize("n", [2, 4])
-@pytest.mark.parametrize("late_at", range(3, 40, 1 if SOAK else 4))
-def test_who_hangs_for_good_ends_no_run_in_which_the_others_are_late_once(
-    n: int, late_at: int
-) -> None:
-    """Whenever that is: they have been asked again, and the other one is asked time and again."""
-
-    class Script(dict[tuple[int, int, int], float]):
-        def get(self, address: tuple[int, int, int], _: object = None) -> float:  # type: ignore[override]
-            clock, worker, attempt = address
-            is_late = clock == late_at and (worker, clock) not in self._late
-            self._late.add((worker, clock))
-            return math.inf if worker == 1 or (is_late and attempt == 0) else 6.0
-
-        _late: set[tuple[int, int]] = set()  # noqa: RUF012 (of this one alone)
-
-    clocks = parse_scheme("bsp", n=n)
-    assert isinstance(clocks, Clocks)
-    policy = clocks.policy(ClosingRule(timeout_s=10.0), num_jobs=60)
-    run(policy, ScriptedBackend(Script()))
-    assert policy.done
 
 
 def test_who_answers_a_greeting_is_heard() -> None:
@@ -527,47 +435,6 @@ def _go_on_slowly(table: Table, *, dead: int) -> None:
         else:
             table.now = due[first]
             (table.fail if first[1] == dead else table.answer)(first)
-
-
-def test_silence_without_a_time_limit_ends_the_run() -> None:
-    table = _table("bsp")
-    with pytest.raises(WorkerError, match="the backend will deliver no more answers"):
-        table.policy.on(ports.Tick(at=math.inf))
-
-
-# ---- what is not its own ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ((1, 0, 0), "nobody waits for it"),  # never sent
-        ((0, 0, 1), "nobody waits for it"),
-        ((0, 1, 0), "nobody waits for it"),  # answered
-        ((-1, 0, 0), "its clock has passed"),
-    ],
-)
-def test_what_nobody_asked_for_is_dropped(address, why: str) -> None:
-    table = _table("bsp")
-    table.answer((0, 1, 0))
-    before = table.policy.snapshot()
-    for act in (table.answer, table.fail):
-        (drop,) = act(address)
-        assert (type(drop), drop.reason) == (ports.Drop, why)
-    assert table.policy.snapshot() == before
-
-
-@pytest.mark.parametrize("worker", [-1, 3])
-def test_a_worker_that_there_is_not_is_the_backends_fault(worker: int) -> None:
-    table = _table("bsp")
-    with pytest.raises(WireError, match=f"0 <= worker < 3; got {worker}: repair the backend"):
-        table.answer((0, worker, 0))
-
-
-def test_a_timetable_is_refused() -> None:
-    timetable = ports.Timetable(round=0, at=0.0, times=np.ones(3))
-    with pytest.raises(ScheduleError, match="no timetable"):
-        _table("bsp").policy.on(timetable)
 
 
 # ---- answers with flaws -------------------------------------------------------------------------
@@ -706,26 +573,9 @@ def test_a_snapshot_of_something_else_is_refused(change, error) -> None:
         policy.restore(policy.snapshot() | change)
 
 
-def test_a_state_that_is_no_snapshot_at_all_is_refused() -> None:
-    policy = ClockPolicy(3, ClosingRule(), num_jobs=3)
-    with pytest.raises(KeyError):
-        policy.restore({})
-    with pytest.raises(TypeError):
-        policy.restore([1, 2, 3])
-
-
 def test_shares_that_are_not_one_a_part_are_refused() -> None:
     with pytest.raises(ValueError, match="`shares` must have shape"):
         ClockPolicy(3, ClosingRule(), num_jobs=1, shares=np.ones(2))
-
-
-def test_every_order_of_answers_ends_a_small_run() -> None:
-    for order in itertools.permutations(range(4), 4):
-        table = _table("ssp:slack=1", n=4, jobs=2)
-        for clock in range(2):
-            for worker in order:
-                table.answer((clock, worker, 0))
-        table.check_end()
 
 
 @dataclass(frozen=True)

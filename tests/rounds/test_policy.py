@@ -123,41 +123,6 @@ def records(seen: list[Event | Action]) -> list[RoundRecord]:
     return [s.record for s in seen if isinstance(s, Close)]
 
 
-def test_a_failed_task_is_sent_again_at_once_and_its_answer_counts() -> None:
-    backend, seen = play(Uncoded(n=2), {(0, 1, 0): (0.5, "killed")}, jobs=1)
-    assert backend.sent == [(0, 0, 0), (0, 1, 0), (0, 1, 1)]
-    (record,) = records(seen)
-    assert record.responded.all()
-    assert record.duration_s == pytest.approx(1.5)
-
-
-def test_a_worker_that_fails_every_attempt_is_a_straggler() -> None:
-    script = {(0, 2, a): (0.1, "out of memory") for a in range(3)}
-    backend, seen = play(GC(n=3, s=1), script, jobs=1, rule="all")
-    (record,) = records(seen)
-    assert record.responded.tolist() == [True, True, False]
-    assert [key for key in backend.sent if key[1] == 2] == [(0, 2, 0), (0, 2, 1), (0, 2, 2)]
-
-
-def test_a_round_in_which_everything_fails_ends_with_its_root_cause() -> None:
-    script = {(1, w, a): (0.1 * (w + 1), f"boom {w}") for w in range(3) for a in range(20)}
-    with pytest.raises(WorkerError) as caught:
-        play(GC(n=3, s=1), script)
-    assert "round 1 cannot end: 0 of 3 workers answered" in str(caught.value)
-    assert str(caught.value).endswith("first failure, worker 0: boom 0")
-    assert (caught.value.round, caught.value.worker) == (1, 0)
-
-
-def test_a_silent_round_ends_at_its_time_limit() -> None:
-    script = {(0, w, a): math.inf for w in range(1, 3) for a in range(3)}
-    cause = (
-        "within 21 s, 0 failed; worker 1 and 1 more did not answer, though asked three times: raise"
-    )
-    with pytest.raises(WorkerError, match=cause) as caught:
-        play(Uncoded(n=3), script, timeout_s=7.0)
-    assert caught.value.worker == 1
-
-
 def test_late_answers_of_a_closed_round_are_dropped_and_seen() -> None:
     script = {(0, 2, 0): 1.5, (1, 0, 0): 3.0, (1, 1, 0): 3.0}
     backend, seen = play(GC(n=3, s=1), script)

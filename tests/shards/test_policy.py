@@ -15,16 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqgc import ports
-from seqgc.errors import ScheduleError, WireError, WorkerError
+from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Arrival, Failure, Seen
 from seqgc.profiles import ByRound, ByWork
 from seqgc.rounds import ClosingRule
 from seqgc.shards import ShardPolicy
 from seqgc.stragglers import busy_seconds
-from seqgc.testing import ScriptedBackend
 from seqgc.virtual import Fault, Faults, RandomFaults, VirtualBackend
-from tests.shards.applied import again, all_parts, decided
+from tests.shards.applied import all_parts
 
 
 @dataclass(eq=False)
@@ -228,48 +227,6 @@ def test_a_run_ends_at_most_a_shard_after_workers_who_are_never_idle(
 # ---- failures and silence -----------------------------------------------------------------------
 
 
-def test_who_is_silent_is_replaced_and_its_late_answer_dropped() -> None:
-    hand = ByHand(ShardPolicy(2, ClosingRule(timeout_s=5.0), num_jobs=2))
-    assert hand.tell(arrival(0, 0, 3.0)) == [(0, (1, 0))]
-    assert hand.policy.wake_at == 5.0
-    assert hand.tell(ports.Tick(at=5.0)) == [(1, (1, 1))]
-    assert hand.story.others == [ports.Restart(worker=1)]
-    assert hand.tell(arrival(0, 1, 5.5)) == []
-    assert hand.story.drops == ["nobody waits for it"]
-    assert hand.tell(arrival(1, 0, 6.0)) == [(0, (0, 1))]
-    hand.tell(arrival(2, 0, 7.0))
-    hand.tell(arrival(1, 1, 7.5))
-    assert hand.policy.done
-    assert sorted(hand.story.applied) == all_parts(2, 2)
-
-
-def test_if_nobody_answers_any_more_the_run_ends() -> None:
-    hand = ByHand(ShardPolicy(2, ClosingRule(timeout_s=5.0), num_jobs=1))
-    while hand.policy.wake_at < 15.0:
-        hand.tell(ports.Tick(at=hand.policy.wake_at))
-    with pytest.raises(WorkerError, match="asked three times; worker 0: silent for 5 s: raise"):
-        hand.tell(ports.Tick(at=15.2))  # a third attempt waits for up to 0.1 s
-    with pytest.raises(WorkerError, match="clock 0 of the data cannot be completed: the backend"):
-        ByHand(ShardPolicy(1, ClosingRule(), num_jobs=1)).tell(ports.Tick(at=math.inf))
-
-
-@pytest.mark.parametrize("late_at", range(3, 40, 4))
-def test_who_hangs_for_good_ends_no_run_in_which_the_other_is_late_once(late_at: int) -> None:
-    class Script(dict[tuple[int, int, int], float]):
-        is_late = True
-
-        def get(self, address: tuple[int, int, int], _: object = None) -> float:  # type: ignore[override]
-            number, worker, _ = address
-            if worker == 1:
-                return math.inf
-            is_late, self.is_late = self.is_late and number == late_at, number < late_at
-            return math.inf if is_late else 6.0
-
-    policy = ShardPolicy(2, ClosingRule(timeout_s=10.0), num_jobs=60)
-    run(policy, ScriptedBackend(Script()))
-    assert policy.done
-
-
 def failing(*workers: int) -> Faults:
     return lambda task: Fault() if task.worker in workers else None
 
@@ -281,13 +238,6 @@ def test_a_worker_that_always_fails_holds_nobody_up() -> None:
     assert policy.tasks[2] > 10
     assert policy.tasks[0] + policy.tasks[1] == 120
     assert len(set(story.tasks(2))) == policy.tasks[2]  # never the same again
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_if_all_fail_the_run_ends_and_says_why(n: int) -> None:
-    backend = VirtualBackend(n, pace(*[1.0] * n), faults=failing(*range(n)))
-    with pytest.raises(WorkerError, match=r"fails again and again; worker \d: the virtual"):
-        run(ShardPolicy(n, ClosingRule(), num_jobs=2), backend)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
@@ -318,20 +268,6 @@ def test_a_part_that_fails_wherever_it_is_tried_ends_the_run_by_its_name(n: int)
     assert list(story.sent.values()).count((1, 0)) == 20
 
 
-def test_what_fails_for_a_while_waits_and_the_run_outlasts_it() -> None:
-    """All tasks fail in the first half minute; at the twentieth failure in a row it would end."""
-    policy, story = ShardPolicy(2, ClosingRule(), num_jobs=3), Story()
-
-    def outage(_: object) -> Fault | None:
-        return Fault() if backend.now < 30 else None
-
-    backend = VirtualBackend(2, pace(0.25, 0.25), faults=outage)
-    run(policy, backend, observe=story)
-    assert sorted(story.applied) == all_parts(3, 2)
-    assert backend.now > 30
-    assert max(policy.tasks) < 20 + 6
-
-
 # ---- the end, and what is refused ---------------------------------------------------------------
 
 
@@ -350,34 +286,6 @@ def test_a_run_may_end_early_with_whole_jobs(n: int, M: int, events: int, job: i
     backend = VirtualBackend(n, ByRound(latencies_s=times, rates=[[0]]))
     run(policy, backend, observe=story, rest=rest)
     assert sorted(story.applied) == all_parts(policy.num_jobs, n)
-
-
-def test_what_is_no_event_of_this_run_is_dropped_or_refused() -> None:
-    hand = ByHand(ShardPolicy(2, ClosingRule(), num_jobs=2))
-    before = hand.policy.snapshot()
-    for event in (arrival(1, 0, 1.0), failure(7, 1, 1.0)):
-        assert hand.tell(event) == []
-    assert hand.story.drops == ["nobody waits for it"] * 2
-    for worker in (-1, 2):
-        with pytest.raises(WireError, match="0 <= worker < 2"):
-            hand.tell(arrival(0, worker, 1.0))
-    with pytest.raises(ScheduleError, match="timetable"):
-        hand.tell(ports.Timetable(round=0, at=1.0, times=np.ones(2)))
-    assert hand.policy.snapshot() == before
-    hand.tell(arrival(0, 0, 1.0))
-    hand.tell(arrival(0, 0, 1.0))  # a second time
-    assert hand.story.applied == [(0, 0)]
-
-
-@given(seed=st.integers(0, 10**6), M=st.integers(1, 4), limit_s=st.sampled_from([math.inf, 1.0]))
-def test_a_policy_decides_the_same_on_the_same_events(seed: int, M: int, limit_s: float) -> None:
-    policies = [ShardPolicy(3, ClosingRule(timeout_s=limit_s), num_jobs=5, M=M) for _ in range(2)]
-    seen: list[Seen] = []
-    backend = VirtualBackend(
-        3, pace(0.2, 0.5, 0.7), faults=RandomFaults(seed=seed, fail=0.2, die=0.1)
-    )
-    run(policies[0], backend, observe=seen.append)
-    assert again(policies[1], seen) == decided(seen)
 
 
 SOUND = ShardPolicy(2, ClosingRule(), num_jobs=3).snapshot()
