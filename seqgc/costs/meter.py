@@ -1,8 +1,8 @@
-"""The usage of a run on cloud functions, summed up from its events.
+"""The usage of a run on cloud functions, as the sum of the usages of its events.
 
-A `Meter` is the only place that knows what an event costs. Fed with the events that a plan expects,
-it is the forecast (`estimate_plan`). Fed with the events of a live run, it is the `Budget`. Fed
-with the log of a run, it is the bill (`estimate_run`).
+A `Meter` is the only place that knows what an event costs. It counts the events that a plan expects
+for the forecast (`estimate_plan`), the events of a live run for the `Budget`, and the events in the
+log of a run for the bill (`estimate_run`).
 
 The meter keeps two sums: the likely usage, and an upper bound.
 
@@ -12,17 +12,18 @@ event                      likely                              at most
 warm-up                    an invocation of `START_S`          an invocation until the time-out
 new job, or new version    its weights are written             the same
 task is sent               reads the weights of one job        reads all its weights
-task without end           no time                             an invocation until the time-out
+task is not answered yet   no time                             an invocation until the time-out
 task is answered           from its departure to its answer    the same
-task fails, or run ends    until then, or its cancellation     until the time-out
-resident function begins   no time                             until the time-out
-resident function ends     from its begin to its end           the same
+task fails, or run ends    from its departure until then, or   an invocation until the time-out
+                           until it was cancelled
+resident function starts   no time                             until the time-out
+resident function ends     from its start to its end           the same
 =========================  ==================================  =====================================
 
 "Until the time-out" includes the longest start of an environment (`INIT_LIMIT_S`), which is billed
-too. A failed task may run on, because perhaps only the connection broke. An answered task cannot
-cost more than the time to its answer, because the master also waits for the start. If functions are
-resident, their time is billed and not that of tasks.
+too. A failed task may still run, because perhaps only the connection broke. An answered task cannot
+cost more than the time to its answer, because this time includes the start. If functions are
+resident, the time of the functions is billed, and not the time of the tasks.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NO_TRAFFIC: Final = Traffic(where="inline", weights_bytes=0, result_bytes=0)
 
 
 class Meter:
-    """The usage of a run on cloud functions, see the head of this module.
+    """The usage of a run on cloud functions; see the docstring of this module.
 
     ``traffic`` describes the bytes that a task moves; by default they are not counted. ``resident``
     functions handle many tasks in one invocation.
@@ -167,9 +168,9 @@ class Meter:
     ) -> None:
         """Count tasks that leave together.
 
-        ``tasks`` are the numbers of mini-tasks by worker; None is the largest number that a task
-        can have. ``jobs`` are the jobs of these tasks. ``at`` is in seconds; by default it is not
-        yet known.
+        ``tasks`` are the numbers of mini-tasks by worker; None stands for the largest number that a
+        task can have. ``jobs`` are the jobs of these tasks. ``at`` is the time of departure in
+        seconds; by default it is not known yet.
         """
         likely, at_most, self._newest = self._moves(tasks, jobs)
         self._likely += likely
@@ -182,7 +183,7 @@ class Meter:
         self._tasks.end(key, at=at)
 
     def watch(self, leases: Leases) -> None:
-        """Bill these leases of resident functions from now on, and the earlier ones in full."""
+        """Bill these leases of resident functions from now on, and earlier leases in full."""
         self._likely, self._at_most = self.likely, self.at_most
         self._billed = leases
 
@@ -193,7 +194,7 @@ class Meter:
     def stay(self, count: int, *, lasts_s: float) -> None:
         """Count ``count`` resident functions that are expected to stay ``lasts_s`` seconds.
 
-        A successor replaces each function before its time-out, and starts meanwhile.
+        A successor is started before each function's time-out, so that the two overlap.
         """
         successions = max(1, math.ceil(lasts_s / (_LEAST_SHARE * self.function.timeout_s)))
         self.run(count * successions, each_s=lasts_s / successions + START_S)
@@ -210,7 +211,7 @@ class Meter:
         self._at_most += at_most
 
     def stop(self, *, at: float) -> None:
-        """Count the end of a master; unanswered tasks may run until the time-out."""
+        """Count the end of a master; its unanswered tasks may run until the time-out."""
         for key in self._tasks:
             self._tasks.lose(key, at=self._cancelled.get(key, at))
         self._cancelled.clear()
@@ -261,16 +262,16 @@ class PlannedUse:
     """The cloud functions that a run plans to use: one task for each worker in each round.
 
     The weights of a job are published once, or in ``traffic.versions`` versions. A task is expected
-    to run ``seconds_per_task``, for example the median of a profile. If this is None, only the
-    time-out bounds a task. The ``warm_ups`` are invocations before the first round that compute
-    nothing; each is expected to last `START_S` seconds, the start of an environment. Without
-    warm-ups, the first task of each worker starts an environment.
+    to take ``seconds_per_task`` seconds, for example the median of a profile. If this is None, only
+    the time-out limits the time of a task. The ``warm_ups`` are invocations before the first round
+    that compute nothing; each is expected to last `START_S` seconds, the start of an environment.
+    Without warm-ups, the first task of each worker starts an environment.
 
     ``resident`` functions run until the run ends, and are paid for even while they are idle. A
-    round lasts at most ``longest_round_s``, or the time-out if this is infinite.
+    round lasts at most ``longest_round_s`` seconds, or the time-out if this is infinite.
 
-    If batches are split into ``pieces`` that free workers fetch (`deal`), a job has ``pieces``
-    tasks, and each worker first gets an empty task.
+    If batches are split into ``pieces`` for free workers (`deal`), a job has ``pieces`` tasks, and
+    each worker first gets an empty task.
     """
 
     workers: int
@@ -304,7 +305,7 @@ class PlannedUse:
         return replace(self, rounds=1, jobs=1, pieces=0, longest_round_s=0.0, traffic=traffic)
 
     def meter(self) -> Meter:
-        """Return a meter for a run of this plan, which has counted the warm-up."""
+        """Return a new meter for a run of this plan; it has counted the warm-up."""
         meter = Meter(function=self.function, traffic=self.traffic, resident=self.resident)
         meter.warm_up(self.warm_ups)
         return meter
@@ -349,7 +350,10 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
 
 
 def _expected(plan: PlannedUse, *, task_s: float, lasts_s: float) -> Meter:
-    """Return a meter of the plan's events, with tasks, or resident functions, of this length."""
+    """Return a meter of the plan's events.
+
+    Tasks take ``task_s`` seconds, and resident functions ``lasts_s`` seconds.
+    """
     meter = plan.meter()
     meter.move(tasks=plan.tasks, published=plan.jobs * plan.traffic.versions)
     if plan.resident:
@@ -372,13 +376,13 @@ def estimate_run(
     warm_ups: int = 0,
     resident: bool = False,
 ) -> Estimate:
-    """Return the usage of a run, from the times in its ``events.jsonl``, see `Meter`.
+    """Return the usage of a run, from the times in its ``events.jsonl`` (see `Meter`).
 
     The time of a task includes the time of the network and the start of an environment. The
     ``warm_ups``, which are invocations before the first round of each master, are added because
-    the log does not have them. Without ``traffic``, moved bytes are not charged. ``resident`` says
-    that functions were resident. If a master was killed, the log does not have their times; then
-    they are assumed to have run as long as the master.
+    the log does not have them. Without ``traffic``, moved bytes are not counted. ``resident`` says
+    that functions were resident. If a master was killed, the log does not have the times of its
+    functions; they are then assumed to have run as long as the master.
 
     Raises
     ------
@@ -412,9 +416,9 @@ class Budget:
     """An observer that stops a run before it can cost more than ``max_usd`` US dollars.
 
     The ``meter`` counts the events of the run; None means that workers are free, as on the user's
-    own machines. Tasks leave, and resident functions are invoked, only if the budget suffices even
-    when all functions run until their time-out. If ``max_usd`` is infinite, the observer only
-    counts the cost.
+    own machines. Tasks are sent, and resident functions invoked, only if the budget suffices even
+    if all functions run until their time-out. If ``max_usd`` is infinite, the observer only counts
+    the cost.
 
     Raises
     ------
@@ -469,10 +473,14 @@ class Budget:
         return {"committed_usd": committed_usd, "open_usd": committed_usd - self.spent_usd}
 
     def recall(self, memory: Mapping[str, float]) -> None:
-        """Add the amounts in a saved `memory`: the cost of the run up to its interruption.
+        """Add the cost of the run up to its interruption, from a saved `memory`.
 
-        Also add the cost of publishing the weights of the unfinished jobs again. Raises
-        `BudgetError` if the total exceeds the budget.
+        Also add the cost of publishing the weights of the unfinished jobs again.
+
+        Raises
+        ------
+        BudgetError
+            If the total exceeds the budget.
         """
         self._earlier_usd += memory["committed_usd"]
         if self._meter is not None:
@@ -486,7 +494,7 @@ class Budget:
             )
 
     def watch(self, leases: Leases) -> None:
-        """Bill these leases of resident functions from now on, and the earlier ones in full."""
+        """Bill these leases of resident functions from now on, and earlier leases in full."""
         if self._meter is not None:
             self._meter.watch(leases)
             leases.admit = self._admit_function
@@ -494,7 +502,10 @@ class Budget:
     def __call__(self, seen: Seen) -> None:
         """Count an event or action of the run.
 
-        Raises `BudgetError` if the tasks of a dispatch could exceed the budget.
+        Raises
+        ------
+        BudgetError
+            If the cost of the tasks of a dispatch could exceed the budget.
         """
         if (meter := self._meter) is None:
             return

@@ -31,7 +31,7 @@ INIT_LIMIT_S: Final = 10.0
 """The longest start (INIT) of an environment, in seconds. The function's time-out excludes it.
 
 If a start takes longer, Lambda begins it again within the invocation. Lambda bills the start of all
-functions since August 2025 (compute blog, "AWS Lambda standardizes billing for INIT Phase").
+functions since August 2025 (AWS Compute Blog, "AWS Lambda standardizes billing for INIT Phase").
 """
 
 START_S: Final = 2.5
@@ -49,7 +49,8 @@ _GB = 2**30  # bytes
 class Usage:
     """Quantities that AWS charges for. Usages can be added.
 
-    ``transfer_out_bytes`` is the number of bytes that leave the region.
+    ``gb_seconds`` is memory in GB times billed seconds. ``transfer_out_bytes`` is the number of
+    bytes that leave the region.
 
     Examples
     --------
@@ -255,8 +256,8 @@ def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Price
     names = {field.name for field in fields(Prices)}
     if set(values) != names:
         difference = ", ".join(sorted(set(values) ^ names))
-        rule = f"of {where} must be {', '.join(sorted(names))}"
-        raise ParameterError("prices", rule, difference)
+        rule = f"of {where} must be {', '.join(sorted(names))}; missing or unknown: {difference}"
+        raise ParameterError("prices", rule, sorted(values))
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
             raise ParameterError("prices", f"{where}.{name} must be a price in USD >= 0", value)
@@ -281,6 +282,8 @@ def _decoded_prices(path: Path) -> dict[str, Any]:
 
 
 LIST: Final = "https://pricing.us-east-1.amazonaws.com"
+"""The address of AWS's price list."""
+
 _TIMEOUT_S, _LONGEST_S = 3.0, 20.0  # time limits: of one answer, of all files
 _LARGEST: Final = 64 * 2**20  # bytes of a file; AWS's largest file has about one megabyte
 _DEAREST: Final = 100.0  # US dollars per unit; every real price is below one dollar
@@ -340,14 +343,15 @@ def find_prices(region: str, *, ask: bool = True) -> DatedPrices:
     """Return the prices of a region from AWS's price list, or else from a stored table.
 
     AWS's list is requested at most once a day and kept in the user's cache folder. If ``ask`` is
-    false, it is not requested. Without AWS's list, the prices come from an older copy in the cache,
-    or else from the table in seqgc.
+    False, it is not requested. Without AWS's list, the prices come from an older copy in the cache,
+    or else from the table in seqgc. The environment variable ``SEQGC_PRICE_LIST`` replaces the
+    address of AWS's list; if the variable is empty, only the table in seqgc is used.
 
     Raises
     ------
     ParameterError
-        If the list cannot be read, and neither table has the region. The message says why the
-        list could not be read.
+        If ``region`` is not the name of a region, or if the list cannot be read, and neither the
+        cache nor the table in seqgc has the region. The message says why the list was not read.
     """
     base = os.environ.get("SEQGC_PRICE_LIST", LIST)
     if not base:

@@ -139,19 +139,22 @@ class DelayProfile:
             line = f"alpha={slope:g} from base load {self.meta.base_load:g} to load {least:g}"
             raise ProfileError(
                 f"{line} leaves {times.min():.6g} s for row {row}, column {column} (round, worker; "
-                "from 0), which must be > 0: is the base load right?"
+                "from 0), which must be > 0: check the base load and alpha"
             )
         return times if round is None else times[0]
 
     def slope(self, alpha: float | None = None) -> float:
-        """Return ``alpha``, or if it is None the profile's own: seconds per unit of load.
+        """Return ``alpha``, or the profile's own if it is None, in seconds per unit of load.
 
-        Raises `ParameterError` if both are None, or if the result is not a number >= 0.
+        Raises
+        ------
+        ParameterError
+            If both are None, or if the result is not a number >= 0.
         """
         slope = self.meta.alpha if alpha is None else alpha
         if slope is None:
-            rule = "must be given: the profile does not know its own"
-            raise ParameterError("alpha", rule, None, "fit it over profiles at several loads")
+            rule = "must be given, because the profile has none (seconds per unit of load)"
+            raise ParameterError("alpha", rule, None, "fit it to profiles at several loads")
         return require_number("alpha", slope, least=0, most=MOST_S)
 
     @property
@@ -163,8 +166,8 @@ class DelayProfile:
     def awaited(self) -> DelayProfile:
         """Return the profile in which each failure takes at least as long as the slowest answer.
 
-        A failure may be known early, but it is not an answer. To wait for a worker that fails costs
-        at least as much as to wait for all other workers.
+        A failure may be known early, but it is not an answer. Waiting for a worker that fails
+        therefore takes at least as long as waiting for all other workers.
 
         Raises
         ------
@@ -190,7 +193,10 @@ class DelayProfile:
     def select_rounds(self, start: int, *, stop: int) -> DelayProfile:
         """Return the rounds ``start <= round < stop`` as a profile.
 
-        Raises `ParameterError` if the range is empty, or not within the recorded rounds.
+        Raises
+        ------
+        ParameterError
+            If the range is empty, or not within the recorded rounds.
         """
         start, stop = require_int("start", start), require_int("stop", stop)
         if not 0 <= start < stop <= self.num_rounds:
@@ -203,7 +209,7 @@ def _checked_times(times: npt.ArrayLike) -> FloatArray:
     try:
         matrix = np.array(times, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        rule = "`times` must be a matrix of seconds, its rows of one length"
+        rule = "`times` must be a matrix of seconds with rows of one length"
         raise ProfileError(f"{rule}; {error}") from None
     if matrix.ndim != 2 or matrix.size == 0:
         rule = "`times` must be a matrix (rounds, workers) with at least one of each"

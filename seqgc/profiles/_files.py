@@ -55,7 +55,7 @@ _MOST_MEMBERS_BYTES: Final = 4096  # largest size of the list of members
 
 
 def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
-    """Write ``profile`` to a `.npz` or `.csv` file; no incomplete file ever appears.
+    """Write ``profile`` to a `.npz` or `.csv` file, which is complete as soon as it exists.
 
     Raises
     ------
@@ -77,7 +77,8 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
     """
     path = _known_suffix(path)
     if profile.times.size > MOST_TIMES:
-        raise ProfileError(f"{path}: a file holds {MOST_TIMES} times; got {profile.times.size}")
+        rule = f"a file holds at most {MOST_TIMES} times"
+        raise ProfileError(f"{path}: {rule}; got {profile.times.size}")
     meta = json.dumps(asdict(profile.meta))
     if path.suffix == ".npz":
         times, status = profile.times, profile.status
@@ -85,7 +86,7 @@ def write_profile(profile: DelayProfile, *, path: str | Path) -> None:
             np.savez_compressed(file, times=times, status=status, meta=np.array(meta))
         return
     answers = np.where(profile.answered, profile.times, np.nan)
-    if not _is_told_by(answers, profile):
+    if not _is_restored_from(answers, profile):
         rule = "a CSV can say that a worker did not answer, but not when this was known, or why"
         raise ProfileError(f"{path}: {rule}; write a .npz")
     rows = [",".join(map(repr, row)) + "\n" for row in answers.tolist()]
@@ -113,9 +114,9 @@ def read_profile(path: str | Path, *, meta: ProfileMeta | None = None) -> DelayP
         If ``path`` has another suffix than `.npz` or `.csv`.
     ProfileError
         If the file is absent, damaged, or of another format, or if a time is not a positive number.
-        The message names the file and, if possible, the row and column. Also if the first column
-        of a `.csv` file has no name and counts up from an integer other than 0, because it may
-        number the rounds or hold a worker's seconds.
+        The message names the file and, if possible, the row and column. The error is also raised if
+        the first column of a `.csv` file has no name and counts up from an integer other than 0,
+        because this column may number the rounds or hold a worker's seconds.
 
     Warns
     -----
@@ -150,7 +151,8 @@ def _meta_from(text: str) -> ProfileMeta:
         raise ProfileError("`meta` is nested too deeply") from None
     if isinstance(fields, dict) and fields.get("schema", SCHEMA) != SCHEMA:
         schema = fields["schema"]
-        raise ProfileError(f"`meta` has schema {schema!r:.40}, this is {SCHEMA}: update seqgc")
+        rule = f"this seqgc reads schema {SCHEMA}: update seqgc"
+        raise ProfileError(f"`meta` has schema {schema!r:.40}, {rule}")
     if not isinstance(fields, dict) or not set(fields) <= set(_META_TYPES):
         raise ProfileError(f"`meta` must be a JSON object with keys among {sorted(_META_TYPES)}")
     for name, value in fields.items():
@@ -194,7 +196,8 @@ def _unpacked(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
         rule = f"`{name}` may have {_MOST_BYTES[name]} bytes, for {MOST_TIMES} times"
         raise ProfileError(f"{rule}; got {member.file_size}")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ProfileError(f"`{name}` is compressed in another way than numpy's")
+        rule = f"`{name}` must be stored or deflated, as by numpy.savez_compressed"
+        raise ProfileError(f"{rule}; got compression type {member.compress_type}")
     with archive.open(member) as file, warnings.catch_warnings():
         warnings.simplefilter("error")  # numpy warns of headers that it did not write
         array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
@@ -230,7 +233,7 @@ def _profile(seconds: FloatArray, meta: ProfileMeta) -> DelayProfile:
     return DelayProfile(times=times, status=missing.astype(np.int8), meta=meta)
 
 
-def _is_told_by(seconds: FloatArray, profile: DelayProfile) -> bool:
+def _is_restored_from(seconds: FloatArray, profile: DelayProfile) -> bool:
     """Return True if `_profile` makes the same profile of these seconds (rounds, workers)."""
     if not profile.answered.any():
         return False
@@ -263,10 +266,10 @@ class _Table:
             if self._names is not None:
                 return
         if len(cells) != self._columns + self._skipped:
-            counts = f"{len(cells)} columns, those above {self._columns + self._skipped}"
+            counts = f"{len(cells)} columns, the lines above {self._columns + self._skipped}"
             raise ProfileError(f"row {self._rows} (line {number}) has {counts}")
         if len(self._seconds) + self._columns > MOST_TIMES:
-            raise ProfileError(f"line {number}: a file may have {MOST_TIMES} times")
+            raise ProfileError(f"line {number}: a file may have at most {MOST_TIMES} times")
         self._all_end_in_comma &= not cells[-1].strip()
         if self._skipped:
             self._check_index(cells.pop(0), number=number)
@@ -289,11 +292,11 @@ class _Table:
             raise ProfileError(f"more than {_MOST_OTHER_LINES} lines are empty or comments")
         if line.startswith(_META_COMMENT):
             if self._described:
-                raise ProfileError(f"line {number}: `meta` has been given already")
+                raise ProfileError(f"line {number}: a second `meta` line; remove one of the two")
             self.meta, self._described = _meta_from(line.removeprefix(_META_COMMENT)), True
 
     def _begin(self, cells: list[str], *, line: str, number: int) -> None:
-        """Determine the columns from the first line with cells, and their names if it holds names.
+        """Determine the columns, and their names if there are any, from the first line with cells.
 
         No answer takes 0 s, so a line that counts from 0 holds names. A line that counts from 1 may
         hold times, unless its first cell is a word.
@@ -326,7 +329,7 @@ class _Table:
         """Raise `ProfileError` if an unnamed first column may hold a worker's seconds."""
         is_named = self._names is not None and self._names[0] != ""
         if not is_named and _is_number(cell) and not float(cell).is_integer():
-            rule = "is no number of a round, and column 0 has no name: name it `round` or `w0`"
+            rule = "is not the number of a round, and column 0 has no name: name it `round` or `w0`"
             raise ProfileError(f"line {number}: {cell.strip()[:40]} {rule}")
 
     def seconds(self) -> FloatArray:
@@ -344,9 +347,9 @@ class _Table:
         if times[0, 0] == 0:  # no worker answers in 0 s
             return times[:, 1:]
         raise ProfileError(
-            f"column 0 counts the rounds from {times[0, 0]:g}, as a worker's seconds hardly would: "
-            "remove the column, or put a line of names above, `round,w0,w1` and so on (`w0,w1` if "
-            "it is a worker)"
+            f"column 0 counts up from {times[0, 0]:g}, so it probably numbers the rounds: remove "
+            "it, or put a line of names above, `round,w0,w1` and so on (`w0,w1` if the column "
+            "holds a worker's seconds)"
         )
 
     def _are_workers(self) -> bool:
@@ -368,7 +371,7 @@ def _column_counts(times: FloatArray) -> bool:
 
 
 def _counts(names: list[str], start: int) -> bool:
-    """Return True if the names, two or more, are the integers from ``start``."""
+    """Return True if there are two or more names, and they are the integers from ``start`` on."""
     return len(names) > 1 and names == [str(start + i) for i in range(len(names))]
 
 

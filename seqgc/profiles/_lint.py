@@ -101,10 +101,11 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
     """Return the recordings that do not fit the other recordings of the same workers.
 
     The recordings are at different loads; at least three are needed. There is one warning,
-    ``crashed``, for a recording with two properties. Its median answer took less than half as long
-    as that of any other recording. The line through the medians of the other recordings predicts
-    a value that is higher by more than half of their median. If the status of calls was not
-    recorded, calls that ended early with an error look like quick answers.
+    ``crashed``, for a recording with two properties: (a) its median answer took less than half as
+    long as the median answer of any other recording; (b) the line through the medians of the other
+    recordings predicts a median that is higher by more than half of the median of these medians. If
+    the status of calls was not recorded, calls that ended early with an error look like quick
+    answers.
 
     Examples
     --------
@@ -129,8 +130,8 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
         if took < medians[others].min() / 2 and due - took > np.median(medians[others]) / 2:
             message = (
                 f"the recording at base load {profile.meta.base_load:.4g}: its median answer took "
-                f"{took:.3g} s, where the others lead to {due:.3g} s: its calls may have crashed, "
-                "and ended early; leave it out, or record it again and look at the replies"
+                f"{took:.3g} s, but the other recordings predict {due:.3g} s: its calls may have "
+                "crashed early; leave it out, or record it again and look at the replies"
             )
             found.append(_warning(rule="crashed", message=message))
     return found
@@ -149,19 +150,19 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
     failures = int(np.count_nonzero(failed))
     if 2 * failures >= failed.size:
         message = f"{failures} of {failed.size} calls failed: the few answers say little "
-        message += f"of the workers; {_FIND_OUT}"
+        message += f"about the workers; {_FIND_OUT}"
         yield _error(rule="mostly-failed", message=message)
     answers = times[~failed]
     if answers.size > 1 and np.ptp(answers) == 0:
         message = f"all times are the same, {float(answers[0])} s: this was not measured; "
-        message += "give the matrix of times as it was recorded"
+        message += "use the matrix of times as it was recorded"
         yield _error(rule="constant", message=message)
     fast = (times < _LEAST_S) & ~failed
     if fast.any():
         row, column = np.argwhere(fast)[0].tolist()
         message = (
-            f"{int(fast.sum())} answers took less than {_LEAST_S * 1e3:g} ms, the first one row "
-            f"{row}, column {column} ({times[row, column]:.3g} s): no worker can; the "
+            f"{int(fast.sum())} answers took less than {_LEAST_S * 1e3:g} ms, the first in row "
+            f"{row}, column {column} ({times[row, column]:.3g} s): no worker is this fast; the "
             "clock was started after the task had left, or the times are not seconds; record again"
         )
         yield _error(rule="too-fast", message=message, row=row, column=column)
@@ -178,7 +179,7 @@ def _without_load(profile: DelayProfile) -> Iterator[Finding]:
         f"cost by alpha={alpha:.4g} and base load {profile.meta.base_load:.4g}: "
     )
     if 2 * count >= total:
-        message += "one of the two is wrong; say --alpha, or --base-load"
+        message += "one of the two is wrong; set --alpha or --base-load"
         yield _error(rule="alpha", message=message)
     elif count:
         message += "these workers had a processor to themselves, or alpha is too large"
@@ -189,8 +190,8 @@ def _accidents(profile: DelayProfile) -> Iterator[Finding]:
     failures = int(np.count_nonzero(~profile.answered))
     if _OFTEN_FAILED * profile.times.size <= failures:
         message = (
-            f"{failures} of {profile.times.size} calls failed: a replay has each of them take as "
-            f"long as its round's slowest answer; {_FIND_OUT}"
+            f"{failures} of {profile.times.size} calls failed: in a replay, each of them takes at "
+            f"least as long as its round's slowest answer; {_FIND_OUT}"
         )
         yield _warning(rule="often-failed", message=message)
     usual_s = float(np.median(profile.times[profile.answered]))

@@ -77,7 +77,7 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
     loads = np.array([profile.meta.base_load for profile in profiles])
     if len(np.unique(loads)) < 2:
         rule = "must be recorded at two different base loads or more"
-        raise ParameterError("profiles", rule, loads.tolist(), "say each file's load")
+        raise ParameterError("profiles", rule, loads.tolist(), "set the base load of each file")
     counts = [profile.num_workers for profile in profiles]
     if len(set(counts)) > 1:
         raise ParameterError("profiles", "must be of the same number of workers", counts)

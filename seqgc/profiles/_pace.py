@@ -62,7 +62,7 @@ class Pace(Protocol):
         """Return the seconds, >= 0, from the task's beginning at time ``at`` to its first point."""
 
     def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
-        """Return the seconds, >= 0, that the next ``load`` takes if it begins ``at`` this time."""
+        """Return the seconds, >= 0, that ``load`` takes, without latency, if it begins ``at``."""
 
 
 @runtime_checkable
@@ -171,8 +171,9 @@ class ByRound:
 class ByWork:
     """A pace that changes with the work that a worker has done in the run.
 
-    ``rates`` (k, n) are seconds per unit of load: row j holds while the worker does its j-th
-    ``width`` of load. After the last row comes the first. There is no latency.
+    ``rates`` (k, n) are seconds per unit of load: row j, from 0, applies while the work that the
+    worker has done is between ``j * width`` and ``(j + 1) * width``. After the last row, the first
+    row applies again. There is no latency.
 
     Raises
     ------
@@ -216,10 +217,10 @@ class ByWork:
 class ByTime:
     """A pace that changes with the time.
 
-    ``rates`` (k, n) are seconds per unit of load: row j holds from ``j * width_s`` for ``width_s``
-    seconds. After the last row comes the first. ``latencies_s`` (k, n), by default 0, pass before
-    the first point of a task that begins in this time. In both, a single row or column applies to
-    all.
+    ``rates`` (k, n) are seconds per unit of load: row j, from 0, applies between the times
+    ``j * width_s`` and ``(j + 1) * width_s``. After the last row, the first row applies again.
+    ``latencies_s`` (k, n), by default 0, pass before the first point of a task that begins in this
+    time. In both, a single row or column applies to all.
 
     Raises
     ------
@@ -286,6 +287,6 @@ def _of_one_shape(**values: npt.ArrayLike) -> dict[str, FloatArray]:
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
-        rule = "must be of one shape, or such that one can be broadcast to it"
+        rule = "must have equal shapes, or shapes that NumPy can broadcast"
         raise ParameterError(", ".join(matrices), rule, shapes) from None
     return {name: np.broadcast_to(matrix, shape) for name, matrix in matrices.items()}

@@ -32,14 +32,14 @@ def concatenate(profiles: Sequence[DelayProfile]) -> DelayProfile:
     ([[1.0, 2.0], [3.0, 4.0]], 'cnn', '')
     """
     if not profiles:
-        raise ParameterError("profiles", "must be at least one", 0)
+        raise ParameterError("profiles", "must hold at least one profile", 0)
     workers = [profile.num_workers for profile in profiles]
     if len(set(workers)) > 1:
         raise ParameterError("profiles", "must be of the same number of workers", workers)
     loads = [profile.meta.base_load for profile in profiles]
     if len(set(loads)) > 1:
-        remedy = "bring them to one load with at_load"
-        raise ParameterError("profiles", "must be of one base load", loads, remedy)
+        remedy = "convert them to one load with `DelayProfile.at_load`"
+        raise ParameterError("profiles", "must have the same base load", loads, remedy)
     first, unknown = profiles[0].meta, ProfileMeta()
     disputed = {
         field.name: getattr(unknown, field.name)
@@ -58,9 +58,9 @@ def resample_rounds(
 ) -> DelayProfile:
     """Draw ``rounds`` rounds with replacement, in blocks of ``block`` consecutive rounds.
 
-    The circular block bootstrap (Politis and Romano, 1992): the last round is followed by the
-    first, so every round is equally likely, and patterns shorter than a block are preserved. A
-    block has at most as many rounds as the profile.
+    This is the circular block bootstrap (Politis and Romano, 1992). The first round follows the
+    last, so that every round is equally likely. Patterns that are shorter than a block are
+    preserved. A block has at most as many rounds as the profile.
 
     Examples
     --------

@@ -112,7 +112,7 @@ class SlowWorkers(_Slowed):
         require_number("factor", self.factor, above=1)
         workers = tuple(require_int("workers", worker, least=0) for worker in self.workers)
         if not workers or len(set(workers)) < len(workers):
-            raise ParameterError("workers", "must be distinct numbers, at least one", workers)
+            raise ParameterError("workers", "must be one or more distinct numbers", workers)
         object.__setattr__(self, "workers", workers)
 
     def _mark(self, slow: BoolArray, rng: np.random.Generator) -> None:  # noqa: ARG002
@@ -124,10 +124,10 @@ class SlowWorkers(_Slowed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptedMachine(_Slowed):
-    """A base in which consecutive workers share a machine that is slow for some rounds.
+    """A generator in which consecutive workers share a machine that is slow for some rounds.
 
-    Workers ``first ... first + size - 1`` take ``factor`` > 1 times as long in rounds
-    ``start <= round < stop``. The range may extend beyond the rounds of the profile.
+    Workers ``first ... first + size - 1`` take ``factor`` > 1 times as long as in the ``base`` in
+    rounds ``start <= round < stop``. The range may extend beyond the rounds of the profile.
 
     Examples
     --------
@@ -162,10 +162,11 @@ class DisruptedMachine(_Slowed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistentStragglers(_Slowed):
-    """A base in which ``count`` random workers at a time are slow for ``life`` consecutive rounds.
+    """A generator in which ``count`` random workers are slow for ``life`` consecutive rounds.
 
-    After ``life`` rounds, another ``count`` workers are drawn. Slow workers take ``factor`` > 1
-    times as long. If ``life`` is at least the number of rounds, the stragglers never change.
+    After ``life`` rounds, ``count`` workers are drawn again. Slow workers take ``factor`` > 1 times
+    as long as in the ``base``. If ``life`` is at least the number of rounds, the stragglers never
+    change.
 
     Examples
     --------

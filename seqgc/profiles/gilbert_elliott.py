@@ -30,21 +30,22 @@ _RATE_ERROR = 0.1  # the largest accepted relative error of the chain's rate of 
 class GilbertElliott:
     """Workers that are in a good or a bad state in each round; bad workers straggle.
 
-    Source: paper, Appendix C. In the good state a worker answers after ``base * (1 + e)``. ``base``
-    is lognormal, with one value for all workers of a round. ``e`` is lognormal, and is drawn again
-    if it is above ``mu``. In the bad state a worker answers after ``(1 + mu) * fastest * x``, where
+    In the good state a worker answers after ``base * (1 + e)`` seconds. ``base`` is lognormal, with
+    one value for all workers of a round. ``e`` is lognormal, and is drawn again if it is above
+    ``mu``. In the bad state a worker answers after ``(1 + mu) * fastest * x`` seconds, where
     ``fastest`` is the time of the round's fastest good worker and ``x`` is Pareto with index
     ``1 / tail``. If any worker is good, the bad workers are exactly the stragglers by the tolerance
     ``mu``. In both states, some answers *stall*. Stalls occur together: in few rounds, and among
-    consecutive workers.
+    consecutive workers. Source of the two states: *Sequential Gradient Coding For Straggler
+    Mitigation*, ICLR 2023, Appendix C.
 
     ``p_bad`` and ``stay_bad`` are P(good → bad) and P(bad → bad) from one round to the next; a
     worker's first state is drawn from the stationary distribution. ``base_s`` is the median of the
-    rounds' bases in seconds and ``base_spread`` the standard deviation of their logarithm;
-    ``excess`` (below ``mu``) and ``excess_spread`` are the median and spread of ``e`` before the
-    redraw. ``tail``
-    is the mean logarithm of ``x``, below 1 so that the mean time is finite. ``alpha``, seconds per
-    unit of normalized load, is copied to the profiles. All times are at load 0.
+    rounds' bases in seconds and ``base_spread`` the standard deviation of their logarithm.
+    ``excess`` (below ``mu``) is the median of ``e`` before it is drawn again, and ``excess_spread``
+    the standard deviation of its logarithm. ``tail`` is the mean logarithm of ``x``, below 1 so
+    that the mean time is finite. ``alpha``, seconds per unit of normalized load, is copied to the
+    profiles. All times are at load 0.
 
     In each round each group of 64 consecutive workers (0 to 63 and so on) has stalls with
     probability ``stalled_groups``. In a group with stalls, each worker stalls with probability

@@ -1,4 +1,7 @@
-"""Straggler models with load bounds, statistics of profiles, and lower bounds on run time."""
+"""Straggler models with load bounds, statistics of profiles, and lower bounds on run time.
+
+In docstrings, "the paper" is *Sequential Gradient Coding For Straggler Mitigation*, ICLR 2023.
+"""
 
 from seqgc.stragglers._bounds import busy_seconds as busy_seconds
 from seqgc.stragglers._bounds import clairvoyant_bound as clairvoyant_bound

@@ -17,11 +17,12 @@ def busy_seconds(pace: Pace, work: float) -> float:
 
     This is the least τ with ``sum_i W_i(τ) >= work``, where worker i does the work ``W_i(τ)`` from
     time 0 to τ. Work is measured in batches: 30 clocks, each with one batch, are 30 units. No
-    policy is faster, and a policy that could move work at no cost would reach the bound. Source:
-    Harlap et al.,
-    Addressing the straggler problem for iterative convergent parallel ML, SoCC 2016 ("ideal").
-    Latencies are ignored. If there are latencies, the bound is less tight. A pace that depends on
-    the round is evaluated for round 0.
+    policy is faster, and a policy that could move work at no cost would reach the bound. Latencies
+    are ignored. If there are latencies, the bound is less tight. A pace that depends on the round
+    is evaluated for round 0.
+
+    Source: Harlap et al., Addressing the straggler problem for iterative convergent parallel ML,
+    SoCC 2016 ("ideal").
 
     Raises
     ------
@@ -30,7 +31,7 @@ def busy_seconds(pace: Pace, work: float) -> float:
 
     Examples
     --------
-    In 3 s the first worker does 3 of 4 batches, and the second, a third as fast, does 1:
+    In 3 s the first worker does 3 of 4 batches. The second worker is a third as fast, and does 1:
 
     >>> import numpy as np
     >>> from seqgc.profiles import ByWork
@@ -63,13 +64,13 @@ def busy_seconds(pace: Pace, work: float) -> float:
 def never_idle_seconds(
     zero_load_times: FloatArray, jobs: int, *, part_s: float, jobs_per_task: int = 1
 ) -> float:
-    """Return a lower bound, in seconds, on the time in which n workers complete a number of jobs.
+    """Return a lower bound, in seconds, on the time in which n workers complete ``jobs`` jobs.
 
     Each job has n parts. The k-th task of a worker takes the seconds in row ``k mod rounds`` of
-    ``zero_load_times`` (rounds, n), plus ``part_s`` for each of its parts. A worker is never idle,
-    and has one task at a time, with at most ``jobs_per_task`` parts. Therefore it needs at least
-    ``ceil(p / jobs_per_task)`` tasks for p parts. The bound is the time by which ``n * jobs`` parts
-    could be done.
+    ``zero_load_times`` (rounds, n), plus ``part_s`` seconds for each of its parts. A worker is
+    never idle, and has one task at a time, with at most ``jobs_per_task`` parts. Therefore it needs
+    at least ``ceil(p / jobs_per_task)`` tasks for p parts. The bound is the earliest time at which
+    ``n * jobs`` parts can be done.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def never_idle_seconds(
     require_number("part_s", part_s, least=0)
     parts = require_int("jobs", jobs, least=1) * zero_load_times.shape[1]
     each, depth = min(require_int("jobs_per_task", jobs_per_task, least=1), jobs), jobs
-    while True:  # until no worker could do more than `depth` parts in that time
+    while True:  # until no worker could do more than `depth` parts by the bound `last_s`
         order = np.arange(depth)
         before_s = np.cumsum(zero_load_times[order % len(zero_load_times)], axis=0)
         if each > 1:  # if fitted times are negative, another task must not cost less than nothing

@@ -33,10 +33,10 @@ class StragglerStats:
     ``rate`` is P(S), the fraction of all (round, worker) pairs that straggle.
     ``rate_after_straggling`` is P(S | S) and ``rate_after_answering`` is P(S | not S), conditional
     on the same worker's previous round; None if no round fulfils the condition. ``bursts[k - 1]``
-    is the number of bursts of ``k`` rounds, read-only. A burst is a maximal run of rounds in which
-    a worker straggles, cut at the first and last round. ``smallest_s`` is the largest number of
-    stragglers in a round. ``smallest_lam`` has an entry for every ``1 <= B < W``, with windows in
-    ascending order.
+    is the number of bursts of ``k`` rounds, read-only. A burst is a maximal sequence of consecutive
+    rounds in which a worker straggles. ``smallest_s`` is the largest number of stragglers in a
+    round, which is the smallest s that a code for every round needs. ``smallest_lam`` has an entry
+    for every ``1 <= B < W``, with windows in ascending order.
     """
 
     mu: float
@@ -108,8 +108,8 @@ def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...])
     """Return the numbers of bursts of 1, 2, ... rounds, up to the longest burst; read-only.
 
     ``rounds`` and ``workers`` are the indices of all (round, worker) pairs that did *not* straggle,
-    each pair once, in an array of ``shape`` (rounds, n). A burst is a gap between such rounds of a
-    worker, before the first of them, or after the last.
+    each pair once, in an array of ``shape`` (rounds, n). All rounds between two such rounds of a
+    worker are a burst, and so are the rounds before its first and after its last such round.
 
     Examples
     --------
@@ -129,9 +129,10 @@ def count_bursts(rounds: IntArray, workers: IntArray, *, shape: tuple[int, ...])
 
 
 def _smallest_lam(pattern: BoolArray, *, B: int, W: int) -> SmallestLam:
-    """Return the smallest λ: the largest number of distinct stragglers in a window.
+    """Return the smallest λ for both models.
 
-    λ is None if some worker straggles for longer than ``B`` allows.
+    It is the largest number of distinct stragglers in a window, or None if some worker straggles
+    for longer than ``B`` allows.
     """
     n = pattern.shape[1]
     starts = range(max(1, len(pattern) - W + 1))

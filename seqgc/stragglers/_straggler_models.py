@@ -1,7 +1,8 @@
 """Straggler models: the patterns that a design promises to tolerate (paper, section 2.1).
 
 A pattern is a boolean array (rounds, n): ``pattern[t, i]`` is true if worker ``i`` straggles in
-round ``t``. Each model checks windows of consecutive rounds, cut at the first and last round.
+round ``t``. Each model checks all windows of consecutive rounds in the pattern. A pattern that is
+shorter than a window is checked as one window.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seqgc.ports import BoolArray
 
 
 class StragglerModel(ABC):
-    """A promise about every window of ``window`` consecutive rounds."""
+    """A promise about the stragglers in every window of `window` consecutive rounds."""
 
     @property
     @abstractmethod
@@ -27,7 +28,7 @@ class StragglerModel(ABC):
 
     @abstractmethod
     def admits(self, window: BoolArray) -> bool:
-        """Return whether a single window (at most `window` rounds, n) fits the model."""
+        """Return True if a single window (at most `window` rounds, n) fits the model."""
 
     @abstractmethod
     def load_lower_bound(self, n: int, *, delay: int) -> float:
@@ -49,7 +50,7 @@ class StragglerModel(ABC):
         """Return a short description of the promise, for messages."""
 
     def conforms(self, pattern: BoolArray) -> bool:
-        """Return whether every window of a pattern (rounds, n) fits the model.
+        """Return True if every window of a pattern (rounds, n) fits the model.
 
         Raises
         ------
@@ -173,7 +174,10 @@ class Bursty(StragglerModel):
         return int((first + from_last).min()) >= len(window) - self.B
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Return ``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1), as for M-SGC's model."""
+        """Return ``(W-1+B) / (n (W-1) + B (n-lam))`` (paper, Theorem F.1).
+
+        This is the bound of the (B, W - 1 + B, lam)-arbitrary model.
+        """
         arbitrary = Arbitrary(N=self.B, W=self.W - 1 + self.B, lam=self.lam)
         return arbitrary.load_lower_bound(n, delay=delay)
 
@@ -256,7 +260,7 @@ class AnyOf(StragglerModel):
         return any(model._admits_each(window) for model in self.models)
 
     def load_lower_bound(self, n: int, *, delay: int) -> float:
-        """Return the largest bound of the models, because each model's patterns are admitted."""
+        """Return the largest bound of the models: a scheme must tolerate the patterns of each."""
         return max(model.load_lower_bound(n, delay=delay) for model in self.models)
 
     def describe(self) -> str:

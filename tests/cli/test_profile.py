@@ -251,7 +251,7 @@ BAD = {
     "lint gone.npz": "gone.npz: not a delay profile: No such file",
     "lint bad.csv": "bad.csv: row 1, column 1 (round, worker; from 0): a time must be 1e-09 to",
     "lint good.csv --plugin nowhere": "`plugin` must be importable (ModuleNotFoundError",
-    "lint ragged.csv": "ragged.csv: row 1 (line 2) has 1 columns, those above 2",
+    "lint ragged.csv": "ragged.csv: row 1 (line 2) has 1 columns, the lines above 2",
     "lint taken.npz": "taken.npz: not a delay profile",
     "fit bad.csv": "row 1, column 1",
     "fit constant.csv": "constant.csv: nothing to fit",

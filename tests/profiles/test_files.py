@@ -80,7 +80,7 @@ def test_large_profiles_are_read_back_in_both_formats(
 @pytest.mark.parametrize("suffix", [".npz", ".csv"])
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, suffix: str) -> None:
     profile = DelayProfile.from_times(np.ones((1, MOST_TIMES + 1)))
-    with pytest.raises(ProfileError, match=f"a file holds {MOST_TIMES} times"):
+    with pytest.raises(ProfileError, match=f"a file holds at most {MOST_TIMES} times"):
         write_profile(profile, path=tmp_path / f"a{suffix}")
     assert not list(tmp_path.iterdir())
     assert MOST_TIMES >= 10_000 * 300
@@ -199,25 +199,28 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
     [
         ("", "at least one"),
         ("# nothing else\n", "at least one"),
-        ("1,2\n3\n", r"row 1 \(line 2\) has 1 columns, those above 2"),
+        ("1,2\n3\n", r"row 1 \(line 2\) has 1 columns, the lines above 2"),
         ("# c\n1,2\n3,x\n", r"row 1, column 1 .*line 3.*got 'x'"),
         ("1,\n2,\n", "column 1 is empty in every line: .*comma"),
         ("1,2\n1_0,3\n", "row 1, column 0 .*line 2.*got '1_0'"),
         ("1;2\n", "line 1 has semicolons"),
         ("1\t2\n", "line 1 has tabs"),
         ("w0,w1\n", "no times"),
-        ("w0,w1\n1,2,3\n", r"row 0 \(line 2\) has 3 columns, those above 2"),
+        ("w0,w1\n1,2,3\n", r"row 0 \(line 2\) has 3 columns, the lines above 2"),
         ("nan,nan\n", "no worker answered"),
-        ("1,0.5,0.7\n2,0.6,0.7\n", "column 0 counts the rounds from 1"),
-        ("7,0.5\n8,0.6\n9,0.6\n", "column 0 counts the rounds from 7"),
-        ("trial,w0\n1,0.5\n2,0.6\n", "column 0 counts the rounds from 1"),
+        ("1,0.5,0.7\n2,0.6,0.7\n", "column 0 counts up from 1"),
+        ("7,0.5\n8,0.6\n9,0.6\n", "column 0 counts up from 7"),
+        ("trial,w0\n1,0.5\n2,0.6\n", "column 0 counts up from 1"),
         ("1,2,3\n0.5,0.6,0.7\n", "line 1 counts the columns"),
         (",1,2\n1,0.5,0.7\n", "line 1 counts the columns"),
         ("round,worker,seconds\n1,1,0.5\n1,2,0.6\n", "line 1 names a column 'worker'"),
-        (",w0\n0.5,0.7\n", "line 2: 0.5 is no number of a round"),
+        (",w0\n0.5,0.7\n", "line 2: 0.5 is not the number of a round"),
         ("1,2\n-3,4\n", "row 1, column 0 .*got -3.0"),
         ("1,2\ninf,4\n", "row 1, column 0 .*got inf"),
-        ('# seqgc-meta: {"schema": 2, "colour": 1}\n1\n', "schema 2, this is 1: update seqgc"),
+        (
+            '# seqgc-meta: {"schema": 2, "colour": 1}\n1\n',
+            "schema 2, this seqgc reads schema 1: update seqgc",
+        ),
         ('# seqgc-meta: {"colour": 2}\n1\n', "keys among"),
         ('# seqgc-meta: {"alpha": "x"}\n1\n', "wrong type: alpha = 'x'"),
         ('# seqgc-meta: {"batch": 1.5}\n1\n', "wrong type: batch = 1.5"),
@@ -225,9 +228,9 @@ def test_comments_and_empty_lines_of_a_csv_are_skipped(tmp_path: Path) -> None:
         ('# seqgc-meta: {"model": 3}\n1\n', "wrong type: model = 3"),
         ('# seqgc-meta: {"base_load": -1}\n1\n', "`base_load` must be a finite number >= 0"),
         ("# seqgc-meta: {\n1\n", "not a delay profile"),
-        ("# seqgc-meta: {}\n" * 2 + "1\n", "line 2: `meta` has been given already"),
+        ("# seqgc-meta: {}\n" * 2 + "1\n", "line 2: a second `meta` line"),
         ("\n" * 2**17 + "\n1\n", "more than 131072 lines are empty"),
-        (("1," * 2**19 + "1\n") * 9, "line 8: a file may have 4194304 times"),
+        (("1," * 2**19 + "1\n") * 9, "line 8: a file may have at most 4194304 times"),
     ],
 )
 def test_a_damaged_csv_is_refused_with_its_name_and_place(
@@ -283,7 +286,7 @@ def test_pickled_objects_in_an_npz_are_never_loaded(tmp_path: Path) -> None:
         ({"status": np.zeros((2, 2))}, "`status` must be integers"),
         ({"meta": np.array(1)}, "`meta` must be one text; got int64"),
         ({"meta": np.array(["{}"])}, r"`meta` must be one text; .*shape \(1,\)"),
-        ({"meta": np.array('{"schema": 9}')}, "schema 9, this is 1"),
+        ({"meta": np.array('{"schema": 9}')}, "schema 9, this seqgc reads schema 1"),
     ],
 )
 def test_an_npz_of_other_types_or_shapes_is_refused_with_its_name(

@@ -103,7 +103,7 @@ def test_an_alpha_that_leaves_answers_no_time_is_named() -> None:
         for f in lint(DelayProfile.from_times(sound(), meta=ProfileMeta(alpha=9.0, base_load=0.5)))
     )
     assert "54 of 54 answers took less than the 4.5 s" in message
-    assert "say --alpha, or --base-load" in message
+    assert "set --alpha or --base-load" in message
 
 
 # ---- one recording beside others ----------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_calls_that_crash_are_much_too_quick_for_the_other_loads(
 ) -> None:
     found = lint_series(series(*medians))
     assert [f.rule for f in found] == ["crashed"] * crashed
-    assert all("where the others lead to 1" in f.message for f in found)
+    assert all("but the other recordings predict 1" in f.message for f in found)
 
 
 def test_the_recorded_series_have_not_crashed(recorded_profiles: Path) -> None:

@@ -46,11 +46,11 @@ def test_what_the_parts_say_differently_is_unknown_of_the_whole() -> None:
     [
         ([], "at least one"),
         ([numbered(1, 2), numbered(1, 3)], r"same number of workers; got \[2, 3\]"),
-        ([numbered(1, 2), numbered(1, 2, base_load=0.5)], r"one base load; got \[0.0, 0.5\]"),
+        ([numbered(1, 2), numbered(1, 2, base_load=0.5)], r"same base load; got \[0.0, 0.5\]"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(parts: list[DelayProfile], reason: str) -> None:
-    with pytest.raises(ParameterError, match=f"`profiles` must be .*{reason}"):
+    with pytest.raises(ParameterError, match=f"`profiles` must .*{reason}"):
         concatenate(parts)
 
 

@@ -3,8 +3,9 @@
 Theory
 ------
 Without slowness, there are ``n`` equal workers, and each does its n-th part of a batch in
-``clock_s`` seconds, a *clock*. A pattern determines which workers are slower, when, and by how
-much. Patterns differ in the cause of the slowness, which determines the best defence:
+``clock_s`` seconds. This is a *clock* of the worker. A pattern determines which workers are slower,
+when, and by how much. Patterns differ in the cause of the slowness, which determines the best
+defence:
 
 - The *work* (`SlowPeriods`, `PowerLawClocks`, `Uneven`): the inner loop sleeps. Waiting does not
   avoid the sleeps. A worker that takes over some of the work does it at its own rate.
@@ -13,12 +14,12 @@ much. Patterns differ in the cause of the slowness, which determines the best de
   task is. Smaller tasks do not shorten the sleep.
 
 The random draws of a worker depend only on ``[seed, worker]``, and not on the number of workers.
-Each pattern repeats when its last row has passed. A specification is frozen and can be sent to live
+Each pattern begins again after its last row. A specification is frozen and can be sent to live
 workers: `Slowdown.sleep_s` returns the seconds that a worker must sleep.
 
 Sources: Harlap et al., Addressing the straggler problem for iterative convergent parallel ML, SoCC
-2016 [F]; Cui et al., Exploiting bounded staleness to speed up big data analytics, USENIX ATC 2014
-[L]; AntDT: a self-adaptive distributed training framework for leader and straggler nodes, 2024 [A].
+2016; Cui et al., Exploiting bounded staleness to speed up big data analytics, USENIX ATC 2014;
+AntDT: a self-adaptive distributed training framework for leader and straggler nodes, 2024.
 """
 
 from seqgc.profiles.slowdowns._by_task import RotatingSleep as RotatingSleep

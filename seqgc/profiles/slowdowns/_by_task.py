@@ -17,10 +17,10 @@ __all__ = ["RotatingSleep", "SleepWindows", "SleepingPace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotatingSleep(Slowdown):
-    """In clock t, worker ``t mod n`` sleeps ``sleep_for_s`` seconds before it begins [L].
+    """A pattern in which worker ``t mod n`` sleeps ``sleep_for_s`` seconds before its clock t.
 
     No worker falls behind permanently. Policies that let workers be a few clocks ahead are hardly
-    affected.
+    affected. Source: Cui et al. 2014.
 
     Raises
     ------
@@ -49,7 +49,7 @@ class RotatingSleep(Slowdown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepWindows(Slowdown):
-    """Workers sleep before every task: some for a while, some until they are restarted (AntDT).
+    """A pattern of sleeps before tasks, for a while or until the worker is restarted (AntDT).
 
     In the first half of every period of ``period_s`` seconds, each worker sleeps with probability
     ``probability``, for ``1.5 * intensity`` seconds before each task. The workers with the numbers
@@ -103,8 +103,8 @@ class SleepWindows(Slowdown):
 class SleepingPace:
     """The pace of `SleepWindows`: sleeps by time, and sleeps until a worker is restarted.
 
-    ``persistent_s`` are the seconds of sleep before every task, by worker, until the worker is
-    restarted at the time in ``fresh_at``.
+    ``persistent_s`` are the seconds of sleep before every task, by worker. They end when the worker
+    is restarted, at the time in ``fresh_at``.
     """
 
     windows: ByTime

@@ -13,9 +13,11 @@ __all__ = ["Disrupters"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disrupters(Slowdown):
-    """Random workers take ``1 + delay`` times as long; every ``every_s`` seconds others are drawn.
+    """A pattern in which random workers take ``1 + delay`` times as long.
 
-    Each worker is drawn with ``probability``: 0.2 every 20 s in [F], 0.1 with a delay of 1 in [L].
+    Every ``every_s`` seconds, each worker is drawn with probability ``probability``; it stays slow
+    until the next draw. After ``windows`` draws the pattern begins again. Sources: Harlap et al.
+    2016 (probability 0.2 every 20 s); Cui et al. 2014 (probability 0.1, delay 1).
 
     Raises
     ------

@@ -17,11 +17,12 @@ __all__ = ["PowerLawClocks", "SlowPeriods", "Uneven"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPeriods(Slowdown):
-    """At some points of its work a worker takes ``1 + delay`` times as long for a while [F].
+    """A pattern of slow periods, in which a worker takes ``1 + delay`` times as long.
 
     A clock has ``points`` points. At each of them a slow period begins with probability
     ``probability``, unless the worker is in a slow period already. The length of a period is
-    uniform between 0 and the work of ``longest`` clocks.
+    uniform between 0 and the work of ``longest`` clocks. After ``clocks`` clocks the pattern begins
+    again. Source: Harlap et al. 2016.
 
     Raises
     ------
@@ -79,9 +80,11 @@ def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLawClocks(Slowdown):
-    """Each clock of each worker takes t times as long, with density ~ ``t**-exponent``, t >= 1 [F].
+    """A pattern in which each clock of each worker takes t times as long, for a random t >= 1.
 
-    The mean of t is ``(exponent - 1) / (exponent - 2)``. The factor applies to all work of a clock.
+    The density of t is proportional to ``t**-exponent``, and its mean is
+    ``(exponent - 1) / (exponent - 2)``. After ``clocks`` clocks the pattern begins again. Source:
+    Harlap et al. 2016.
 
     Raises
     ------
@@ -116,18 +119,18 @@ class PowerLawClocks(Slowdown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uneven(Slowdown):
-    """Half of the workers have the share ``heavy`` of the work, the others have the rest [F].
+    """A pattern in which half of the workers do the share ``heavy`` of the work.
 
     With 0.75, a clock of a heavy worker takes 1.5 times as long as with equal shares, and a clock
     of a light worker takes half as long. Every other worker is heavy, beginning with the first; if
     ``together`` is True, the first half of the workers is heavy. In the pace, every clock counts as
     one n-th of the work. `shares` are the actual loads, for schemes in which workers can do unequal
-    amounts of work (`seqgc.schemes.Balanced`).
+    amounts of work (`seqgc.schemes.Balanced`). Source: Harlap et al. 2016.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule; ``n`` is even, ``heavy`` is from 0.5 to below 1.
+        If an argument breaks its rule: ``n`` must be even, and ``heavy`` from 0.5 to below 1.
 
     Examples
     --------

@@ -15,7 +15,7 @@ __all__ = ["Slowdown", "drawn_by_worker", "require_share"]
 
 
 class Slowdown(ABC):
-    """A pattern of slowness of ``n`` workers; other clocks take ``clock_s`` seconds each."""
+    """A pattern of slowness of ``n`` workers; without slowness, a clock takes ``clock_s`` s."""
 
     n: int
     clock_s: float
@@ -44,7 +44,7 @@ class Slowdown(ABC):
         return self.n * self.clock_s
 
     def _check(self, **at_least: tuple[float, float]) -> None:
-        """Check the common fields, and that each further value is at least its bound.
+        """Check ``n``, ``clock_s``, and that each value of ``at_least`` is at least its bound.
 
         ``at_least`` are pairs (value, bound) by the name of the field.
         """
