@@ -1,4 +1,4 @@
-"""`compare`, which compares all defences on one delay profile, by one measure.
+"""Comparison of all defences on one delay profile, by the time to a target loss.
 
 The measure
 -----------
@@ -11,9 +11,9 @@ has two factors:
   K. If some data are lost, it is divided by the applied part of K. For workers that do not wait
   for each other, this counts the applied data, not the slowest worker's clock.
 - *Clocks to the target*: the number of batches until the loss reaches the target. All exact
-  defences have the same losses. The effect of stale gradients cannot be computed otherwise.
-  Therefore stale defences actually train, in virtual time, with gradients at the weights that each
-  worker would have had.
+  defences have the same losses. No formula gives the effect of stale gradients. Therefore stale
+  defences actually train, in virtual time, with gradients at the weights that each worker would
+  have had.
 
 The curve of the loss over time gives the product of both factors. All defences train at one
 learning rate, the best rate for exact gradients, and at their own best rate. To find a best rate, a
@@ -25,9 +25,9 @@ If no defences are named, codes are chosen on the first half of the recording, a
 evaluated on the second half. Otherwise the codes, unlike the other defences, would be evaluated on
 the rounds on which they were chosen.
 
-*Money*: each request to a function, and its time until the end, is paid, whether its result is used
-or not. Resident workers are paid for the duration of the run. Work beyond one batch per clock is
-*wasted*.
+*Money*: each task of a function is one paid request, and its whole time is paid, even if its result
+is not used. Resident workers are paid for the duration of the run. Work beyond one batch per clock
+is *wasted*.
 """
 
 from __future__ import annotations
@@ -127,14 +127,16 @@ def compare(
     metering: Metering | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Find the best defence on recorded delays, by the measure of `seqgc.comparison._compare`.
+    """Compare defences on recorded delays, by the time until models reach a target loss.
+
+    The docstring of the module `seqgc.comparison._compare` describes the measure.
 
     ``on`` is a profile, or a rehearsal, whose slope and interpretation are also used. ``defences``
     are specs or settings, which are evaluated on the whole profile. By default,
     `default_defences` are chosen on the first half of the profile, and evaluated on the second
     half. ``models`` is the number of models; if the trial has a plan, the default is the number in
-    the plan. A bundle has as many models as the defence's delay allows, unless the setting gives
-    the number; bundles take turns.
+    the plan. Models take turns in bundles. A bundle has as many models as the defence's delay
+    allows, unless the setting gives the number.
 
     ``clocks`` is the number of clocks that are timed; None means the number of rounds for the
     evaluation. ``reading`` is the interpretation of the recorded seconds (`seqgc.profiles.Pace`);
@@ -145,7 +147,7 @@ def compare(
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, or a defence cannot run here.
+        If an argument breaks its rule, or a defence does not fit the workers or the models.
     ModelError
         If a model of a plan fails at every learning rate, although gradients are exact.
 
@@ -241,10 +243,15 @@ def require_comparable(
     reading: ProfileReading | None = None,
     workers: WorkerKind = "function",
 ) -> None:
-    """Raise the `ParameterError` that `compare` would raise, before a plan exists.
+    """Check the arguments of `compare` before a training plan is created.
 
-    To make a plan's models may take long, and executes the user's code. ``trained`` is the number
-    of the plan's models.
+    To create the models of a plan may take long, and executes the user's code. ``trained`` is the
+    number of models that the plan will have; None means that no plan is used.
+
+    Raises
+    ------
+    ParameterError
+        If `compare` would raise it for these arguments.
     """
     models = _models(models, trained=trained)
     _checked(on, defences, models=models, clocks=clocks, reading=reading, workers=workers)
@@ -303,8 +310,14 @@ def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, 
     """Return the best learning rate for exact gradients, and each seed's steps to the target.
 
     The rate is chosen with the first seeds. If a model fails at a rate, the number of steps is
-    infinite. Raises `ModelError` if a model fails at every rate, and `ParameterError` if the target
-    is reached before training.
+    infinite.
+
+    Raises
+    ------
+    ModelError
+        If a model fails at every rate.
+    ParameterError
+        If the target is reached before training.
     """
     if (loss := trainees[0].loss()) <= trial.target:
         rule = f"must be below the loss before training, {loss:.4g}"

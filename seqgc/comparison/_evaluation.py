@@ -34,9 +34,9 @@ _CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _End:
-    """The seconds, clocks of a model, and dollars of a training until it reached the target.
+    """The seconds, clocks of each model, and US dollars until a training reached the target.
 
-    If the training did not reach the target, all are infinite.
+    If the training did not reach the target, all three are infinite.
     """
 
     seconds: float = math.inf
@@ -49,7 +49,7 @@ class _Ends:
     """The results of all seeds at one learning rate."""
 
     each: Sequence[_End]
-    lacks: Sequence[float] = ()  # staleness of the gradients
+    lacks: Sequence[float] = ()  # staleness of each mini-task, in clocks
     failed: str = ""  # the first model that failed, and the reason
 
     @property
@@ -146,7 +146,7 @@ class Evaluator:
     def _own_best(self, setting: Setting, ends: Mapping[float, _Ends]) -> tuple[BestRate, _Ends]:
         """Return a defence's own best rate, and the result of all seeds at this rate.
 
-        ``ends`` are the results of `_raced`; the rate is chosen with their first seeds.
+        ``ends`` are the results of `_raced`. The rate is chosen with the first seeds.
         """
         common = self.common.rate
 

@@ -24,16 +24,17 @@ _MOST_SEEDS, _MOST_CLOCKS = 1000, 10**7
 class Trial:
     """The training to the ``target`` (mean loss), by default softmax regression on digits.
 
-    The training is repeated for each learning rate of ``lrs``, in at most ``most`` clocks of a
-    model, with ``seeds`` seeds (at most 1,000), whose median counts. If ``lrs`` is None, the rate
-    is searched: the rate 4 is doubled and halved, at most by a factor of 64, until the best rate is
-    not at an end. If ``seeds`` is None, there are ten seeds.
+    The training is repeated for each learning rate in ``lrs``, with ``seeds`` seeds (at most
+    1,000; by default ten). Results are medians over the seeds. Each model takes at most ``most``
+    steps on batches of ``batch`` points. If ``lrs`` is None, the rate is searched: the rate 4 is
+    doubled and halved, at most by a factor of 64, until the best rate is neither the smallest nor
+    the largest that was tried.
 
     If a ``plan`` is given, its models are trained as `seqgc.train` would train them. Then ``lrs``
     are factors of the models' own learning rates, by default only 1; there are three seeds by
     default; the target is a loss on the models' test data, or on their training data if there are
     no test data; and ``batch`` has no effect. The models, precision and updates of the plan are
-    used. Its scheme and steps are not used, because they are compared.
+    used. Its scheme and steps are not used: the comparison sets them.
 
     Raises
     ------
@@ -75,18 +76,19 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The result of one defence; a value is None if the target was not reached.
+    """The result of one defence; a time, cost or rate is None if the target was not reached.
 
     ``jobs_per_round`` is the number of models whose gradients are one job. ``rule`` is the closing
     rule, empty for the default rule. ``failed`` is a model that failed in training, with the
-    reason. ``over_bound`` is the seconds per clock divided by the lower bound.
+    reason; it is empty if no model failed. ``over_bound`` is the seconds per clock divided by the
+    lower bound.
     ``clocks_to_target`` of each model, ``seconds_to_target`` of all models, and ``usd`` are medians
     over the seeds at the common learning rate.
 
     ``seconds_between`` is a confidence interval for the median time over random batches. For ten
-    seeds it reaches from the second to the ninth, with 95 % confidence. For fewer than six seeds it
-    reaches from the best to the worst, with less confidence. If the seed at an end did not reach
-    the target, this end is infinite.
+    seeds it reaches from the second best to the second worst time, with 95 % confidence. For fewer
+    than six seeds it reaches from the best to the worst time, with less confidence. If the seed at
+    an end did not reach the target, this end is infinite.
 
     ``best_lr`` and ``best_seconds`` are the defence's own best rate, and the seconds at this rate.
     If ``best_is_edge`` is True, this rate is the smallest or the largest that was tried, and a rate
@@ -124,11 +126,11 @@ class Comparison:
     """The ``rows``, sorted by the time to the target, and the conditions of the comparison.
 
     ``lr`` is the common learning rate, the best rate for exact gradients. If ``lr_is_edge`` is
-    True, it is the smallest or the largest that was tried. ``trial`` has the rates that were tried
-    for exact gradients, and the number of seeds. ``chosen_on`` is the number of rounds at the
-    beginning of the recording on which the defences were chosen; they were evaluated on the other
-    rounds. It is 0 if the recording has only one round, and None if the defences were named.
-    ``alpha`` is None if delays are read as speeds.
+    True, ``lr`` is the smallest or the largest rate that was tried. ``trial`` has the rates that
+    were tried for exact gradients, and the number of seeds. ``chosen_on`` is the number of rounds
+    at the beginning of the recording on which the defences were chosen; they were evaluated on the
+    other rounds. It is 0 if the recording has only one round, and None if the defences were named.
+    ``alpha``, in seconds per unit of load, is None if delays are read as speeds.
     """
 
     rows: tuple[Row, ...]
@@ -194,7 +196,7 @@ def _overlap(one: Row, other: Row) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metering:
-    """The price of a worker's seconds, from a function's memory, processor, and ``prices``.
+    """The price of a worker's time, from the function's memory and processor, and ``prices``.
 
     Resident workers are also paid per second, like functions with this memory.
     """

@@ -1,8 +1,7 @@
-"""Softmax regression on digits, which is actually trained in virtual time.
+"""Softmax regression on digits, which is trained in virtual time.
 
-The effect of stale gradients on training is not given by a formula. Therefore the models are
-trained with the policy and the loop of a live run, while a virtual clock determines the time at
-which each answer arrives. Gradients are then exactly as stale as in a live run.
+The models are trained with the policy and the loop of a live run, while a virtual clock determines
+the time at which each answer arrives. Gradients are then exactly as stale as in a live run.
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ class SoftmaxProblem:
 
     @diverging
     def gradient(self, weights: FloatArray, points: IntArray, shares: FloatArray) -> FloatArray:
-        """Return the gradient (650,) of the sum of the losses at ``points`` (m,).
-
-        Each loss is multiplied by its number in ``shares`` (m,).
-        """
+        """Return the gradient (650,) of ``sum_k shares[k] * loss(points[k])``, both (m,)."""
         x = self._x[points]
         scores = x @ weights.reshape(65, 10)
         scores -= scores.max(axis=1, keepdims=True)
@@ -130,7 +126,7 @@ def exact_curve(problem: SoftmaxProblem, *, lr: float, target: float, most: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SoftmaxTrainees:
-    """A number ``models`` of equal problems, which are trained by plain gradient descent."""
+    """``models`` equal problems, which are trained by plain gradient descent."""
 
     problem: SoftmaxProblem
     models: int
@@ -183,10 +179,10 @@ class _Bundle:
 class SoftmaxTrainings:
     """Several trainings of `SoftmaxTrainees` at the same time; a `TrialTrainings`.
 
-    If jobs arrive in parts, the weights of a task contain all updates so far; otherwise the weights
+    If the defence is stale, the weights of a task contain all updates so far; otherwise the weights
     of a job are fixed when it begins. If a model diverges, its training ends before the target.
 
-    Nothing is computed in the loop. A gradient is computed when it is applied, in one pass for all
+    Workers compute nothing. A gradient is computed when it is applied, in one pass for all
     trainings and all mini-tasks with the same weights.
     """
 
@@ -280,7 +276,10 @@ class SoftmaxTrainings:
     def _slopes(
         self, terms: Sequence[tuple[_MiniTaskOnWeights, float]], active: IntArray | slice
     ) -> FloatArray:
-        """Return the sum of the gradients of mini-tasks with the same weights, (active, 65, 10)."""
+        """Return the weighted sum of the gradients of mini-tasks with the same weights.
+
+        The shape is (active trainings, 65, 10).
+        """
         asked = terms[0][0]
         places = np.concatenate([each.places for each, _ in terms])
         shares = np.concatenate([each.shares * weight for each, weight in terms])
@@ -318,7 +317,7 @@ class SoftmaxTrainings:
         return worst
 
     def _active(self) -> IntArray | slice:
-        """Return an index of the trainings that have not ended; a slice if all have not."""
+        """Return an index of the trainings that have not ended; a slice if no training has."""
         active = self.watch.active
         return slice(None) if active.all() else np.flatnonzero(active)
 

@@ -1,4 +1,4 @@
-"""Torch models, which are trained in virtual time in the same way as by `seqgc train`.
+"""Torch models, which are trained in virtual time in the same way as by `seqgc.train`.
 
 Batches, steps, schedulers and staleness are the same as in a live run, but the time of each answer
 comes from the virtual clock.
@@ -152,7 +152,7 @@ class TorchTrial:
         self._inner.require_steps(steps)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Return whether a gradient must be applied before tasks of ``job`` leave."""
+        """Return True if the gradient of ``finished`` must be applied before tasks of ``job``."""
         return self._inner.needs(job, finished)
 
     def begin(self, job: int) -> None:
@@ -189,10 +189,10 @@ class TorchTrial:
         """Do nothing."""
 
     def see(self, seen: Seen) -> None:
-        """Do nothing, because results are computed when tasks are."""
+        """Do nothing, because the loop gives the gradients to `finish`."""
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        """End the run, because one of its models has failed."""
+        """End the training, because one of its models has failed."""
         self.watch.fail(names[0], why)
 
     def _members(self, job: int) -> range:

@@ -45,7 +45,7 @@ __all__ = [
 
 
 class EnoughError(Exception):
-    """The end of the loop, because all its trainings have ended."""
+    """The exception that ends the loop when all its trainings have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,10 +72,11 @@ class Curve:
 
 
 class Race:
-    """The time limit of trainings, which end when another learning rate is known to be faster.
+    """A time limit of trainings, which end when another learning rate is known to be faster.
 
-    ``rates`` contains, for each learning rate, the numbers of the trainings whose median time
-    counts. The trainings in ``lasting`` have no time limit.
+    ``rates`` contains, for each learning rate, the numbers of its trainings. The limit is the
+    smallest median, over these trainings, of the time to the target. The trainings in ``lasting``
+    have no time limit.
 
     Examples
     --------
@@ -102,7 +103,7 @@ class Race:
                 self._limit_s = min(self._limit_s, median(each))
 
     def limit_s(self, training: int) -> float:
-        """Return the time limit of a training."""
+        """Return the time limit of a training, in seconds."""
         return math.inf if training in self._lasting else self._limit_s
 
 
@@ -112,8 +113,8 @@ class LossWatch:
     ``losses()`` returns the loss of the worst model of each training, (trainings,). A training ends
     when this loss is at most ``target``, at the time limit of the ``race``, or if a model fails.
     When all trainings have ended, `EnoughError` is raised. ``numbers`` are the trainings' numbers
-    in the race. ``now`` and ``work`` must be set to functions that return the time, and the work
-    so far.
+    in the race. The attributes ``now`` and ``work`` must be set to functions that return the time,
+    in seconds, and the work so far.
     """
 
     def __init__(
@@ -184,9 +185,9 @@ class LossWatch:
 class TrialTrainings(Protocol):
     """Trainings whose losses are recorded, in one run of the loop.
 
-    The loop has a ``workload`` whose results workers ``compute``, or none: then the trainings only
-    observe the loop. ``staleness`` contains, for each requested mini-task, the number of clocks
-    whose updates are not in the weights of the mini-task.
+    If there is a ``workload``, ``compute`` is the workers' function. Without a workload, the
+    trainings only observe the loop. ``staleness`` contains, for each requested mini-task, the
+    number of clocks whose updates are not in the weights of the mini-task.
     """
 
     @property
@@ -239,8 +240,12 @@ class Trainees(Protocol):
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
         """Return the number of exact steps until all models reach the target.
 
-        The number is infinite if more than ``most`` steps are necessary. Raises `ModelError` if a
-        model fails earlier.
+        The number is infinite if more than ``most`` steps are necessary.
+
+        Raises
+        ------
+        ModelError
+            If a model fails before all models reach the target.
         """
 
 
@@ -248,7 +253,7 @@ class Trainees(Protocol):
 class PacedWorkers:
     """Workers with a given pace: functions that are invoked for each task, or resident workers.
 
-    The pace is for the work of a job, which consists of all models of a bundle.
+    A load of 1 is a job, which consists of one batch for each model of a bundle.
     """
 
     pace: Pace
@@ -360,9 +365,9 @@ def _drive(
 
 
 def time_run(setting: Setting, workers: PacedWorkers, *, clocks: int) -> TimedRun:
-    """Run ``clocks`` >= 1 clocks of data with a setting, without computing or decoding.
+    """Return the timing of a run of ``clocks`` >= 1 clocks of data; nothing is computed.
 
-    Because the last bundle runs to its end, there may be a few more clocks.
+    The last job is completed, so there may be a few more clocks.
     """
     jobs = jobs_of(setting, clocks=clocks)
     watch = _Watch(workers.backend())
@@ -402,7 +407,7 @@ def _timed(watch: _Watch, setting: Setting, jobs: int) -> TimedRun:
 
 
 def jobs_of(setting: Setting, *, clocks: int) -> int:
-    """Return the number of jobs in which a setting processes ``clocks`` clocks of data."""
+    """Return the number of jobs that contain ``clocks`` clocks of data."""
     return math.ceil(clocks / setting.jobs_per_round)
 
 
@@ -417,8 +422,8 @@ def trained(
 ) -> list[Trained]:
     """Train in virtual time, until the target, ``most`` steps of each model, or a time limit.
 
-    ``trainings`` are trainees of one kind, each with its learning rate. The times at which workers
-    compute do not depend on the weights. Therefore one run of the loop serves many trainings.
+    ``trainings`` are trainees of one class, each with its learning rate. ``target`` is a loss, and
+    ``race`` has the time limits.
     """
     results, first = list[Trained](), trainings[0][0]
     jobs = jobs_of(setting, clocks=most * first.models)
