@@ -1,8 +1,8 @@
 """A search that replays candidates in batches, and skips candidates that cannot be among the best.
 
 A candidate need not be replayed if a lower bound of its run time, its *floor*, is too high. A round
-with work lasts at least until ``min((1+mu) kappa, slowest)``, and until the answers without which
-it can never close have arrived: `necessary_answers` returns these for each scheme.
+with work lasts at least until ``min((1+mu) kappa, slowest)``. It also lasts until the answers have
+arrived that every round of the scheme needs (`necessary_answers`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ __all__ = [
 ]
 
 Progress: TypeAlias = Callable[[int, int], None]
+"""A function that is called with the number of candidates replayed or pruned, and the total."""
+
 Stop: TypeAlias = Callable[[], bool]
 """A function that returns True when a search must end with the candidates replayed so far."""
-"""A function that is called with the number of candidates replayed or pruned, and the total."""
 
 _SAMPLE, _BATCH = 8, 8192
 # Floors and run times are summed in different orders: never prune because of a rounding error.
@@ -76,7 +77,7 @@ class Ranked:
 
     @property
     def equivalent_s(self) -> float:
-        """The seconds in which the run has the information of exact gradients of all jobs."""
+        """The run time divided by `information`: the time for the value of exact gradients."""
         return _per(self.information, self.runtime_s)
 
     @property
@@ -141,7 +142,7 @@ class PrunedSearch:
         self._families: IntArray = np.array([places[name] for name in names])
         self._floors = Floors(self._schemes, seen)
         shape = (len(self._closings), len(self._schemes))
-        self._seconds: FloatArray = np.full(shape, np.inf)  # ranked by: `Ranked.equivalent_s`
+        self._seconds: FloatArray = np.full(shape, np.inf)  # `Ranked.equivalent_s`
         self._accuracies: dict[tuple[int, int], Accuracy] = {}  # only of inexact candidates
         self._bills: FloatArray = np.full(shape, np.inf)
         self._least_s, self._least_bills = np.full(shape, np.inf), np.zeros(shape)
@@ -190,8 +191,7 @@ class PrunedSearch:
     def ranking(self) -> list[Ranked]:
         """Return the ``top`` best candidates, and the best of each family, in order of run time.
 
-        Candidates of a family with exactly the same time differ only in name; only the first of
-        them is included.
+        Of candidates of one family with exactly the same time, only the first is included.
         """
         seconds = self._seconds.ravel()
         order = np.argsort(seconds, kind="stable")[: self.evaluated]
@@ -211,7 +211,10 @@ class PrunedSearch:
         return [self._ranked(int(i)) for i in chosen]
 
     def _admit(self) -> int:
-        """Determine candidates and floors; return the number that need a longer profile."""
+        """Determine the candidates and floors.
+
+        Return the number of candidates that are left out because they need a longer profile.
+        """
         delays, unfit = self._floors.delays, 0
         for number, closing in enumerate(self._closings):
             k = closing.jobs_per_round
@@ -391,14 +394,15 @@ class Floors:
         }
         fastest_first = np.sort(times, axis=1)
         self._first, self._slowest = fastest_first[:, 0], fastest_first[:, -1]
-        self._needed_s: FloatArray = np.stack([_come(need, times, fastest_first) for need in rows])
+        needed_s = [_met_at(need, times, fastest_first) for need in rows]
+        self._needed_s: FloatArray = np.stack(needed_s)
 
     def shifts(self, loads: FloatArray, jobs_per_round: int) -> FloatArray:
         """Return the seconds that loads (fractions of a model's batch) add to recorded times."""
         return self._alpha * (jobs_per_round * loads - self._base_load)
 
     def bills(self, closing: Closing, *, bundles: int) -> FloatArray:
-        """Return lower bounds on the worker-seconds (schemes,) of a run, with cancelled work."""
+        """Return lower bounds (schemes,) on the worker-seconds of a run, with cancelled work."""
         rounds = bundles + self._tail
         each = self._times.sum(axis=1)[np.arange(rounds.max()) % len(self._times)]
         recorded = np.concatenate([[0.0], np.cumsum(each)])  # the first 0, 1, ... rounds
@@ -430,8 +434,8 @@ class Floors:
         return total
 
 
-def _come(need: Need, times: FloatArray, fastest_first: FloatArray) -> FloatArray:
-    """Return the time (rounds,) at which a need is met in each recorded round."""
+def _met_at(need: Need, times: FloatArray, fastest_first: FloatArray) -> FloatArray:
+    """Return the times (rounds,), in seconds, at which a need is met in each recorded round."""
     options, count = [], need.answers
     if need.code is not None:
         kind, s = need.code

@@ -22,7 +22,10 @@ __all__ = ["Conformity", "ProfileReading", "Rehearsal"]
 Conformity: TypeAlias = Literal["scheme", "bursty"]
 
 ProfileReading: TypeAlias = Literal["latency", "speed"]
-"""The meaning of recorded seconds: a request's latency next to its work, or a worker's speed."""
+"""The meaning of recorded seconds: the latency of a request, or the speed of a worker.
+
+See `seqgc.profiles.latency_pace` and `seqgc.profiles.speed_pace`.
+"""
 
 _MOST_JOBS = 10**7
 _STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
@@ -37,9 +40,9 @@ class Rehearsal:
     A failure in the profile counts as the time that it costs (`DelayProfile.awaited`). If
     ``repeat`` is True, the profile begins again after its last round. None means True in a search
     (`seqgc.search.tune`), so that every round is used, and False in a single replay. ``num_jobs``
-    is the number of gradients, each of one model. If ``jobs_per_round = k``, they run as ``num_jobs
-    / k`` bundles, each with k times the load. By default, the number follows from the length of the
-    profile. ``alpha`` replaces the profile's own seconds per unit of load.
+    is the number of gradients, each of one model. With k jobs per round, they run as
+    ``num_jobs / k`` bundles, each with k times the load. By default, the number follows from the
+    length of the profile. ``alpha`` replaces the profile's own seconds per unit of load.
 
     ``conformity`` is ``"scheme"`` for the scheme's own straggler model. If it is ``"bursty"``, and
     the scheme's model is a choice that includes the bursty model, only the bursty model counts.
@@ -107,7 +110,7 @@ class Rehearsal:
 
     @property
     def rtt_s(self) -> float:
-        """The seconds of a message to a running worker and back."""
+        """The round-trip time of a message to a running worker, in seconds."""
         for rtt_s in (self.reading.rtt_s, self.profile.meta.rtt_s):
             if rtt_s is not None:
                 return rtt_s
@@ -124,7 +127,7 @@ class Rehearsal:
             return self.num_jobs
         bundles = self.profile.num_rounds - scheme.delay
         if bundles < 1:
-            rule = f"must have more rounds than the delay of {scheme.spec}, {scheme.delay}"
+            rule = f"must have more than {scheme.delay} rounds, the delay of {scheme.spec}"
             remedy = "give the number of jobs, and repeat the profile"
             raise ParameterError("profile", rule, self.profile.num_rounds, remedy)
         return bundles * jobs_per_round
@@ -132,8 +135,11 @@ class Rehearsal:
     def bundles(self, setting: Setting) -> int:
         """Return the number of bundles of ``jobs_per_round`` gradients in a run.
 
-        Raises `ParameterError` if ``jobs_per_round`` does not divide the number of gradients, or if
-        the answers do not fit in memory.
+        Raises
+        ------
+        ParameterError
+            If ``jobs_per_round`` does not divide the number of gradients, or if the answers of all
+            rounds do not fit in memory.
         """
         k = setting.jobs_per_round
         jobs, n = self.jobs(setting.scheme, jobs_per_round=k), setting.scheme.n
@@ -148,9 +154,12 @@ class Rehearsal:
     def num_rounds(self, setting: Setting) -> int:
         """Return the number of rounds of a run.
 
-        Raises `ParameterError` if the profile is too short or has another number of workers, if
-        `bundles` raises it, or if ``models`` is given and the number of bundles of models is not
-        above the scheme's delay. For workers that stay between rounds, a short profile suffices.
+        Raises
+        ------
+        ParameterError
+            If the profile is too short or has another number of workers, if `bundles` raises it, or
+            if ``models`` is given and the number of bundles of models is not above the scheme's
+            delay. For workers that stay between rounds, a short profile suffices.
         """
         scheme, profile = setting.scheme, self.profile
         if self.models is not None:
@@ -185,7 +194,7 @@ class Rehearsal:
         return self.profile.times_at(loads, alpha=self.alpha, round=row)
 
     def stays(self, setting: Setting) -> bool:
-        """Return whether workers stay: they are resident, and the scheme deals work."""
+        """Return True if workers stay between rounds: they are resident, and work is dealt."""
         return self.reading.resident and isinstance(setting.scheme, Deal)
 
     @property
@@ -212,7 +221,10 @@ class Rehearsal:
     def in_flight(self, setting: Setting) -> int:
         """Return the number of bundles in flight at a time, for a scheme that deals work.
 
-        Raises `ParameterError` if the bundle size does not divide the number of models.
+        Raises
+        ------
+        ParameterError
+            If the bundle size does not divide the number of models.
         """
         bundles, rest = divmod(self.models or setting.jobs_per_round, setting.jobs_per_round)
         if rest:
@@ -221,7 +233,7 @@ class Rehearsal:
         return bundles if self.reading.resident else 1
 
     def latencies(self, setting: Setting) -> FloatArray:
-        """Return the seconds (rounds, n) >= 0 of each worker without any data points.
+        """Return the seconds (rounds, n) >= 0 of answers without any data points.
 
         Raises like `num_rounds`.
         """
@@ -252,7 +264,7 @@ class Rehearsal:
         return scheme.begin(self.bundles(setting), conformity=conformity, batches=batches)
 
     def leaves_out(self, scheme: Scheme) -> bool:
-        """Return whether some mini-task of the scheme has no data points, and is never sent."""
+        """Return True if some mini-task of the scheme has no data points, and is never sent."""
         return self.batch is not None and _leaves_out(scheme, self.batch)
 
     def ideal_s(self, num_jobs: int, *, jobs_per_round: int = 1) -> float:
@@ -276,7 +288,7 @@ class Rehearsal:
         return float(each[np.arange(num_jobs // jobs_per_round) % len(each)].sum())
 
     def bound_s(self, setting: Setting) -> float:
-        """Return a lower bound on a setting's run time.
+        """Return a lower bound on a setting's run time, in seconds.
 
         Usually this is `least_s`. If the workers stay between rounds, they start only once, and the
         bound is the time of all work, shared evenly.
@@ -306,17 +318,17 @@ class Rehearsal:
         )
 
     def require_possible(self, setting: Setting, seconds: float, *, num_jobs: int) -> None:
-        """Raise `ScheduleError` if a run of ``num_jobs`` gradients was impossibly fast.
+        """Check that a run of ``num_jobs`` gradients was not impossibly fast.
 
-        The bound holds for exact schemes without a delay. A scheme that beats the bound closes
-        rounds with too few answers, or its tasks are larger than its loads. Other schemes are not
-        checked: their gradients may be approximations or late, and may take less time.
+        A scheme that beats the bound closes rounds with too few answers, or its tasks are larger
+        than its loads. The bound is `ideal_s`, or `least_s` if delays are read as speeds. It holds
+        for exact schemes without a delay; other schemes are not checked.
 
         Raises
         ------
         ScheduleError
             If the scheme claims exact gradients without a delay, and ``seconds`` is below the
-            bound. The bound is that of `ideal_s`, or `least_s` if delays are read as speeds.
+            bound.
         """
         scheme, k = setting.scheme, setting.jobs_per_round
         if not isinstance(scheme, Scheme) or not scheme.exact or scheme.delay:

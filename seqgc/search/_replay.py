@@ -109,7 +109,7 @@ class Replay:
 
 @dataclass(slots=True)
 class ReplayRecorder:
-    """An observer that records the closed rounds of a run, and makes a `Replay` of them."""
+    """An observer that records the closed rounds of a run for a `Replay`."""
 
     _records: list[RoundRecord] = field(default_factory=list)
     _finish_rounds: dict[int, int] = field(default_factory=dict)  # by job
@@ -139,9 +139,9 @@ def paced_run(
 
     Return the replay, and the worker-seconds of all tasks to their end. No gradient is computed.
     The time of a task follows from the pace of its worker (`Rehearsal.pace`). If delays are read as
-    latencies, the round of the task, or of the worker's own clock, is the row of the profile, and
-    the time depends on the task's load (`seqgc.profiles.DelayProfile.times_at`). Each task is a
-    separate invocation, unless workers are resident according to the reading.
+    latencies, a task of round k takes the time in row k of the profile, at the task's load
+    (`seqgc.profiles.DelayProfile.times_at`). Each task is a separate invocation, unless workers are
+    resident according to the reading.
 
     Raises
     ------
@@ -201,7 +201,7 @@ class DealtRun:
 
 
 def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
-    """Run a `Deal` on recorded delays, interpreted by the rehearsal's reading.
+    """Run a `Deal` on recorded delays, which `Rehearsal.reading` interprets.
 
     ``silent_s`` (rounds, n) are the seconds after its invocation at which a worker stops without a
     message to the master. It has no effect if delays are read as speeds, because no worker is
@@ -322,7 +322,10 @@ class ReplayBackend:
 
 
 class _WholeRounds:
-    """A backend that reports all times of a round in one event, for a `RoundPolicy`; no results."""
+    """A backend for a `RoundPolicy` that reports all times of a round in one event.
+
+    It has no results.
+    """
 
     def __init__(self, times: Callable[[int], FloatArray]) -> None:
         self._times = times
@@ -388,7 +391,13 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
 
 
 def decode_some(seen: Seen) -> None:
-    """Decode a few jobs, which raises an error if the scheme uses missing results."""
+    """Decode a finished job if its number is 0 or a power of 2.
+
+    Raises
+    ------
+    ScheduleError
+        If the scheme uses a result that has not arrived.
+    """
     if isinstance(seen, Finish) and seen.job & (seen.job - 1) == 0:  # 0, 1, 2, 4, 8, ...
         with suppress(IllConditionedError):  # a live run would have waited longer
             seen.decoding()
@@ -433,7 +442,11 @@ def _information(
     assignments: Mapping[int, Mapping[int, tuple[MiniTask, ...]]],
     fractions: FloatArray,
 ) -> float:
-    """Return the information of one gradient (see `Accuracy`)."""
+    """Return the information of one gradient: ``(sum_c f_c w_c)^2 / sum_c f_c w_c^2``.
+
+    ``f_c`` are the fractions of the batch in each chunk, and ``w_c`` the weights of the chunks in
+    the sum. Source: docs/mathematics.md, 7.1.
+    """
     weights = np.zeros(len(fractions))  # the weight of each chunk's gradient in the sum
     for term in decoding.terms:
         tasks = assignments[term.round][term.worker]

@@ -20,7 +20,7 @@ _Scheme = TypeVar("_Scheme", bound=Scheme | Deal)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """The part of a candidate other than its scheme: a closing rule, and the models in a bundle."""
+    """The part of a candidate without its scheme: a closing rule, and the bundle size."""
 
     rule: ClosingRule
     jobs_per_round: int

@@ -61,9 +61,9 @@ class Tuning:
     candidate of every scheme name. If requested, ``pareto`` is the Pareto front of ``runtime_s``
     and ``billed_worker_s``, sorted by ``runtime_s``. If requested, ``inexact`` is a separate
     ranking of the schemes whose gradients are approximations, by ``equivalent_s``, which combines
-    time and error. ``evaluated`` is the number of candidates that were replayed, ``pruned`` is the
-    number that were skipped because they cannot be in the ranking, and ``unfit`` is the number that
-    need a longer profile.
+    time and error. ``evaluated`` is the number of candidates that were replayed. ``pruned`` is the
+    number of candidates that were not replayed, because they cannot be in the ranking or because
+    the search was stopped. ``unfit`` is the number of candidates that need a longer profile.
 
     ``num_rounds`` is the number of recorded rounds by which the search chooses, and
     ``rounds_seen[k]`` is the number of these rounds that bundles of k models used. If it is 0,
@@ -109,7 +109,7 @@ def tune(
     A candidate is skipped if a lower bound of its run time is above the run times of the ``top``
     best and of the best candidate of its own scheme. All other candidates are replayed. The ranking
     is therefore the same as if all candidates were replayed. The only exception is `deal`, whose
-    replays take long: its candidates are skipped if they cannot be its best. If a batch is given,
+    replays take long: a candidate is skipped if it cannot be the best `deal`. If a batch is given,
     schemes that cut it into more pieces than it has points are omitted, unless all schemes do this.
 
     If the rehearsal has no number of gradients, the profile is repeated so that every bundle size
@@ -199,7 +199,10 @@ def _at_speed(
     tell: Progress,
     stop: Stop,
 ) -> Tuning:
-    """Search in virtual time, without a lead, because rounds of a run are not recorded rounds."""
+    """Search in virtual time.
+
+    There is no lead, because the rounds of a run do not correspond to recorded rounds.
+    """
     rank = partial(rank_speeds, seen, held, space, progress=tell, stop=stop)
     rows = rank(exact=True)
     inexact = rank(exact=False) if space.inexact and not stop() else []
@@ -235,7 +238,7 @@ def _front(rows: Sequence[Ranked]) -> list[Ranked]:
 def _stages(
     rehearsal: Rehearsal, space: SearchSpace, *, holdout: float | None, seed: int | None
 ) -> tuple[Rehearsal, Rehearsal | None]:
-    """Return the rehearsal for the search, and that of the held-out rounds or None."""
+    """Return the rehearsal for the search, and the rehearsal of the held-out rounds or None."""
     seen, held = rehearsal.profile, None
     if holdout is not None:
         seen, held = hold_out(seen, fraction=holdout, seed=seed)
@@ -331,7 +334,7 @@ def bootstrap_total(
 
     The interval is computed by the moving-block bootstrap (Künsch 1989). From ``differences`` (m,),
     blocks of ``ceil(m^(1/3))`` consecutive values are drawn with replacement until there are m
-    values. The ends of the interval are percentiles of the sums of ``resamples`` such draws.
+    values. The ends of the interval are percentiles of the sums of ``resamples`` such series.
     """
     m = len(differences)
     block = math.ceil(m ** (1 / 3))

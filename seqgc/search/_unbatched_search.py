@@ -52,12 +52,11 @@ def rank_speeds(
     progress: Progress,
     stop: Stop,
 ) -> list[Ranked]:
-    """Run every exact candidate, or every inexact one; return the results, the best first.
+    """Run all exact candidates, or all inexact candidates; return the results, the best first.
 
-    After the first candidate, ``stop`` is asked whether to leave out the other candidates.
-
-    Candidates are sorted by `Ranked.equivalent_s`, which is the run time of exact candidates, and
-    combines time and error of inexact ones.
+    The search ends early if ``stop`` returns True after a candidate. The results are sorted by
+    `Ranked.equivalent_s`, which is the run time of exact candidates, and combines time and error of
+    inexact candidates.
 
     Raises
     ------
@@ -160,8 +159,8 @@ def rank_deals(
 ) -> list[Ranked]:
     """Replay the candidates in order of their bounds, and return the results.
 
-    If ``prune`` is True, candidates whose bounds are above the best time are skipped. After the
-    first replay, ``stop`` is asked whether to leave out the other candidates.
+    If ``prune`` is True, candidates whose bounds are above the best time are skipped. The search
+    ends early if ``stop`` returns True after a candidate.
     """
     best_s, rows = math.inf, list[Ranked]()
     for setting in sorted(candidates, key=seen.bound_s):

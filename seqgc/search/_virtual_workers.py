@@ -34,7 +34,7 @@ from seqgc.profiles import MOST_S
 __all__ = ["USUAL_RTT_S", "Reading", "VirtualWorkers"]
 
 USUAL_RTT_S: Final = 0.02
-"""The assumed seconds of a message to a running worker and back, if they were not measured."""
+"""The assumed round-trip time of a message to a running worker, in seconds, if not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class _QueuedTask:
-    """A task in flight; the times at which it reaches its worker, begins, ends, is answered."""
+    """A task in flight, with the times of its arrival at the worker, begin, end and answer."""
 
     task: Task
     work_s: float
@@ -104,7 +104,6 @@ class _Invocation:
 
     row: int
     invoked_at: float
-    comes_at: float
     silent_at: float
     busy_until: float  # includes tasks that were cancelled after they began
     free_at: float
@@ -112,7 +111,9 @@ class _Invocation:
 
 
 class VirtualWorkers:
-    """A backend of workers that execute one task after another, as the module docstring describes.
+    """A backend of virtual workers, each of which executes one task after another.
+
+    The docstring of this module describes the times.
 
     ``before_s`` (rounds, n) are the seconds from the first task of a worker in a round until the
     worker is ready, and ``after_s`` (rounds, n) are the seconds of an answer in addition to
@@ -168,7 +169,7 @@ class VirtualWorkers:
 
     @property
     def billed_s(self) -> float:
-        """The worker-seconds so far, in which an invocation ends when it has no more work."""
+        """The worker-seconds so far; an invocation ends when it has no more work."""
         return self._billed_s + sum(self._bill_s(each) for each in self._invocations.values())
 
     @property
@@ -226,14 +227,13 @@ class VirtualWorkers:
                 queued.answers_at = math.inf
                 self._worked_s += queued.work_s if queued.begins_at <= now else 0.0
         # The worker is ready half a round trip before the master is told.
-        comes_at = now + self._before_s[row][worker] - self._half_s
+        ready_at = now + self._before_s[row][worker] - self._half_s
         self._invocations[worker] = invocation = _Invocation(
             row=row,
             invoked_at=now,
-            comes_at=comes_at,
             silent_at=now + self._silent_s[row][worker],
-            busy_until=comes_at,
-            free_at=comes_at,
+            busy_until=ready_at,
+            free_at=ready_at,
         )
         return invocation
 

@@ -1,4 +1,4 @@
-"""Batched replay, which makes the decisions of `seqgc.search.replay` for thousands of schemes."""
+"""Batched replay: the same results as `seqgc.search.replay`, for thousands of schemes at a time."""
 
 from seqgc.search.kernel import _gc, _m_sgc, _ra_sgc, _sr_sgc  # noqa: F401
 from seqgc.search.kernel._batch import BatchReplay as BatchReplay

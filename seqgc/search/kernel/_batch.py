@@ -157,8 +157,7 @@ def _blocks(
     """Group settings into blocks that are computed together; omit settings with equal decisions.
 
     Return the blocks, and for each setting the index of a setting in a block that has the same
-    decisions. A block fits the
-    processor's cache. A setting without a kernel is a separate block.
+    decisions. A block fits the processor's cache. A setting without a kernel is a separate block.
     """
     # All schemes whose workers have equal loads share the order of arrival. No kernel supports
     # mini-tasks that are left out.

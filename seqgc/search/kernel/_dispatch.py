@@ -43,10 +43,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The answers without which a round never closes: ``answers`` of them, or enough for ``code``.
+    """The answers without which a round never closes: a number, or enough to decode ``code``.
 
-    ``code`` is the kind of a code and its s. If ``to_the_end`` is True, the rounds after the first
-    round of the last job have work too, whichever workers answer.
+    ``code`` is the kind of a code and its s. If both are given, either suffices. If ``to_the_end``
+    is True, the rounds after the first round of the last job have work too, whichever workers
+    answer.
     """
 
     answers: int | None = None
@@ -153,7 +154,7 @@ def kernel_of(scheme: Scheme, *, feasible: bool, bursty_only: bool) -> Kernel | 
 
 @singledispatch
 def adds_results(scheme: Scheme) -> bool:  # noqa: ARG001
-    """Return whether every gradient is a plain sum of results, which always decodes well."""
+    """Return True if every gradient is a plain sum of results, which always decodes well."""
     return True
 
 

@@ -45,7 +45,7 @@ def _(scheme: Uncoded | Backup | GC, *, feasible: bool, bursty_only: bool) -> Ke
 
 
 def _counts(scheme: GC) -> bool:
-    """Return whether counting answers shows if the code can decode.
+    """Return True if the number or the covers of the answers show that the code can decode.
 
     A code with covers needs a complete cover. A built-in code without covers needs n - s answers.
     For a user's code without covers, fewer answers may suffice, and equations must be solved.

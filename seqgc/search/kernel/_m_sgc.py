@@ -35,10 +35,10 @@ __all__ = ["MSGCFeasible"]
 class MSGCFeasible(Thresholds):
     """The thresholds of feasible rounds, after which every job can be decoded in time.
 
-    The condition is that of `MSGCSchedule.feasible`. A worker can make up for one missed chunk in
-    each of a job's adaptive slots, W-1 ... T = W-2+B. Therefore a job in slot d, which has T - d
-    slots to come, is lost if a worker owes it more than min(B, T - d) chunks. The job is also lost
-    if the workers that owe nothing do not suffice to decode its next D2 group; if slot d is
+    The condition is the same as in `MSGCSchedule.feasible`. A worker can make up for one missed
+    chunk in each of a job's adaptive slots, W-1 ... T = W-2+B. Therefore a job in slot d, which has
+    T - d slots to come, is lost if a worker owes it more than min(B, T - d) chunks. The job is also
+    lost if the workers that owe nothing do not suffice to decode its next D2 group; if slot d is
     adaptive, only the workers that answer in this round count. Before the round, both conditions
     hold for the previous slot. Therefore the round needs the answers of all workers that owe
     min(B, T - d + 1) chunks, and enough answers of workers that owe nothing to decode the group.
@@ -70,7 +70,7 @@ class MSGCFeasible(Thresholds):
     def idle(self, round: int) -> BoolArray | None:
         """Return a mask of the candidates in which no worker has a task.
 
-        They have no coded results (lam = n), no first attempts, and no owed chunks.
+        These candidates have no coded results (lam = n), no first attempts, and no owed chunks.
         """
         first_attempts = round - (self._first_adaptive - 1) < self._num_jobs
         if first_attempts or not self._uncoded.any():
@@ -86,7 +86,7 @@ class MSGCFeasible(Thresholds):
         self._missing = [self._recent.times, *later]
 
     def _jobs(self, round: int) -> Iterator[tuple[int, SmallInts]]:
-        """Yield, for each relevant job, the largest allowed number of owed chunks, and the numbers.
+        """Yield min(B, T - d + 1) and the missing chunks (n, candidates) of each relevant job.
 
         Of the jobs in slots up to W-1, only the oldest job is relevant, because it counts
         straggling over the most rounds. In the first rounds this is job 0, whose rounds begin with
@@ -127,7 +127,10 @@ def _conforms(
 
 @kernel_of.register
 def _(scheme: MSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
-    """Return the kernel. If rounds must conform, only the load of the code matters."""
+    """Return the kernel.
+
+    If rounds must conform, the family of the code matters only for the load.
+    """
     if scheme.late == "take":
         return None
     group = (MSGC, scheme.B, scheme.W)

@@ -1,10 +1,10 @@
 """Kernel of RA-SGC, in which candidates deal different parts to workers.
 
 Therefore the loads differ, there is no common order of arrival, and each candidate has its own
-times: arrays (candidates, workers). The time at which a round closes depends on two instants: the
-arrival of a share q of the chunks of the round's own job, and the arrival of the last missing chunk
-of the job before, either from a worker to which it was dealt in this round, or late from a worker
-that had it before.
+times: arrays (candidates, workers). The time at which a round closes depends on two instants. The
+first is the arrival of a share q of the chunks of the round's own job. The second is the arrival of
+the last missing chunk of the job before, either from a worker to which the chunk was dealt in this
+round, or late from a worker that had the chunk before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from seqgc.search.kernel._dispatch import (
 
 
 class _Flights:
-    """The missing chunks of the previous job, for candidates with the same G.
+    """The missing chunks of the previous job, for candidates with the same number G of chunks.
 
     ``missing`` (candidates, G) marks missing chunks. ``_to_come`` (candidates, G) are the earliest
     late arrivals of missing chunks, in seconds from the beginning of the open round. ``_rates``
@@ -100,7 +100,7 @@ class _Flights:
 
 
 def _play(schemes: Sequence[RASGC], stage: Stage) -> Played:
-    """Replay schemes with the same G."""
+    """Replay schemes with the same number of chunks."""
     n, num_rounds = schemes[0].n, stage.num_rounds
     flights = _Flights(schemes, num_rounds)
     quorum = np.array([[scheme.quorum - 1] for scheme in schemes])
@@ -150,7 +150,7 @@ def _loads(schemes: Sequence[RASGC], batch: int | None) -> tuple[FloatArray, Flo
 
 @kernel_of.register
 def _(scheme: RASGC, *, feasible: bool, bursty_only: bool) -> Kernel:  # noqa: ARG001
-    """Return the kernel, which replays schemes with the same G together."""
+    """Return the kernel, which replays schemes with the same number of chunks together."""
     return Kernel(group=(RASGC, scheme.num_own), decisions=scheme, play=_play)
 
 

@@ -47,7 +47,8 @@ class SRSGCFeasible(Thresholds):
         self._group_sizes: IntArray = np.array(sizes)  # 0 without groups
         # For each job of the last B rounds: the workers that returned a result in its own round.
         self._returned: list[BoolArray] = []
-        self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)  # the same for the job due
+        # The same for the job whose deadline is the open round.
+        self._due: BoolArray = np.zeros(history.shape, dtype=np.bool_)
         self._chosen: BoolArray = np.zeros(history.shape, dtype=np.bool_)
 
     def idle(self, round: int) -> BoolArray | None:
@@ -60,8 +61,8 @@ class SRSGCFeasible(Thresholds):
     def needed(self, round: int) -> SmallInts:
         """Return the number of answers that the job needs.
 
-        The workers that reattempt are as many as there are results missing to n - s. Therefore all
-        of them must answer. If the code has covers, fewer answers may complete a cover.
+        If m results are missing to n - s, m workers reattempt the job. Therefore all m workers must
+        answer. If the code has covers, fewer answers may complete a cover.
         """
         needed = after_last(self._chosen, self._history.arrivals.rank[round])
         covered = self._codes.covered
@@ -80,7 +81,7 @@ class SRSGCFeasible(Thresholds):
     def _choose(self, returned: BoolArray) -> None:
         """Choose the first workers that have not returned a result, to reattempt the job.
 
-        For Rep, only workers of groups without any result are chosen.
+        With a repetition code, only workers of groups without any result are chosen.
         """
         self._due = returned
         wanting = self._wanted_results - returned.sum(axis=0)
@@ -102,12 +103,12 @@ def _conforms(
 ) -> Conforms:
     """Return the thresholds of rounds that conform.
 
-    In any W rounds, the pattern is bursty, or each round has at most s stragglers, or (Rep) each
-    round has an answer in every group.
+    In any W rounds, the pattern is bursty, or each round has at most s stragglers, or (with a
+    repetition code) each round has an answer in every group.
     """
     lam = np.array([scheme.lam for scheme in schemes], dtype=history.arrivals.dtype)
     models: list[Window] = [BurstyWindow(history, B=schemes[0].B, W=schemes[0].W, lam=lam)]
-    if not bursty_only:  # for Rep, at most s stragglers also mean an answer in every group
+    if not bursty_only:  # with repetition, at most s stragglers leave an answer in every group
         kinds = ["rep" if scheme.family == "rep" else None for scheme in schemes]
         models.append(Codes(history.arrivals, [scheme.s for scheme in schemes], kinds))
     everybody = np.ones(len(schemes), dtype=np.bool_)
@@ -134,7 +135,7 @@ def _(scheme: SRSGC, *, feasible: bool, bursty_only: bool) -> Kernel | None:
 def _(scheme: SRSGC, *, conforms: bool) -> Need:
     """Return the answers of rounds that conform.
 
-    They have at most lam stragglers, or (Rep) an answer in every group.
+    They have at most lam stragglers, or (with a repetition code) an answer in every group.
     """
     if not conforms:
         return Need(answers=0)

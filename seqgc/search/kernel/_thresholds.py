@@ -2,8 +2,8 @@
 
 `Thresholds` is the interface. `Codes` is for gradient codes, whose answers must decode. A `Window`
 is for a straggler model of `seqgc.stragglers`: its threshold is the number of answers with which
-the window that ends with the open round fits the model, or n + 1 if the window cannot fit. Windows
-are cut at round 0. `Conforms` combines several models as `AnyOf` does.
+the window that ends with the open round fits the model, or n + 1 if the window cannot fit. Early in
+a run, windows begin with round 0. `Conforms` combines several models as `AnyOf` does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "after_last",
 ]
 
-_RUN = 16  # answers; at most 127
+_RUN = 16  # number of answers that `after_enough` sums at a time; at most 127, for int8
 
 
 class Thresholds(ABC):
@@ -99,9 +99,9 @@ class AnswerHistory:
 
 
 class Recent:
-    """The number ``times`` (n, candidates) of recent rounds in which each worker straggled.
+    """The numbers ``times`` (n, candidates) of rounds, of the last ``length``, with a straggler.
 
-    The last ``length`` rounds count.
+    ``times[i, c]`` counts the rounds in which worker i straggled.
     """
 
     def __init__(self, history: AnswerHistory, length: int) -> None:
@@ -224,7 +224,7 @@ class Codes(Window):
             self._entries: IntArray = self._covers.workers * len(codes) + candidates
 
     def needed(self, round: int, useful: BoolArray | None = None) -> SmallInts:
-        """Return the number of answers after which the ``useful`` ones decode, (candidates,).
+        """Return the number of answers after which the ``useful`` answers decode, (candidates,).
 
         ``useful`` (n, candidates) is a mask; None means that all answers are useful. The result is
         n + 1 if all useful answers together do not decode.
@@ -276,11 +276,11 @@ class ArbitraryWindow(Window):
 
     In the earlier rounds of the window no worker straggled more than B times. The reason is that
     every window of W-1+B rounds was arbitrary or bursty, and a bursty window has this property too.
-    Proof: in a bursty window, number the rounds from the first round in which a worker straggles,
-    round 0. Two rounds in which it straggles are either less than B rounds apart or at least W.
-    Therefore it straggles in rounds x < B and W + y, y < B - 1. No y equals x - 1, because W - 1 is
-    neither less than B nor at least W. Therefore all x and y + 1 are different and lie in
-    0 ... B-1: there are at most B of them.
+    Proof: in a bursty window, let round 0 be the first round in which a worker straggles. Two
+    rounds in which it straggles are either less than B rounds apart or at least W. Therefore it
+    straggles in rounds x < B and in rounds W + y with y < B - 1. If some y were equal to some
+    x - 1, these rounds would be W - 1 apart, which is neither less than B nor at least W. Therefore
+    all numbers x and y + 1 are different. They lie in 0 ... B-1, so there are at most B of them.
     """
 
     def __init__(self, history: AnswerHistory, *, B: int, W: int, lam: SmallInts) -> None:
@@ -344,9 +344,9 @@ class Conforms(Thresholds):
     The span that ends with the open round contains the window that ends with the open round, and
     windows that ended shortly before. Early in the run, some of these windows are not entirely
     inside the span, but they are parts of windows that are checked in any case. Propositions 3.1
-    and 3.2 of the paper show that every job is then decoded in time; therefore feasibility is not
-    checked. ``ends`` tracks the work at the end of the run, for the candidates in the mask
-    ``may_be_idle``; None means that no candidate may be idle.
+    and 3.2 of the paper (docs/mathematics.md) show that every job is then decoded in time;
+    therefore feasibility is not checked. ``ends`` tracks the work at the end of the run, for the
+    candidates in the mask ``may_be_idle``; None means that no candidate may be idle.
     """
 
     def __init__(
