@@ -57,15 +57,16 @@ ALONE: Final[GroupSizes] = MappingProxyType({})
 class FetchingStore(Protocol):
     """The part of a store that a worker uses."""
 
-    def fetch(self, ref: WeightRef, /) -> FloatArray: ...
+    def fetch(self, ref: WeightRef, /) -> FloatArray:
+        """Return the weights (size,) that a reference names."""
 
 
 class TorchCompute:
     """A worker's compute function: it fetches weights, and returns the result of a mini-task.
 
-    For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` over
+    For every part, in order, the result holds ``sum_p coefficients[p] * grad loss(points[p])`` for
     the trainable parameters (P,), then ``sum_p coefficients[p] * loss(points[p])``, and a few more
-    numbers (`seqgc.training.ResultLayout`). The loss is a sum over points like the gradient;
+    numbers (`seqgc.training.ResultLayout`). The loss is a sum over points, as the gradient is;
     therefore the decoded result also contains the loss of the batch.
 
     ``objectives`` are the models that a part may name. Their modules are copied, and a module that
@@ -156,7 +157,7 @@ class TorchCompute:
     def _grouped(
         self, parts: Sequence[WeightedPoints]
     ) -> list[tuple[ObjectiveGroup | None, list[int]]]:
-        """Return groups, each with its parts' indices; a part without a group has None."""
+        """Return pairs of a group and the indices of its parts; None stands for no group."""
         grouped = list[tuple[ObjectiveGroup | None, list[int]]]()
         alike = defaultdict[tuple[ObjectiveGroup, int], list[int]](list)
         for place, part in enumerate(parts):
@@ -279,7 +280,7 @@ class TorchComputeFactory:
 
 
 class _Storages:
-    """The reductions by which a parcel keeps the memory of large tensors and memory maps apart.
+    """The reducers by which a `Parcel` keeps large tensors and memory maps out of the pickle.
 
     Tensors that are views of the same memory stay views of the same memory.
     """

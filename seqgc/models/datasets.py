@@ -267,6 +267,9 @@ def _opened(name: str, place: str, digest: str, part: str) -> StoredPoints:
 
 
 def stored_points(stored: StoredData) -> tuple[StoredPoints, StoredPoints]:
-    """Return the points for training and for testing, which are the same without a test part."""
+    """Return the points for training and the points for testing.
+
+    If the dataset has no test part, both are the same.
+    """
     train = StoredPoints(stored)
     return train, StoredPoints(stored, "_test") if "x_test" in stored.arrays else train

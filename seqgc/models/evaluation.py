@@ -86,9 +86,10 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate ``module`` in eval mode on all points of ``dataset``, and restore its modes.
 
-    If targets are integers and outputs have one more axis, the points have classes. The predicted
-    class is the argmax over axis 1. Targets whose weight in the loss is 0 do not count. ``metrics``
-    are called with the outputs and targets of all points, stacked along the first axis.
+    If targets are integers and outputs have one more axis, the points have classes. The scores of
+    the classes lie along axis 1, or along the last axis if only this fits the shape of the targets;
+    the predicted class has the highest score. Targets whose weight in the loss is 0 do not count.
+    ``metrics`` are called with the outputs and targets of all points, stacked along the first axis.
     ``autocast`` is the autocast of a `Model`; outputs are cast to the dtype of the weights before
     they are passed to metrics. No graph is recorded, unless the module computes gradients in its
     forward pass.
@@ -161,7 +162,7 @@ def _measure(name: str, metric: Metric, outputs: list[object], targets: list[obj
 
 
 def _hits(output: object, target: object, weights: Tensor | None) -> tuple[float, float]:
-    """Return the number of correctly classified targets, and the number of targets that count.
+    """Return the number of correctly classified targets, and the number of counted targets.
 
     Scores of classes lie along axis 1, as in torch's losses, or along the last axis, as in the
     output of most language models. A target whose weight is 0 does not count, because the loss
@@ -197,11 +198,11 @@ class Validation:
     After every ``every_n_steps`` steps, three kinds of values are computed on ``dataset``: the
     model's loss, its accuracy if the points have classes, and the ``metrics``. These are functions
     ``(output, target) -> float`` by name, each of which is called once with the whole dataset. The
-    default dataset is the model's ``test_dataset``. ``monitor`` is the name of the value by which
-    validations are compared; the best value is the smallest if ``mode`` is ``"min"``, and the
-    largest if it is ``"max"``. The weights with the best value are stored. If ``patience`` is
-    given, the model is stopped early after ``patience`` successive validations that do not improve
-    the best value by more than ``min_delta``.
+    default dataset is the model's ``test_dataset``, or its ``dataset`` if it has no test dataset.
+    ``monitor`` is the name of the value by which validations are compared; the best value is the
+    smallest if ``mode`` is ``"min"``, and the largest if it is ``"max"``. The weights with the best
+    value are stored. If ``patience`` is given, the model is stopped early after ``patience``
+    successive validations that do not improve the best value by more than ``min_delta``.
 
     Examples
     --------

@@ -452,8 +452,14 @@ def make_models_compute(settings: Mapping[str, Json], fetch_weights: FetchWeight
     """Make the compute function of the models that `workload_of` described.
 
     It computes the same results as the compute function of local workers, with the same modules,
-    data and arithmetic. From now on the process uses one torch thread. Raises `SkewError` if the
-    fingerprint differs from that of the master.
+    data and arithmetic. From now on the process uses one torch thread.
+
+    Raises
+    ------
+    ParameterError
+        If the settings do not describe models.
+    SkewError
+        If the code or the data of this function differ from the master's.
     """
     with refusing("settings", "must describe models ({})", ", ".join(sorted(settings))):
         workload = msgspec.convert(settings, _WorkloadSettings)

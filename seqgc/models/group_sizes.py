@@ -67,10 +67,11 @@ def choose_group_sizes(
 ) -> GroupChoice:
     """Choose the number of models of each form that are computed at once, for a run's bundles.
 
-    If `torch.vmap` can map the models, the number is ``size``, or the fastest number if ``size`` is
-    None. ``points(model)`` is the largest number of points in a part of a mini-task. The models
-    must have been checked one by one before (`seqgc.models.soundness`). The choice takes at most
-    about a second, and no time if no bundle has two models of a form.
+    If `torch.vmap` cannot map the models of a form, they are computed one by one. Otherwise the
+    number is ``size``, or the fastest number if ``size`` is None. ``points(model)`` is the largest
+    number of points in a part of a mini-task. The models must have been checked one by one before
+    (`seqgc.models.soundness`). The choice takes at most about a second, and hardly any time if no
+    bundle has two models of a form.
     """
     sizes, notes = dict[str, int](), list[str]()
     if size == 1 or all(len(bundle) < 2 for bundle in bundles):

@@ -77,9 +77,13 @@ _DEPRECATED: Final = {"size_average", "reduce"}
 def per_point_loss(loss: Loss) -> Loss:
     """Return the loss as a function that returns one value for each point.
 
-    A torch loss that computes a mean is converted. Any other callable is returned unchanged. Raises
-    `ParameterError` for a torch loss that computes a sum, or a mean that may not be over the
-    points, and for a loss with trainable parameters.
+    A torch loss that computes a mean is converted. Any other callable is returned unchanged.
+
+    Raises
+    ------
+    ParameterError
+        If a torch loss computes a sum, or a mean that may not be over the points, or if the loss
+        has trainable parameters.
     """
     if not callable(loss):
         raise ParameterError("loss", "must be a function (output, target) -> values", loss)
@@ -102,7 +106,7 @@ def per_point_loss(loss: Loss) -> Loss:
 
 
 class PointLoss(nn.Module):
-    """A loss of single data points, ``(output, target) -> values`` or ``(values, weights)``.
+    """A loss that returns a value for each data point, and weights if they may differ from 1.
 
     It is made from the torch loss ``mean``, which equals ``sum(values) / sum(weights)``. If all
     weights are 1, ``forward`` returns only the values. For `torch.nn.CrossEntropyLoss` and

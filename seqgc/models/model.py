@@ -364,7 +364,7 @@ class ParameterVector:
 def are_in(tensors: Sequence[Tensor], vector: Tensor) -> bool:
     """Return True if ``vector`` is the memory of these tensors, one after the other.
 
-    This ends when somebody assigns to ``.data`` of a parameter, as some optimizers do.
+    An assignment to ``.data`` of a parameter, which some optimizers make, gives it other memory.
     """
     address = vector.data_ptr()
     for each in tensors:
@@ -433,7 +433,7 @@ def distinct_models(models: Iterable[Model]) -> list[Model]:
 
 
 def with_shared_modules(objectives: Iterable[Objective]) -> tuple[Objective, ...]:
-    """Return the objectives, with the first module of each structure in place of all equal ones."""
+    """Return the objectives; of modules with the same structure, all share the first one."""
     all_, digests, first = list(objectives), Digests(), dict[bytes, nn.Module]()
     modules = {id(each.module): each.module for each in all_}
     for key, module in modules.items():

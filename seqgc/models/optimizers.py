@@ -31,7 +31,7 @@ __all__ = ["Stepper", "call_optimizer_factory", "move_together", "require_additi
 
 _NAMED: Final = "named_parameters"
 _JOINT: Final = {SGD, Adam, AdamW, Adamax, RMSprop, Adadelta}
-"""The optimizers whose ``foreach`` functions give the same bits on a CPU as their plain ones."""
+"""The optimizers that give the same bits on a CPU with ``foreach=True`` and ``foreach=False``."""
 _TORCH_SCHEDULERS: Final = LRScheduler.__module__
 _OF_TENSORS: Final = {"params", "param_names"}
 _OTHER_WAYS: Final = "fused", "capturable", "differentiable"  # to take a step
@@ -39,13 +39,13 @@ _TOLERANCE: Final = 1e-6  # relative to a step; between rounding errors and weig
 
 
 class Stepper:
-    """The optimizer and the learning-rate scheduler of a model, over ``parameters``."""
+    """The optimizer and the learning-rate scheduler of a model, for its ``parameters``."""
 
     def __init__(self, model: Model, parameters: ParameterVector) -> None:
         self._model, self._parameters = model, parameters
         self._optimizer = _make_optimizer(model, parameters)
         self._scheduler = _make_scheduler(model, self._optimizer)
-        self._joint: _JointOptimizer | None = None  # which then has the optimizer's state
+        self._joint: _JointOptimizer | None = None  # if given, it has the optimizer's state
 
     def require_steps(self, steps: int) -> None:
         """Raise `ParameterError` if the schedule of the learning rate ends before ``steps``."""
@@ -81,7 +81,7 @@ class Stepper:
         self._parameters.clear_gradient()
 
     def part(self) -> None:
-        """Take the optimizer's state back from `move_together`, if it is there."""
+        """Take the optimizer's state back if a joint optimizer has it (`move_together`)."""
         if self._joint is not None:
             self._joint.part()
 
@@ -150,11 +150,11 @@ class Stepper:
 
 
 def move_together(steppers: Sequence[Stepper], results: Sequence[ModelResult]) -> None:
-    """Change the weights of models by one step of each one's optimizer, as `Stepper.move` does.
+    """Take one step of each model's optimizer, with the same bits as by `Stepper.move`.
 
-    All must have equal `Stepper.settings`. The steps are along the gradients of ``results``. One
-    optimizer with the parameters and the state of all takes the step, and keeps the state until a
-    stepper or another group of steppers needs it. The weights get the same bits.
+    All steppers must have equal `Stepper.settings`. ``results`` has the gradient for each stepper.
+    A joint optimizer with the parameters and the states of all optimizers takes the step. It keeps
+    the states until a stepper or another group of steppers needs them.
     """
     received = [result.received.tolist() for result in results]
     joint = steppers[0]._joint
@@ -168,9 +168,10 @@ def move_together(steppers: Sequence[Stepper], results: Sequence[ModelResult]) -
 class _JointOptimizer:
     """One optimizer with the parameters and the states of the optimizers of ``steppers``.
 
-    It has the parameters that are ``received`` (models, K). A step has a fixed cost for each
-    parameter; therefore parameters that are neighbours in memory become one. All optimizers in
-    `_JOINT` change every number by itself, so that this does not affect any bit.
+    It has the parameters that received a gradient: ``received`` (models, K). A step has a fixed
+    cost for each parameter; therefore parameters that are neighbours in memory become one
+    parameter. All optimizers in `_JOINT` change every number by itself, so that this does not
+    affect any bit.
     """
 
     def __init__(self, steppers: Sequence[Stepper], received: Sequence[Sequence[bool]]) -> None:
@@ -227,10 +228,10 @@ class _JointOptimizer:
 
 
 class _Run:
-    """Neighbouring parameters, with equal numbers in the states of their optimizers."""
+    """Parameters that are neighbours in memory, with equal numbers in their optimizers' states."""
 
     def __init__(self) -> None:
-        self.places = list[tuple[int, int, int]]()  # (model, start, stop) in its gradient
+        self.places = list[tuple[int, int, int]]()  # model, and start and stop in its gradient
         self._parameters = list[tuple[nn.Parameter, Stepper]]()
         self._states = list[dict[str, object]]()
 
@@ -269,7 +270,7 @@ class _Run:
 
     @property
     def is_whole(self) -> bool:
-        """True unless somebody has assigned to ``.data`` of one of the parameters."""
+        """True unless one of the parameters has got other memory (see `are_in`)."""
         parameters = [p for p, _ in self._parameters]
         return len(parameters) == 1 or are_in(parameters, self.joint)
 
@@ -301,7 +302,10 @@ class _Run:
 
 
 def _numbers(state: Mapping[str, object], p: nn.Parameter) -> dict[str, object]:
-    """Return the numbers of a parameter's state; tensors with its shape are only named."""
+    """Return the values in a parameter's state.
+
+    A tensor with axes is represented by True if it has the shape of the parameter.
+    """
     return {
         name: (value.shape == p.shape if value.dim() else value.item())
         if isinstance(value, torch.Tensor)
@@ -432,8 +436,8 @@ def _require_storable(name: str, thing: Optimizer | LRScheduler) -> None:
 def require_additive(models: Sequence[Model], *, remedy: str) -> None:
     """Raise `ParameterError` if a model cannot apply a gradient part by part.
 
-    One step for each part of a gradient must change the weights as one step with the sum of the
-    parts does. The message contains ``remedy``.
+    Steps with the parts of a gradient must change the weights in the same way as one step with the
+    sum of the parts. The message contains ``remedy``.
     """
     for model in models:
         if model.gradient_clip_val is not None:
@@ -445,7 +449,7 @@ def require_additive(models: Sequence[Model], *, remedy: str) -> None:
         largest = max(float(each.abs().max()) for each in at_once)
         for one, other in zip(at_once, in_parts, strict=True):
             if not torch.allclose(one, other, rtol=0, atol=_TOLERANCE * largest + 1e-14):
-                rule = "must step by the parts of a gradient as far as by their sum, like plain SGD"
+                rule = "must move the weights by the parts of a gradient as by their sum, like SGD"
                 raise ParameterError("optimizer", rule, name, remedy)
 
 

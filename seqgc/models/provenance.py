@@ -63,7 +63,7 @@ _POINTS = 64  # points of a dataset, or pieces of its tensors
 _MOST_BYTES = 64 << 20
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _VERSIONED = {*sys.stdlib_module_names, "numpy", "torch"}  # their version represents their code
-_KNOWS_HOME = ModuleType, type, FunctionType
+_KNOWS_HOME = ModuleType, type, FunctionType  # types of values that name their module
 _SHOWN = 60  # characters of each side in a message
 _MOST_NAMED = 6  # most differences in a message
 _PLAIN = (str, int, float, tuple, list, type(None))
@@ -114,7 +114,7 @@ def _network_digest(module: nn.Module) -> str:
 
 
 def require_masters(masters: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Raise `SkewError` if the fingerprint of this function differs from that of its master."""
+    """Raise `SkewError` if the fingerprint of this function differs from its master's."""
     if skew := differences(masters, own, words=("master", "function")):
         more = f"; {len(skew) - _MOST_NAMED} more" if len(skew) > _MOST_NAMED else ""
         named = "; ".join(skew[:_MOST_NAMED])

@@ -16,9 +16,10 @@ in the forward pass. Two values of a tensor may differ by ``_MARGIN`` times the 
 of ``eps`` times the largest number of the tensor, and of ``eps * _SHARE`` times the largest number
 of all tensors. In 23 sound networks (convolutions, attention, recurrent and physics-informed ones,
 in float32, float64 and bfloat16) differences were at most 2.4 times this sum. In networks that mix
-points (batch statistics, attention over the batch, such a backward pass) they were at least 1e5
-times the sum in float32 and float64, and 110 times for a loss with a mixing term of weight 1e-4. In
-bfloat16 they were only 2 and 0.2 times the sum, so a model with autocast is also tried without it.
+points (by batch statistics, attention over the batch, or their backward pass) they were at least
+1e5 times the sum in float32 and float64, and 110 times for a loss with a mixing term of weight
+1e-4. In bfloat16 they were only 2 and 0.2 times the sum, so a model with autocast is also tried
+without it.
 
 A rounding error can also move an activation across a kink, such as the kink of a ReLU at 0, and
 change a gradient by far more than rounding. In a transformer of 5 million parameters this happened
@@ -78,9 +79,10 @@ def require_sound(model: Model, *, precision: Precision) -> None:
     Raises
     ------
     ParameterError
-        If a data point differs from read to read. If the module or the loss raises, draws random
-        numbers, remembers earlier calls, gives no gradient to any parameter, or makes a point's
-        loss or gradient depend on the other points of its batch.
+        If a data point differs from read to read, or if points that differ become equal in the
+        run's precision. If the module or the loss raises an error, draws random numbers, changes
+        its state, gives no gradient to any parameter, or makes a point's loss or gradient depend on
+        the other points of its batch. If the loss reads weights of the module.
     """
     _require_plain_parameters(model)
     dtype = torch_dtype(precision)
@@ -195,8 +197,8 @@ def _frozen_norms(model: Model) -> list[tuple[str, nn.modules.batchnorm._NormBas
 def _require_independent_loss(model: Model, module: nn.Module, dtype: torch.dtype) -> None:
     """Raise `ParameterError` if the loss reads weights of the model's module.
 
-    ``module`` is a copy, as in a run. The loss would always read the weights of the original, and
-    its gradient would be lost.
+    ``module`` is a copy, as in a run. The loss would always read the weights of the original
+    module, and their gradient would be lost.
     """
     x, y = collate(model.dataset, sample_points(model.dataset, 1), dtype=dtype)
     loss = loss_in(model.loss, dtype)
@@ -223,8 +225,8 @@ def _require_independent_loss(model: Model, module: nn.Module, dtype: torch.dtyp
 def _try(trial: ModelTrial) -> None:
     """Raise `ParameterError` if the model is unsound at its initial weights or close to them.
 
-    The second set of weights is needed because initial weights of zero (a last layer, a gamma) hide
-    the effects of everything that they multiply.
+    Weights close to the initial weights are also tried, because initial weights of zero (of a last
+    layer, or a gamma) hide the effects of everything that they multiply.
     """
     _require_sums(trial)
     trial.shake(_NOISE)

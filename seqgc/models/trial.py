@@ -170,7 +170,7 @@ def _dtypes_meet(error: BaseException) -> bool:
 
 
 def _calls(error: BaseException) -> str:
-    """Return a text on the calls of module and loss if the error may come from a wrong call."""
+    """Return how module and loss are called if the error may come from a wrong call, or ""."""
     if not isinstance(error, TypeError | KeyError | AttributeError):
         return ""
     return "; forward is called with x of an item (x, y), the loss with the output and y"
@@ -227,8 +227,8 @@ def try_first(model: Model, trial: Callable[[Model], None]) -> None:
     """Call ``trial(model)``; if the model has the user's code, first in a child process.
 
     If the trial in the child raises an error or warns, it is repeated in this process, so that the
-    caller gets the error. If it does not end within a time limit, it is also repeated here, with a
-    warning.
+    caller gets the error or warning. If it does not end within a time limit, it is also repeated
+    here, with a warning.
 
     Raises
     ------
