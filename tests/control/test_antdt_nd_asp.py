@@ -19,7 +19,8 @@ from seqgc.schemes import parse_scheme
 from seqgc.shards import AspDds, ShardPolicy
 from seqgc.virtual import VirtualBackend
 from tests.control.runs import virtual
-from tests.shards.applied import Applied, again, all_parts, decided, named
+from tests.policies.decisions import decided, decided_again
+from tests.shards.applied import Applied, all_parts, named
 
 N = 4
 ONE = SleepWindows(n=N, intensity=0.75, probability=0.0)  # worker 0 takes 4 s, the others 1 s
@@ -56,7 +57,7 @@ def test_every_part_is_applied_once_though_a_worker_is_replaced_between_tasks_or
     assert restarts_of(seen) == [0]
     assert [each.worker for each in seen if isinstance(each, Failure)] == [0] * at_work
     another = defence.policy(ClosingRule(), num_jobs=20)
-    assert again(another, seen) == decided(seen), "told the same, it decides the same"
+    assert decided_again(another, seen) == decided(seen), "told the same, it decides the same"
 
 
 def test_slowness_that_does_not_last_or_is_below_lam_is_nobodys_end() -> None:

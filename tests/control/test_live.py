@@ -34,8 +34,9 @@ from seqgc.worker import Compute
 from tests.backends.dask import warm as warm
 from tests.control.sums import Sums, summed
 from tests.kit import at_some_pace
-from tests.shards.applied import Applied, again, all_parts, named
-from tests.shards.applied import decided as all_decided
+from tests.policies.decisions import decided as all_decided
+from tests.policies.decisions import decided_again
+from tests.shards.applied import Applied, all_parts, named
 
 POINTS = 64  # in a batch, of 4 workers
 
@@ -157,6 +158,8 @@ def test_a_slow_process_that_is_dealt_parts_is_replaced_and_each_part_is_applied
         assert policy.rounds == jobs
         assert restarts == [1]
         another = defence.policy(ClosingRule(), num_jobs=jobs)
-        assert again(another, seen_all) == all_decided(seen_all), "told the same, it decides so"
+        assert decided_again(another, seen_all) == all_decided(seen_all), (
+            "told the same, it decides so"
+        )
 
     at_some_pace(check, 0.02, 0.06)

@@ -18,6 +18,7 @@ from seqgc.ports import (
     Flaw,
     FloatArray,
     MiniTask,
+    Policy,
     Seen,
     Task,
     WeightedPoints,
@@ -193,10 +194,12 @@ class Run:
     def __post_init__(self) -> None:
         self.workload = Models(parse_scheme(self.spec, n=N))
 
-    def play(self, backend: ScriptedBackend) -> None:
+    def policy(self) -> Policy:
         rule = ClosingRule(timeout_s=self.timeout_s)
-        policy = policy_of(Setting(scheme=self.workload.defence, rule=rule), num_jobs=self.jobs)
-        master.run(policy, backend, self.workload, observe=self.seen.append, max_norm=1e6)
+        return policy_of(Setting(scheme=self.workload.defence, rule=rule), num_jobs=self.jobs)
+
+    def play(self, backend: ScriptedBackend) -> None:
+        master.run(self.policy(), backend, self.workload, observe=self.seen.append, max_norm=1e6)
 
     def sent_at(self, worker: int) -> list[float]:
         """Return the seconds from the beginning of the run at which a worker was sent its tasks."""

@@ -10,21 +10,16 @@ import pytest
 from seqgc.errors import ScheduleError, WireError
 from seqgc.ports import (
     Arrival,
-    Cancel,
-    Close,
-    Dispatch,
     Drop,
     Failure,
-    Finish,
     Policy,
-    Seen,
     Timetable,
-    Update,
 )
 from seqgc.rounds import Setting, policy_of
 from seqgc.schemes import parse_scheme
 from tests.kit import SOAK
 from tests.policies.crew import SPECS, Address, Crew, Models, N, Run, Turn
+from tests.policies.decisions import decided
 
 
 class Gossip(Crew):
@@ -66,24 +61,8 @@ class Gossip(Crew):
                 return Failure(**about, at=lie.at, reason="gone")
 
 
-def decided(seen: list[Seen]) -> list[object]:
-    """Return what was decided in a run, without the answers that were dropped."""
-    decisions = list[object]()
-    for each in seen:
-        match each:
-            case Dispatch():
-                tasks = {
-                    w: [(m.job, m.chunks.tolist()) for m in own]
-                    for w, own in each.assignment.items()
-                }
-                decisions.append((each.round, each.attempt, tasks))
-            case Close():
-                decisions.append((each.record.round, each.record.duration_s, each.jobs))
-            case Finish() | Update():
-                decisions.append(each.decoding())
-            case Cancel():
-                decisions.append(each)
-    return decisions
+def without_drops(run: Run) -> list[str]:
+    return [line for line in decided(run.seen) if not line.startswith("drop")]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -94,7 +73,7 @@ def test_answers_that_nobody_asked_for_change_nothing(spec: str) -> None:
         run.play(crew)
         quiet = Run(spec)
         quiet.play(Crew(quiet.workload, crew._seconds))
-        assert decided(run.seen) == decided(quiet.seen), seed
+        assert without_drops(run) == without_drops(quiet), seed
         drops = [each for each in run.seen if isinstance(each, Drop)]
         own = [each for each in quiet.seen if isinstance(each, Drop)]
         assert len(drops) == len(own) + crew.lies, seed

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from seqgc.ports import (
-    Action,
-    Close,
-    Decoding,
-    Dispatch,
-    Drop,
-    Event,
-    Finish,
-    FloatArray,
-    MiniTask,
-    Policy,
-    Seen,
-    Update,
-    WeightedPoints,
-    WeightRef,
-)
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef
 
-__all__ = ["Applied", "again", "all_parts", "decided", "named"]
+__all__ = ["Applied", "all_parts", "named"]
 
 
 class Applied:
@@ -69,37 +54,6 @@ class Applied:
 
 def all_parts(jobs: int, n: int) -> list[tuple[int, int]]:
     return [(job, part) for job in range(jobs) for part in range(n)]
-
-
-def decided(seen: Iterable[Seen]) -> list[str]:
-    """What was done, in order, as far as it can be said."""
-    return [_said(each) for each in seen if isinstance(each, Action)]
-
-
-def again(policy: Policy, seen: Iterable[Seen]) -> list[str]:
-    """What another policy does about the same events."""
-    said = decided(policy.start())
-    for each in seen:
-        if isinstance(each, Event):
-            said += decided(policy.on(each))  # at once: a decoding is forgotten
-    return said
-
-
-def _said(action: Action) -> str:
-    match action:
-        case Dispatch(round=round, assignment=assignment):
-            parts = {who: [(t.job, t.cover) for t in ts] for who, ts in assignment.items()}
-            return f"send {parts} in {round}"
-        case Close(record=record, jobs=jobs):
-            return f"close {jobs}, {record.duration_s!r} s, by {record.responded.tolist()}"
-        case Update(decoding=decoding):
-            return f"apply {decoding()}"
-        case Finish(job=job, decoding=decoding):
-            return f"finish {job}, {decoding()}"
-        case Drop(event=event, reason=reason):
-            return f"drop {event.round}, {event.worker}: {reason}"
-        case _:
-            return repr(action)
 
 
 def named(parts: Sequence[WeightedPoints]) -> FloatArray:

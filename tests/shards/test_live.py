@@ -15,7 +15,8 @@ from seqgc.ports import Dispatched, Failure, FloatArray, Restart, Seen, Update, 
 from seqgc.rounds import ClosingRule
 from seqgc.shards import AspDds, Resume
 from tests.kit import at_some_pace
-from tests.shards.applied import Applied, again, all_parts, decided, named
+from tests.policies.decisions import decided, decided_again
+from tests.shards.applied import Applied, all_parts, named
 
 TASK_S = 0.02
 
@@ -69,7 +70,7 @@ def test_all_shards_are_done_after_three_kills_once_or_as_a_whole_again(resume: 
     assert killer.updates == len(workload.parts)
     assert killer.updates - n * jobs <= defence.most_again * killer.failures
     another = defence.policy(ClosingRule(), num_jobs=jobs)
-    assert again(another, killer.seen) == decided(killer.seen)
+    assert decided_again(another, killer.seen) == decided(killer.seen)
 
 
 def test_a_process_that_hangs_is_replaced_and_its_shard_done_by_others() -> None:
