@@ -1,6 +1,6 @@
 """Frames over a stream socket, without blocking: bytes that the socket does not accept wait.
 
-Master and workers never wait for each other in a circle. The master's `push` and `pull` return at
+Master and workers never wait for each other (a deadlock). The master's `push` and `pull` return at
 once in any state of the worker. A worker may wait until its answer is read, but the master reads
 from every worker whenever it receives, even if frames to this worker are waiting to be sent.
 
@@ -89,7 +89,7 @@ class Channel:
             if self._in_body:
                 (size,) = _LENGTH.unpack(full)
                 if not 0 < size <= self._max_bytes:
-                    rule = f"1 to {self._max_bytes} may be"
+                    rule = f"a frame has 1 to {self._max_bytes} bytes"
                     raise WireError(f"a frame of {size} bytes was announced; {rule}")
                 self._expect(size)
             else:

@@ -33,8 +33,8 @@ LONGEST_WAIT_S: Final = 3600.0
 
 No system call accepts an infinite wait, and some accept at most 24 days.
 """
-_AWAY_S: Final = 0.5  # usually, looks for events are only milliseconds apart
-_MOMENT_S: Final = 0.1
+_AWAY_S: Final = 0.5  # time without a look for events after which the master counts as away
+_MOMENT_S: Final = 0.1  # time that a thread that was stopped may need to stamp an event
 
 Delays: TypeAlias = Callable[[int, int], float]
 """``delays(round, worker)``: the least response time of a first attempt, in seconds."""
@@ -143,8 +143,8 @@ class EventBackend(ABC):
     Raises
     ------
     ParameterError
-        If ``n`` is not positive, a worker does not exist, a task belongs to another round, or its
-        delay is not finite or negative.
+        If ``n`` is not positive, a worker does not exist, a task belongs to another round, or a
+        delay is negative or not finite.
     WireError
         If a task cannot be sent.
     WorkerError
@@ -164,7 +164,7 @@ class EventBackend(ABC):
         self._closed = False
 
     _reads_elsewhere: ClassVar[bool] = True
-    """True if answers are read by threads or processes of the backend, which it then asks."""
+    """True if other threads or processes read the answers, and `_collect` asks these threads."""
 
     def receive(self, until: float) -> Arrival | Failure | None:
         """Return the next event that may have come by ``until``; None if ``until`` has passed.
@@ -212,8 +212,7 @@ class EventBackend(ABC):
         Return True if ``until`` has passed. Normally the stamp of an event is taken as its exact
         time: a run closes its rounds by the stamps, as a replay does. If the master has not looked
         for half a second, an event may be older than its stamp. It may then have come at any time
-        since the last look began, not only since that look ended, because the master may have been
-        stopped while it waited.
+        since the last look began, because the master may have been stopped while it waited.
         """
         now = self._clock.now()  # read first: events that came before this time are collected below
         left = until - now
@@ -244,7 +243,8 @@ class EventBackend(ABC):
     def _tell(self, event: Arrival | Failure, *, is_own: bool = False) -> None:
         """Queue an event; if its stamp is before the beginning of this look, its time is exact.
 
-        An event that the backend itself causes, such as a restart, counts as in time (``is_own``).
+        ``is_own`` is True for an event that the backend itself causes, such as a failure by a
+        restart. It counts as in time.
         """
         moment_s = _MOMENT_S if self._was_away else 0.0  # the stamping thread was stopped, too
         was_seen = event.at < self._looked_at - moment_s
@@ -273,7 +273,10 @@ class EventBackend(ABC):
 def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | Failure:
     r"""Return the event for a worker's answer that was read at ``at``.
 
-    Raises `SkewError` if the answer is a final failure.
+    Raises
+    ------
+    SkewError
+        If the answer is a final failure: the worker's code or data differ from the master's.
 
     Examples
     --------

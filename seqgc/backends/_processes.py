@@ -1,17 +1,17 @@
 """Worker processes, from their start to their end, and the fork server that starts them.
 
-The fork server imports the modules that workers need once, and computes nothing. To fork it is
-quick, and shares its memory. (If workers were forked from the master, they would hang if the master
-had run a torch operation before.) It is the fork server of multiprocessing: there is one for each
-master process, which is started with the first worker, and ends when the master and all workers
-have ended. If other code in the master process started it before, that code has determined its
-environment and its preloaded modules.
+The fork server imports the modules that workers need once, and computes nothing. Forking it is
+quick, and workers share its memory. (If workers were forked from the master, they would hang if the
+master had run a torch operation before.) It is the fork server of multiprocessing: there is one for
+each master process, which is started with the first worker, and ends when the master and all
+workers have ended. If other code in the master process started it before, that code has determined
+its environment and its preloaded modules.
 
 multiprocessing keeps the socket of the fork server in a temporary folder, ``pymp-*``. The master
 removes the folder when its interpreter ends, but not after SIGTERM or SIGKILL. The fork server ends
-after master and workers, and in an orderly way. It imports this module, finds the name of the
-folder in its environment, and removes the folder if a killed master has not. If both are killed,
-the next master of this user removes the folder (`mark_in_use`).
+later than the master and the workers, and usually is not killed. It imports this module, finds the
+name of the folder in its environment, and removes the folder if the master has not done this. If
+both are killed, the next master of this user removes the folder (`mark_in_use`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 
 _CONTEXT = get_context("forkserver")
 _FOLDER: Final = "SEQGC_FORK_SERVER_FOLDER"
-_ALIGNED: Final = 64  # bytes; torch and numpy align their own memory so
+_ALIGNED: Final = 64  # bytes: the alignment of torch's and numpy's own memory
 _MASTER_ENDS_S: Final = 1.0  # time from the end of a killed master's sockets to the master's end
 
 # One thread per worker: with two, BLAS is 10 to 50 times slower when workers outnumber the cores.
@@ -141,8 +141,8 @@ class WorkerProcess:
         except (OSError, EOFError) as error:
             ours.close()
             raise WorkerError(
-                f"worker {worker} did not start ({type(error).__name__}: {error}); too many open "
-                "files, or a preloaded module that fails to import",
+                f"worker {worker} did not start ({type(error).__name__}: {error}); possible causes "
+                "are too many open files, or a preloaded module that cannot be imported",
                 worker=worker,
             ) from error
         finally:
@@ -208,7 +208,7 @@ def fork_process(
     """
     if current_process().daemon:
         rule = "cannot be started in a daemonic process (of multiprocessing.Pool, for instance)"
-        remedy = "take a process that is none: concurrent.futures.ProcessPoolExecutor has them"
+        remedy = "use another process, for example of concurrent.futures.ProcessPoolExecutor"
         raise ParameterError("workers", rule, current_process().name, remedy)
     _ensure_running()
     # A daemon, so that the interpreter ends it if nothing else has.
@@ -222,8 +222,13 @@ def _ensure_running() -> None:
     """Start the fork server unless it is running, with single-threaded BLAS and SIGINT blocked.
 
     Workers inherit its environment and signal mask, so that they ignore Ctrl-C even while they
-    start. The environment and the mask of the master are restored. Raises `ParameterError` if the
-    name of the folder for temporary files is too long for a socket.
+    start. The environment and the mask of the master are restored.
+
+    Raises
+    ------
+    ParameterError
+        If the name of the folder for temporary files is too long for a socket, or if this process
+        was forked from a process that has a fork server.
     """
     # First, because starting it unblocks SIGINT (CPython's resource_tracker.py, ensure_running).
     resource_tracker.ensure_running()
@@ -239,7 +244,7 @@ def _ensure_running() -> None:
         forkserver.ensure_running()
     except ChildProcessError:  # the fork server is a child of another process
         rule = "cannot be started in a process forked from one that has started workers"
-        remedy = "have it made by spawn: multiprocessing.get_context('spawn')"
+        remedy = "start that process by spawn: multiprocessing.get_context('spawn')"
         raise ParameterError("workers", rule, current_process().name, remedy) from None
     except OSError as error:
         if error.errno is not None:
@@ -264,7 +269,8 @@ def main(
 ) -> None:
     """Serve tasks until the master has ended; its first frame is a pickled `ComputeFactory`.
 
-    ``buffers`` are the large arrays of that factory.
+    ``buffers`` are the large arrays of the factory. The process records its present task in
+    ``sightings``.
     """
     for number in (signal.SIGINT, signal.SIGTSTP):  # a terminal sends them to workers, too
         signal.signal(number, signal.SIG_IGN)  # the master decides when workers end
@@ -446,9 +452,9 @@ def _received(descriptor: object, size: int) -> Sightings:
 class SharedBuffers:
     """Buffers that are written once to a file without a name, and mapped by worker processes.
 
-    Every process sees the buffers as they were written: if a process changes them, the others do
-    not see the changes. The system removes the file when no process has it open or mapped.
-    The object is pickled only as an argument of such a process.
+    Every process sees the buffers as they were written: if a process changes them, the other
+    processes do not see the changes. The system removes the file when no process has it open or
+    mapped. The object is pickled only as an argument of such a process.
     """
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
@@ -496,7 +502,7 @@ def _received_buffers(descriptor: object, pieces: list[tuple[int, int]]) -> Shar
 
 def _nameless_file(label: str) -> int:
     """Return the descriptor of a new file in memory, or of a deleted file on disk."""
-    if hasattr(os, "memfd_create"):  # in a file on disk, a full disk would end a writer
+    if hasattr(os, "memfd_create"):  # if the disk is full, writing to mapped memory ends a process
         return os.memfd_create(label)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""A backend on dask.distributed: every task is a call of a dask worker, as of dask's actors."""
+"""A backend on dask.distributed: every task is a direct call of a dask worker."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _FORGET_S: Final = 2.0
 _WITHDRAW_S: Final = 2.0
 _LOOK_EVERY_S: Final = 2.0  # pause between two looks at the cluster
 _LOOK_SOON_S: Final = 0.1  # the same while a dask worker is awaited
-_AHEAD_S: Final = 0.1  # so many seconds of work may wait on a dask worker for a free thread,
-_MOST_AHEAD: Final = 8  # and so many tasks
+_AHEAD_S: Final = 0.1  # most seconds of work that wait on a dask worker for a free thread
+_MOST_AHEAD: Final = 8  # most tasks that wait there
 _MOST_CALLS: Final = 500  # dask limits the connections of a client to 512
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
@@ -268,7 +268,7 @@ class DaskBackend(EventBackend):
             self._fed_at = now
         elif now - self._fed_at > self._timeout_s:
             self._fed_at = now
-            message = f"no dask worker was there within {self._timeout_s:g} s"
+            message = f"no dask worker was available within {self._timeout_s:g} s"
             self._give_up(f"{message}; start one, or raise `start_timeout_s`", running=False)
 
     def _advance(self) -> None:
@@ -406,7 +406,7 @@ class Cluster:
             try:  # the own cluster has started with all dask workers
                 self.client.wait_for_workers(1, timeout=start_timeout_s)
             except TimeoutError:
-                message = f"no dask worker was there within {start_timeout_s:g} s"
+                message = f"no dask worker was available within {start_timeout_s:g} s"
                 raise WorkerError(f"{message}; start one, or raise `start_timeout_s`") from None
         except BaseException:
             self.close()
@@ -415,14 +415,18 @@ class Cluster:
     def open(self, *, run_id: str, factory: ComputeFactory) -> None:
         """Install a run's compute function on every dask worker, also on later ones.
 
-        Raises `ParameterError` if the factory cannot be sent to other processes, and `WorkerError`
-        with the cause if the function cannot be created there.
+        Raises
+        ------
+        ParameterError
+            If the factory cannot be sent to other processes.
+        WorkerError
+            If the function cannot be created there; the message contains the cause.
         """
         self._plugin: WorkerPlugin = Station(self._name, run_id=run_id, factory=factory)
         try:
             self._register()
         except Exception as error:
-            rule = f"must cross processes ({error})"
+            rule = f"must be picklable, because it is sent to dask workers ({error})"
             raise ParameterError("compute", rule, factory, "define it in a module") from error
         if not self._own:  # the own cluster ends with its workers, even if one is stopped
             self._stack.callback(self._withdraw)
@@ -545,7 +549,7 @@ class Cluster:
         return await scheduler.proxy(worker=address, msg={"op": operation, **message})
 
     def forget(self, tasks: Mapping[str, Sequence[Address]]) -> None:
-        """Keep tasks on dask workers from beginning further mini-tasks, if possible."""
+        """Tell dask workers to begin no further mini-tasks of these tasks, if possible."""
 
         async def tell_all() -> None:
             calls = (self._call(place, "-forget", addresses=each) for place, each in tasks.items())
@@ -658,7 +662,7 @@ class Station(WorkerPlugin):
             worker.handlers.pop(self.name + operation, None)
 
     async def prepare(self) -> dict[str, str | None]:
-        """Create the compute function; return the error, or nothing, and the worker's nanny."""
+        """Create the compute function; return its error (or ``""``) and the worker's nanny."""
         return {"fault": await self._in_thread(self._prepared), "nanny": self._worker.nanny}
 
     async def answer(self, frame: bytes) -> dict[str, Any]:
@@ -672,7 +676,7 @@ class Station(WorkerPlugin):
         return {"frame": [to_serialize(piece) for piece in pieces], "seconds": seconds}
 
     def forget(self, addresses: Iterable[Iterable[int]]) -> str:
-        """Keep tasks from beginning further mini-tasks."""
+        """Begin no further mini-tasks of the tasks with these addresses."""
         for round, worker, attempt in addresses:
             self._forgotten.add((round, worker, attempt))
         return "OK"

@@ -32,8 +32,12 @@ _FILES, _FILES_EACH = 64, 3  # open files of a run, and of each worker (connecti
 def require_local_files(n: int) -> None:
     """Raise the limit of open files to the number that ``n`` local workers need.
 
-    Raises `ParameterError` if the system does not allow it. The parent of the workers inherits the
-    limit when it starts.
+    The parent of the workers inherits the limit when it starts.
+
+    Raises
+    ------
+    ParameterError
+        If the system does not allow so high a limit.
     """
     require_files(n, each=_FILES_EACH, beside=_FILES)
 
@@ -75,7 +79,7 @@ class LocalBackend(EventBackend):
     Raises
     ------
     ParameterError
-        If ``n`` or ``start_timeout_s`` is not positive, ``compute`` cannot cross processes, or the
+        If ``n`` or ``start_timeout_s`` is not positive, ``compute`` cannot be pickled, or the
         system allows fewer open files than the workers need.
     WorkerError
         If not all workers become ready; the message contains the first cause.
@@ -112,7 +116,7 @@ class LocalBackend(EventBackend):
         try:
             factory = Parcel.of(compute)
         except PicklingError as error:
-            rule = f"must pickle, to be sent to the workers ({error})"
+            rule = f"must be picklable, to be sent to the workers ({error})"
             remedy = "let it open files, connections and locks when it is called"
             raise ParameterError("compute", rule, compute, remedy) from error
         self._run_id = self._messaging.run_id
@@ -207,8 +211,11 @@ class WorkerPool:
     def start(self, timeout_s: float) -> None:
         """Start all processes, and wait until every worker is ready.
 
-        Raises `WorkerError`, with the first cause, if a worker cannot start, or if not all workers
-        are ready in time.
+        Raises
+        ------
+        WorkerError
+            If a worker cannot start, or if not all workers are ready in time; the message contains
+            the first cause.
         """
         deadline, n = time.monotonic() + timeout_s, len(self._places)
         for worker in range(n):
@@ -326,7 +333,7 @@ class WorkerPool:
                             self._welcome(process)
                     case message:
                         kind = type(message).__name__
-                        raise WireError(f"worker {process.worker} sent a foreign {kind}")
+                        raise WireError(f"worker {process.worker} sent an unexpected {kind}")
         except WireError as error:
             # The rest of the stream is unreliable.
             process.terminate()

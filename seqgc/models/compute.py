@@ -314,7 +314,7 @@ def _reduce_mapped(array: np.memmap[Any, Any]) -> Any:
 
 
 def _culprit(objectives: Sequence[Objective], store: WeightStore) -> ParameterError:
-    rule = "must pickle, to be sent to the workers"
+    rule = "must be picklable, to be sent to the workers"
     named = [("models", objective.name, objective) for objective in objectives]
     for argument, name, value in (*named, ("store", type(store).__name__, store)):
         try:

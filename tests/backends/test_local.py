@@ -347,7 +347,7 @@ def test_the_number_of_workers_is_checked(tmp_path: Path, n: int) -> None:
 
 
 def test_a_computation_that_cannot_cross_processes_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"`compute` must pickle.*when it is called"):
+    with pytest.raises(ParameterError, match=r"`compute` must be picklable.*when it is called"):
         LocalBackend(1, threading.Lock())  # type: ignore[arg-type]
 
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_pickled_is_named_with_the_remedy() -> None:
         with lock:
             return (output - target[:, None]) ** 2
 
-    rule = r"`models` must pickle.*'_thread.lock' object.*'net'"
+    rule = r"`models` must be picklable.*'_thread.lock' object.*'net'"
     with pytest.raises(ParameterError, match=rule):
         TorchComputeFactory(models=[make_model(loss=locked)], store=MemoryStore())
 
@@ -137,7 +137,9 @@ def test_what_cannot_be_pickled_is_named_with_the_remedy() -> None:
         def __reduce__(self) -> str:
             raise OSError("not today")
 
-    with pytest.raises(ParameterError, match=r"`store` must pickle.*OSError: not today.*'Locked'"):
+    with pytest.raises(
+        ParameterError, match=r"`store` must be picklable.*OSError: not today.*'Locked'"
+    ):
         TorchComputeFactory(models=[make_model()], store=Locked())
 
 

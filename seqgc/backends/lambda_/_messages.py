@@ -43,8 +43,10 @@ class Invocations:
     has the weights that an invocation contains; None means that no weights are sent.
     ``max_body_bytes`` is the size limit of an invocation and of its reply, as JSON.
 
-    Raises `ParameterError` if the master has no access to the store, or if the store belongs to
-    another run.
+    Raises
+    ------
+    ParameterError
+        If the master has no access to the store, or if the store belongs to another run.
     """
 
     run_id: str
@@ -68,8 +70,12 @@ class Invocations:
     def frame(self, request: TaskMessage) -> bytes:
         """Return the frame of the invocation for a task.
 
-        Raises `WireError` if the task cannot be encoded, or if the frame or its answer would be too
-        large, and `StoreError` if weights that it must contain are not in the store.
+        Raises
+        ------
+        WireError
+            If the task cannot be encoded, or if the frame or the answer would be too large.
+        StoreError
+            If weights that the frame must contain are not in the store.
         """
         self._check_answer(request)
         weights: tuple[tuple[WeightRef, FloatArray], ...] = ()

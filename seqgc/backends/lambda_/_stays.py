@@ -7,7 +7,7 @@ end:
 - *The reply says that the service refused the invocation.* No function has run, and AWS bills
   nothing.
 - *The connection to the master ends*, the function was ready, and the reply is missing or says
-  neither. A function without its master ends by itself within `OUTLIVES_BEATS`.
+  neither. A function without its master ends by itself within `OUTLIVES_BEATS` heartbeats.
 
 Before its end is certain, the rest of its lease is reserved (`Leases`).
 """

@@ -47,12 +47,13 @@ class Address:
     """The address at which a master listens: an IP address of this machine and a range of ports.
 
     The master uses the first free port in ``ports``; port 0 means any free port. Connections are
-    encrypted unless ``plain`` is true, which is allowed only for 127.0.0.1.
+    encrypted unless ``plain`` is True, which is allowed only for 127.0.0.1.
 
     Raises
     ------
     ParameterError
-        If ``host`` is not an IP address, or means all addresses (such as 0.0.0.0).
+        If ``host`` is not an IP address, or means all addresses (such as 0.0.0.0), or if ``plain``
+        is true and ``host`` is not 127.0.0.1.
     """
 
     host: str = "127.0.0.1"
@@ -325,7 +326,10 @@ _BEFORE, _AFTER = timedelta(days=1), timedelta(days=60)  # functions do not chec
 def tls_server() -> tuple[ssl.SSLContext, str]:
     """Make a self-signed certificate; return a TLS context with it, and the certificate as PEM.
 
-    Raises `ParameterError` if the package cryptography is not installed.
+    Raises
+    ------
+    ParameterError
+        If the package cryptography is not installed.
     """
     try:
         from cryptography import x509

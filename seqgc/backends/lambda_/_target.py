@@ -110,7 +110,7 @@ def _endpoint(region: str) -> str:
     try:
         client = session.client("lambda", **dummy)
     except (BotoCoreError, ValueError) as error:  # ValueError: a configured endpoint is not a URL
-        rule = f"must be given, because botocore finds none for region {region!r} ({error})"
+        rule = f"must be given: botocore finds no endpoint for region {region!r} ({error})"
         raise ParameterError("endpoint_url", rule, None) from None
     with closing(client):
         return str(client.meta.endpoint_url)

@@ -65,14 +65,17 @@ class CallThreads(Generic[_Value]):
         self._news = threading.Condition()  # guards the next four
         self._ended: list[Ended[_Value]] = []
         self._pending = 0  # number of calls that wait for a thread or occupy one
-        self._running: dict[_Call[_Value], float] = {}  # the time of their begin, oldest first
+        self._running: dict[_Call[_Value], float] = {}  # the time of their start, oldest first
         self._woken = False
         self._closed = False
 
     def submit(self, tag: int, call: Callable[[], _Value]) -> None:
         """Let a thread make this call, without waiting for its end.
 
-        Raises `WorkerError` if the pool is closed, or if the first thread cannot be started.
+        Raises
+        ------
+        WorkerError
+            If the pool is closed, or if the first thread cannot be started.
         """
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")

@@ -349,7 +349,7 @@ def test_without_dask_workers_tasks_fail_after_a_time(tmp_path: Path) -> None:
             assert isinstance(failure, Failure)
             assert failure.round == round
         assert failure.reason == (
-            "no dask worker was there within 3 s; start one, or raise `start_timeout_s`"
+            "no dask worker was available within 3 s; start one, or raise `start_timeout_s`"
         )
         assert failure.model is None
         cluster.scale(1)
@@ -415,7 +415,9 @@ def test_a_factory_that_fails_is_named(tmp_path: Path) -> None:
 def test_a_cluster_without_workers_is_no_cluster(tmp_path: Path) -> None:
     cluster = LocalCluster(n_workers=0, processes=False, dashboard_address=":0")
     with cluster, Client(cluster) as client:
-        with pytest.raises(WorkerError, match=r"no dask worker was there within 0\.1 s; start one"):
+        with pytest.raises(
+            WorkerError, match=r"no dask worker was available within 0\.1 s; start one"
+        ):
             DaskBackend(1, Scripted(folder=tmp_path), client=client, start_timeout_s=0.1)
         assert client.status == "running"
 
@@ -439,7 +441,7 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_a_factory_that_cannot_travel_is_refused() -> None:
-    with pytest.raises(ParameterError, match="`compute` must cross processes"):
+    with pytest.raises(ParameterError, match="`compute` must be picklable"):
         DaskBackend(1, threading.Lock(), processes=0)  # type: ignore[arg-type]
 
 
