@@ -86,7 +86,8 @@ class KSyncPolicy(ShardPolicy):
         """End the step if it has ``k`` answers, or all that can still arrive."""
         if self._answered >= self._k or not self._is_at_work:
             self._answered = 0
-            for task in [task for task in self._tasks.values() if task.is_out]:
+            tasks = [task for queue in self._queues.values() for task in queue]
+            for task in [task for task in tasks if task.is_out]:
                 self._stretches.lost(task.worker, called_off=True)
                 self._call_off(task, actions)
             self._ask(range(self._n))

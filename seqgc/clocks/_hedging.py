@@ -205,7 +205,7 @@ class HedgePolicy(Engine[int]):
             return None
         part = worker if worker in self._todo and self._may(worker, worker) else None
         if part is None:  # the part of a worker that failed, or that has another part
-            left = (p for p in self._todo if not (self._is_free(p) and self._may(p, p)))
+            left = (p for p in self._todo if not (self._has_room(p) and self._may(p, p)))
             parts = itertools.chain(left, self._late)
             part = next((each for each in parts if self._may(worker, each)), None)
         if part is None:
@@ -254,7 +254,7 @@ class HedgePolicy(Engine[int]):
         actions.append(part_update(mini_task, of=self._n, worker=worker, round=job))
         for other in self._workers.pop(part):
             if other != worker:
-                self._call_off(self._tasks[other], actions)
+                self._call_off(self._held(other)[0], actions)
         if self._todo or self._late:
             self._ask(self._idle)
         if len(self._givers) == self._n:

@@ -252,9 +252,9 @@ class ClockPolicy(Engine[_Parts]):
         If one of these tasks fails again, its parts can go to the worker that has recovered.
         """
         for worker in self._rests_s:
-            task = self._tasks.get(worker)
-            if task is not None and not task.is_out:
-                self._retry(task, 0.0)
+            for task in self._held(worker):
+                if not task.is_out:
+                    self._retry(task, 0.0)
 
     def _lost(self, loss: Loss[_Parts], actions: list[Action]) -> None:
         task, worker = loss.task, loss.task.worker
@@ -284,7 +284,7 @@ class ClockPolicy(Engine[_Parts]):
         task may take over: their own parts are ahead, and they have nothing else to do.
         """
         others = self._parts.others(worker, but=self._failing)
-        return others or self._parts.others(worker, but=self._tasks.keys() | self._to_ask.keys())
+        return others or self._parts.others(worker, but=self._queues.keys() | self._to_ask.keys())
 
     def _rest_s(self, task: EngineTask[_Parts]) -> float:
         """Return the seconds for which to leave a worker alone that has failed too often."""
@@ -322,7 +322,8 @@ class ClockPolicy(Engine[_Parts]):
         self._well.update({part: True for part in tried if part in self._well})
         home = []
         for worker in [worker for worker, may in self._well.items() if may]:
-            task = self._tasks.get(owner := self._parts.owners[worker])
+            owner = self._parts.owners[worker]
+            task = next(iter(self._held(owner)), None)
             if task is not None and task.work is not None and worker in task.work:
                 if task.is_out:
                     continue
@@ -354,7 +355,7 @@ class ClockPolicy(Engine[_Parts]):
 
     def _proceed(self, actions: list[Action]) -> None:
         super()._proceed(actions)
-        if not (self.done or any(map(self._parts.of, self._tasks))):
+        if not (self.done or any(map(self._parts.of, self._queues))):
             rule = "`admits` must return True for the parts that have completed the fewest clocks"
             text = f"{self._barrier!r} lets no part begin: all wait at clock {self.rounds}"
             raise ScheduleError(f"{text}; {rule}")

@@ -1,38 +1,42 @@
-"""`Engine`: the life of a task, for every policy that gives a worker one task at a time.
+"""`Engine`: the life of a task, for every policy that gives its workers task after task.
 
 Theory of operation
 -------------------
 A subclass is a *strategy*: it decides which worker does what. The engine knows the tasks of all
-workers, their addresses and time limits, and when a run has become hopeless. A worker is always in
-one of four states:
+workers, their addresses and time limits, and when a run has become hopeless. Each worker has a
+queue of the tasks that it holds, at most `Engine.ahead` at a time. It computes them in this order.
+A task in a queue is in one of two states:
 
-=========  =====================================================================================
-``free``   the worker has no task
-``out``    it has been sent a task, and its answer is awaited
-``wait``   its task has failed, and will be sent again
-``rest``   it has no task and is not asked for anything until a certain time
-=========  =====================================================================================
+========  ======================================================================================
+``out``   it has been sent, and its answer is awaited
+``wait``  it has failed, and will be sent again
+========  ======================================================================================
 
-=================  ===============================  =========  ===================================
-from               what happens                     to         the engine
-=================  ===============================  =========  ===================================
-``free``           the strategy has work (`_next`)  ``out``    sends it: `Dispatch`
-``out``            the answer to the newest task    ``free``   tells the strategy (`_done`), and
-                                                               then asks it for more work
-``out``            a failure of the newest task     ``wait``   tells the strategy (`_lost`), which
-                                                    or         calls `_retry`, or gives the work to
-                                                    ``rest``   others and calls `_release`
-``out``            the time limit has passed        the same   replaces the worker (`Restart`), and
-                                                               continues as after a failure
-``wait``           its time has come                ``out``    sends the task as a new attempt
-``wait``           `_release`                       ``rest``   sends `Cancel`
-``out``, ``wait``  `_call_off`                      ``free``   sends `Cancel`, and asks the strategy
-                                                               for work
-``rest``           its time has come                ``free``   asks the strategy for work
-=================  ===============================  =========  ===================================
+A worker may also *rest*: it is not asked for anything until a certain time. A worker has *room* for
+a task if it does not rest, holds fewer than ``ahead`` tasks, and none of its tasks waits.
+
+========  ===============================  =======  ================================================
+from      what happens                     to       the engine
+========  ===============================  =======  ================================================
+          a worker has room, and the       ``out``  sends the new task: `Dispatch`
+          strategy has work (`_next`)
+``out``   its answer arrives               ended    tells the strategy (`_done`), and then asks it
+                                                    for more work for the worker
+``out``   it fails                         ``wait`` tells the strategy (`_lost`), which calls
+                                           or       `_retry`, or gives the work to others and calls
+                                           ended    `_release`: then the worker rests
+``out``   its time limit has passed        the      replaces the worker (`Restart`); all tasks of
+                                           same     the worker that are ``out`` have failed
+``wait``  its time has come                ``out``  sends the task as a new attempt
+``wait``  `_release`                       ended    sends `Cancel`; the worker rests
+either    `_call_off`                      ended    sends `Cancel`, and asks the strategy for work
+========  ===============================  =======  ================================================
 
 Every other answer or failure is dropped, and changes nothing. A strategy that asks for another
 transition gets a `ScheduleError`.
+
+*Cancel.* A `Cancel` ends all tasks of a worker in a round. It is therefore sent as soon as the
+worker holds no other task of this round.
 
 *Waits.* The first retry after a success is immediate, later ones wait longer and longer
 (`Retries`). Failures in a row are counted for each worker. A strategy may also count the failures
@@ -43,11 +47,13 @@ arrives. If every worker that could do the work (`_able`) has been silent `TIME_
 run ends. It also ends if every worker has failed 20 times in a row, and none is at work.
 
 *Order.* All actions of an event come before the tasks that are sent because of it. These leave
-together as far as they belong to one round and attempt.
+together as far as they belong to one round and attempt. If workers have room for several tasks,
+each is given its first one before any is given a second.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import abstractmethod
 from collections import Counter, defaultdict
@@ -71,7 +77,7 @@ Work = TypeVar("Work")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineTask(Generic[Work]):
-    """A worker's task: its ``work``, and the address under which it was sent last.
+    """A task in a worker's queue: its ``work``, and the address under which it was sent last.
 
     Without ``work`` (None) it is a greeting: its answer says that the worker is there.
     """
@@ -102,35 +108,40 @@ class Loss(Generic[Work]):
 
 
 class Engine(TaskPolicy, Generic[Work]):
-    """A policy for ``n`` workers with one task each at a time; see this module's docstring.
+    """A policy that gives ``n`` workers task after task; see this module's docstring.
 
     Of the ``rule``, the time limit and the attempts count.
     """
+
+    ahead: int = 1
+    """The largest number of tasks that a worker holds."""
 
     def __init__(self, n: int, rule: ClosingRule) -> None:
         super().__init__()
         self._n, self._rule = n, rule
         self._retries = Retries(rule)
-        self._tasks: dict[int, EngineTask[Work]] = {}  # by worker: out or waiting
+        # By worker that holds tasks: these tasks, in the order in which they were sent.
+        self._queues: dict[int, list[EngineTask[Work]]] = {}
+        self._to_cancel: set[tuple[int, int]] = set()  # rounds and workers, see "Cancel" above
         self._resting: set[int] = set()
         self._failing: dict[int, str] = {}  # by worker: why its newest task with work failed
         self._silent = Counter[int]()  # by worker: time limits since anything was heard
         self._attempts: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by round and worker
-        self._to_ask: dict[int, None] = {}  # free workers that may get work now, in order
+        self._to_ask: dict[int, None] = {}  # workers that may get work now, in order
         self._to_send: list[EngineTask[Work]] = []
 
     # ---- what a strategy decides -----------------------------------------------------------------
 
     @abstractmethod
     def _next(self, worker: int) -> tuple[int, Work] | None:
-        """Return the work of a free worker, and the round of its address; None if it has to wait.
+        """Return work for a worker that has room, and the round of its address.
 
-        The strategy must say by `_ask` when to try again.
+        Return None if the worker has to wait. The strategy must say by `_ask` when to try again.
         """
 
     @abstractmethod
     def _done(self, task: EngineTask[Work], actions: list[Action]) -> None:
-        """Use the answer to a task; the worker is free, and is asked for more afterwards."""
+        """Use the answer to a task. Afterwards, the engine asks for more work for its worker."""
 
     @abstractmethod
     def _lost(self, loss: Loss[Work], actions: list[Action]) -> None:
@@ -159,18 +170,22 @@ class Engine(TaskPolicy, Generic[Work]):
     # ---- what a strategy asks of the engine ------------------------------------------------------
 
     def _ask(self, workers: Iterable[int]) -> None:
-        """Ask for work for these workers, as far as they are free, after the present event."""
+        """Ask for work for these workers, as far as they have room, after the present event."""
         for worker in workers:
             self._to_ask[worker] = None
 
     def _give(self, worker: int, round: int, work: Work | None) -> None:
-        """Send a free worker a task after the present event."""
-        if not self._is_free(worker):
-            raise ScheduleError(f"worker {worker} must be free to get a task of round {round}")
+        """Send a worker that has room a task, after the present event."""
+        if not self._has_room(worker):
+            why = "it rests, or holds as many tasks as it may, or a task that has failed"
+            raise ScheduleError(f"worker {worker} has no room for a task of round {round}: {why}")
         task = EngineTask(
             worker=worker, round=round, attempt=self._attempt(round, worker), work=work
         )
-        self._tasks[worker] = task
+        if (queue := self._queues.get(worker)) is None:
+            self._queues[worker] = [task]
+        else:
+            queue.append(task)
         self._to_send.append(task)
 
     def _retry(self, task: EngineTask[Work], wait_s: float) -> None:
@@ -181,41 +196,60 @@ class Engine(TaskPolicy, Generic[Work]):
     def _release(
         self, task: EngineTask[Work], actions: list[Action], *, rest_s: float | None = 0.0
     ) -> None:
-        """Take a task that has failed from its worker, and let it rest for some seconds.
+        """Take a task that has failed from its worker, and let the worker rest for some seconds.
 
         If ``rest_s`` is None, the worker rests until `_end_rest`.
         """
         self._require_failed(task)
-        del self._tasks[task.worker]
-        self._alarms.forget(task)
-        actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
+        self._end(task)
+        self._cancel(task, actions)
         self._resting.add(task.worker)
         if rest_s is not None:
             self._alarms.set(self._now + rest_s, partial(self._end_rest, task.worker))
 
     def _call_off(self, task: EngineTask[Work], actions: list[Action]) -> None:
         """Take a task from its worker, because its answer is not needed any more."""
-        if self._tasks.get(task.worker) is not task:
+        if task not in self._held(task.worker):
             why = f"worker {task.worker} does not have it any more"
             raise ScheduleError(f"cannot call off a task of round {task.round}: {why}")
         self._end(task)
-        actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
+        self._cancel(task, actions)
         self._ask([task.worker])
 
     def _end_rest(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
         self._resting.discard(worker)
         self._ask([worker])
 
+    def _held(self, worker: int) -> Sequence[EngineTask[Work]]:
+        """Return the tasks in a worker's queue, the oldest first."""
+        return self._queues.get(worker, ())
+
+    def _has_room(self, worker: int) -> bool:
+        """Return True if a worker may be sent a task now."""
+        if worker in self._resting:
+            return False
+        if (queue := self._queues.get(worker)) is None:  # the usual case
+            return True
+        return len(queue) < self.ahead and all(task.is_out for task in queue)
+
     def _end(self, task: EngineTask[Work]) -> None:
         task.is_out = False
-        del self._tasks[task.worker]
+        if len(queue := self._queues[task.worker]) > 1:
+            queue.remove(task)
+        else:
+            del self._queues[task.worker]
         self._alarms.forget(task)
 
-    def _is_free(self, worker: int) -> bool:
-        return worker not in self._tasks and worker not in self._resting
+    def _cancel(self, task: EngineTask[Work], actions: list[Action]) -> None:
+        """Send a `Cancel` for a task that has ended; see this module's docstring."""
+        if any(each.round == task.round for each in self._held(task.worker)):
+            self._to_cancel.add((task.round, task.worker))
+        else:
+            self._to_cancel.discard((task.round, task.worker))
+            actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
 
     def _require_failed(self, task: EngineTask[Work]) -> None:
-        if self._tasks.get(task.worker) is not task or task.is_out:
+        if task.is_out or task not in self._held(task.worker):
             address = f"round {task.round}, attempt {task.attempt}"
             rule = "has not failed: retry or release only tasks that have failed"
             raise ScheduleError(f"the task of worker {task.worker}, {address}, {rule}")
@@ -223,7 +257,8 @@ class Engine(TaskPolicy, Generic[Work]):
     @property
     def _is_at_work(self) -> bool:
         """True if a task with work is out."""
-        return any(task.is_out and task.work is not None for task in self._tasks.values())
+        tasks = itertools.chain.from_iterable(self._queues.values())
+        return any(task.is_out and task.work is not None for task in tasks)
 
     def _error(self, what: str, worker: int | None = None) -> WorkerError:
         why = f"; worker {worker}: {self._failing[worker]}" if worker in self._failing else ""
@@ -244,11 +279,13 @@ class Engine(TaskPolicy, Generic[Work]):
 
     def _note_left(self, event: ports.Dispatched) -> None:
         for worker, left_at in zip(event.workers, event.left_at, strict=True):
-            (task := self._tasks[worker]).left_at = left_at
+            task = self._awaited(event.round, worker, event.attempt)
+            assert task is not None
+            task.left_at = left_at
             self._left(task, left_at)
             if math.isfinite(self._rule.timeout_s):
-                miss = partial(self._miss, (event.round, worker, event.attempt))
-                self._alarms.set(left_at + self._rule.timeout_s, miss, of=worker)
+                limit_at = left_at + self._rule.timeout_s
+                self._alarms.set(limit_at, partial(self._miss, task), of=task)
 
     def _left(self, task: EngineTask[Work], at: float) -> None:
         """Record when a task left; a strategy may need it."""
@@ -269,6 +306,8 @@ class Engine(TaskPolicy, Generic[Work]):
             if self._failing.pop(task.worker, None) is not None:
                 self._recovered()
         self._done(task, actions)
+        if self._to_cancel and (task.round, task.worker) in self._to_cancel:
+            self._cancel(task, actions)
         self._to_ask[task.worker] = None
 
     def _why_dropped(self, event: Arrival | Failure) -> str:  # noqa: ARG002 (others have reasons)
@@ -276,14 +315,16 @@ class Engine(TaskPolicy, Generic[Work]):
 
     def _awaited(self, round: int, worker: int, attempt: int) -> EngineTask[Work] | None:
         """Return the task that is out under this address, if there is one."""
-        task = self._tasks.get(worker)
-        is_it = task is not None and task.is_out and (task.round, task.attempt) == (round, attempt)
-        return task if is_it else None
+        for task in self._queues.get(worker, ()):
+            if task.attempt == attempt and task.round == round and task.is_out:
+                return task
+        return None
 
     def _fail(
         self, task: EngineTask[Work], why: str, actions: list[Action], *, is_flawed: bool = False
     ) -> None:
         worker, task.is_out = task.worker, False
+        self._alarms.forget(task)
         loss = Loss(
             task=task,
             why=why,
@@ -299,10 +340,8 @@ class Engine(TaskPolicy, Generic[Work]):
         if is_hopeless and all(self._retries.exhausted((each,)) for each in range(self._n)):
             raise self._error("every worker fails again and again", worker)
 
-    def _miss(self, address: tuple[int, int, int], actions: list[Action]) -> None:
-        """Take an answer that has not arrived within the time limit for a failure."""
-        if (task := self._awaited(*address)) is None:
-            return
+    def _miss(self, task: EngineTask[Work], actions: list[Action]) -> None:
+        """Replace a worker that has exceeded the time limit: all its tasks have failed."""
         worker, why = task.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
         self._silent[worker] += 1
         if all(self._silent[each] >= TIME_LIMITS for each in {worker, *self._able}):
@@ -310,11 +349,15 @@ class Engine(TaskPolicy, Generic[Work]):
             self._failing[first] = why
             raise self._error("no worker has answered, though asked three times", first)
         actions.append(ports.Restart(worker=worker))
-        self._silenced(task)
-        self._fail(task, why, actions)
+        for each in [each for each in self._held(worker) if each.is_out]:
+            if each.is_out:  # not if the strategy has called it off meanwhile
+                self._silenced(each)
+                self._fail(each, why, actions)
 
     def _again(self, task: EngineTask[Work], actions: list[Action]) -> None:  # noqa: ARG002
         """Send a task again."""
+        queue = self._queues[task.worker]
+        queue.append(queue.pop(queue.index(task)))
         task.attempt, task.is_out = self._attempt(task.round, task.worker), True
         self._to_send.append(task)
 
@@ -327,7 +370,7 @@ class Engine(TaskPolicy, Generic[Work]):
         self._attempts.pop(round, None)
 
     def _unheard(self, what: str) -> WorkerError:
-        return self._error(what, min(self._tasks, default=None))
+        return self._error(what, min(self._queues, default=None))
 
     # ---- what is sent ----------------------------------------------------------------------------
 
@@ -336,10 +379,7 @@ class Engine(TaskPolicy, Generic[Work]):
 
     def _flush(self) -> list[Dispatch]:
         """Ask the strategy for work, and return the actions that send all new tasks."""
-        asked, self._to_ask = self._to_ask, {}
-        for worker in asked:
-            if self._is_free(worker) and (work := self._next(worker)) is not None:
-                self._give(worker, *work)
+        self._assign()
         tasks, self._to_send = self._to_send, []
         if len(tasks) < 2:  # the usual case
             return self._dispatches(tasks) if tasks else []
@@ -347,3 +387,17 @@ class Engine(TaskPolicy, Generic[Work]):
         for task in tasks:
             groups[task.round, task.attempt].append(task)
         return [each for group in groups.values() for each in self._dispatches(group)]
+
+    def _assign(self) -> None:
+        """Give work to the workers that may get some, one after the other.
+
+        A strategy that compares these workers with each other replaces this method.
+        """
+        asked, self._to_ask = list(self._to_ask), {}
+        while asked:
+            given = []
+            for worker in asked:
+                if self._has_room(worker) and (work := self._next(worker)) is not None:
+                    self._give(worker, *work)
+                    given.append(worker)
+            asked = given if self.ahead > 1 else []

@@ -16,8 +16,9 @@ from seqgc.rounds import ClosingRule, Engine, EngineTask, Loss, part_task
 class Numbers(Engine[int]):
     """A strategy for two workers, whose work is numbered; a test sets what it does with losses."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ahead: int = 1) -> None:
         super().__init__(2, ClosingRule(timeout_s=10.0))
+        self.ahead = ahead
         self.given, self.answers, self.losses = 0, list[int](), list[Loss[int]]()
         self.retries = True
 
@@ -131,8 +132,8 @@ def test_an_event_that_is_not_of_the_newest_task_is_dropped(attempt: int) -> Non
 
 def test_other_transitions_are_refused_and_change_nothing() -> None:
     policy = begun()
-    task, actions = policy._tasks[0], list[Action]()
-    with pytest.raises(ScheduleError, match="worker 0 must be free"):
+    (task,), actions = policy._held(0), list[Action]()
+    with pytest.raises(ScheduleError, match="worker 0 has no room"):
         policy._give(0, 0, 9)
     with pytest.raises(ScheduleError, match="worker 0, round 0, attempt 0, has not failed"):
         policy._retry(task, 0.0)
@@ -143,3 +144,62 @@ def test_other_transitions_are_refused_and_change_nothing() -> None:
         policy._call_off(task, actions)
     assert len(actions) == 1, "the only one that was allowed"
     assert policy.asked(policy.answer(1, 0, 1.0), 1.0) == [(0, 1, 3), (1, 1, 4)]
+
+
+# ---- workers that hold several tasks -------------------------------------------------------------
+
+
+def begun_ahead() -> Numbers:
+    policy = Numbers(ahead=2)
+    assert policy.asked(policy.begin(), 0.0) == [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 1, 4)]
+    return policy
+
+
+def of(policy: Numbers, worker: int) -> list[int | None]:
+    return [task.work for task in policy._held(worker)]
+
+
+def test_a_worker_holds_as_many_tasks_as_it_may() -> None:
+    policy = begun_ahead()
+    assert policy.asked(policy.answer(0, 0, 1.0), 1.0) == [(0, 2, 5)]
+    assert (of(policy, 0), of(policy, 1)) == ([3, 5], [2, 4])
+    with pytest.raises(ScheduleError, match="worker 0 has no room"):
+        policy._give(0, 0, 9)
+    assert policy.asked(policy.answer(0, 2, 2.0), 2.0) == [(0, 3, 6)]
+    assert (of(policy, 0), policy.answers) == ([3, 6], [1, 5]), "answers come in any order"
+
+
+def test_a_worker_gets_no_new_task_while_one_waits_and_computes_the_retried_one_last() -> None:
+    policy = begun_ahead()
+    policy.asked(policy.fail(0, 0, 1.0), 1.0)
+    assert of(policy, 0) == [3, 1]
+    assert policy.asked(policy.fail(0, 2, 2.0), 2.0) == []
+    assert policy.asked(policy.answer(0, 1, 2.0), 2.0) == [], "though it holds only one"
+    at = policy.wake_at
+    assert policy.asked(policy.on(ports.Tick(at=at)), at) == [(0, 3, 1)]
+    assert policy.asked(policy.answer(0, 3, 3.0), 3.0) == [(0, 4, 5), (0, 5, 6)]
+
+
+def test_a_cancel_waits_until_the_worker_holds_no_other_task_of_the_round() -> None:
+    policy = begun_ahead()
+    policy.retries = False
+    assert policy.fail(0, 0, 1.0) == [], "the other task is still awaited"
+    assert policy.answer(0, 1, 2.0) == [ports.Cancel(round=0, workers=(0,))]
+    first, second = policy._held(1)
+    actions = list[Action]()
+    policy._call_off(first, actions)
+    assert actions == []
+    policy._call_off(second, actions)
+    assert actions == [ports.Cancel(round=0, workers=(1,))]
+    assert policy.answers == [3]
+
+
+def test_all_tasks_of_a_silent_worker_fail_together_and_it_is_replaced_once() -> None:
+    policy = begun_ahead()
+    policy.retries = False
+    policy.asked(policy.answer(1, 0, 9.0), 9.0)
+    policy.asked(policy.answer(1, 1, 9.0), 9.0)
+    actions = policy.on(ports.Tick(at=10.0))
+    assert actions == [ports.Restart(worker=0), ports.Cancel(round=0, workers=(0,))]
+    assert [loss.task.work for loss in policy.losses] == [1, 3]
+    assert policy._silent == {0: 1}, "one time limit has passed"

@@ -56,7 +56,7 @@ def _forgotten(_: Any) -> Callable[..., Any]:
 
 
 def _of_any_attempt(_: Any) -> Callable[..., Any]:
-    return lambda self, clock, worker, _: self._tasks.get(worker)  # noqa: ARG005
+    return lambda self, clock, worker, _: next(iter(self._held(worker)), None)  # noqa: ARG005
 
 
 def _moved_again() -> AbstractContextManager[object]:
