@@ -88,7 +88,9 @@ _ONE_THREAD = {
 _ASKED: Final = {reduction.recvfds.__code__, spawn._main.__code__}
 
 
-def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Print an uncaught exception, unless it only shows that the master ended during a request.
 
     If the master is stopped or killed while it requests a worker, the fork server ends with such an
@@ -110,7 +112,7 @@ def _hush(kind: type[BaseException], error: BaseException, trace: TracebackType 
 _folder, _master = os.environ.pop(_FOLDER, ""), os.getppid()
 if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-    sys.excepthook = _hush
+    sys.excepthook = _print_exception
 
 
 class WorkerProcess:
@@ -297,7 +299,7 @@ def main(
 
     def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
         if isinstance(message, InvokeMessage):
-            raise WireError("a process is sent no invocation")
+            raise WireError("a local process accepts tasks only, but was sent an invocation")
         PROGRESS.begin(message.task.round, message.task.attempt)
         try:
             computed = run_task(message.task, compute, cancelled=cancelled)

@@ -356,7 +356,7 @@ class DaskBackend(EventBackend):
         try:
             message = decode(outcome, run_id=self._run_id)
             if not isinstance(message, ResultMessage | FailureMessage):
-                raise WireError(f"a {type(message).__name__} is no answer")
+                raise WireError(f"the dask worker answered with a {type(message).__name__}")
             job.request.check(message)
         except WireError as error:
             return failure_of(address, at=0.0, reason=error)

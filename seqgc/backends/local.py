@@ -172,7 +172,6 @@ class LocalBackend(EventBackend):
             self._tell(event, is_own=are_own)
 
     def _end(self) -> None:
-        """End all workers, even in the middle of a computation."""
         self._pool.close()
 
 

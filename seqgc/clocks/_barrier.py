@@ -1,5 +1,3 @@
-"""`Barrier`: the rule for when a part may begin its next clock; `Slack` is the usual rule."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

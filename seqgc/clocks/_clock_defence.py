@@ -1,5 +1,3 @@
-"""`ClockDefence`: base class of defences in which each worker has its own clock."""
-
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -1,5 +1,3 @@
-"""`GlobalClock`: the number of clocks that each part has completed, and that all have completed."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""`Parts`: the worker that computes each part of the jobs, and its mini-tasks."""
-
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence

@@ -127,7 +127,7 @@ class ClockPolicy(Engine[_Parts]):
         self._latest = -1  # the latest clock that a worker has begun
         # Workers without parts that work again: True if the worker may have its own part back now;
         # False if its answer could not be used and no other worker has tried the part since.
-        self._well: dict[int, bool] = {}
+        self._returning: dict[int, bool] = {}
         self._one_by_one = set[int]()  # workers that were silent, and get one part in each task
         self._rests_s: dict[int, float] = {}  # by worker: the next rest if its parts fail again
         self._records = Records(n, "everyone")
@@ -231,7 +231,7 @@ class ClockPolicy(Engine[_Parts]):
     def _done(self, task: EngineTask[_Parts], actions: list[Action]) -> None:
         worker, clock, parts = task.worker, task.round, task.work
         if parts is None:
-            self._well[worker] = True
+            self._returning[worker] = True
             self._ask(self._bring_home(actions))
             return
         self._ask(self._bring_home(actions, tried=parts))
@@ -273,7 +273,7 @@ class ClockPolicy(Engine[_Parts]):
         self._release(task, actions, rest_s=None)
         self._ask(self._parts.hand_over(worker, others))
         if loss.is_flawed and not loss.is_final:
-            self._well[worker] = False
+            self._returning[worker] = False
         else:
             self._greet_after(worker, wait_s)
 
@@ -319,9 +319,9 @@ class ClockPolicy(Engine[_Parts]):
         A part that another worker is computing stays there. The parts ``tried`` have just been
         answered, or have failed, at the workers that own them now.
         """
-        self._well.update({part: True for part in tried if part in self._well})
+        self._returning.update({part: True for part in tried if part in self._returning})
         home = []
-        for worker in [worker for worker, may in self._well.items() if may]:
+        for worker in [worker for worker, may in self._returning.items() if may]:
             owner = self._parts.owners[worker]
             task = next(iter(self._held(owner)), None)
             if task is not None and task.work is not None and worker in task.work:
@@ -329,7 +329,7 @@ class ClockPolicy(Engine[_Parts]):
                     continue
                 task.work = tuple(part for part in task.work if part != worker)
                 actions.append(ports.Cancel(round=task.round, workers=(owner,)))
-            del self._well[worker]
+            del self._returning[worker]
             self._end_rest(worker, actions)
             self._parts.bring_home(worker)
             home.append(worker)

@@ -1,4 +1,4 @@
-"""Comparison of all defences on one delay profile, by one measure."""
+"""Comparison of all defences on one delay profile, by the time to a target loss."""
 
 from typing import TYPE_CHECKING
 

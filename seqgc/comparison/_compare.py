@@ -181,7 +181,7 @@ def compare(
         usual = default_defences(
             chosen, models=models, progress=lambda what, part: tell(what, part * share)
         )
-        settings = [each for each in usual if _can_be(each, first)]
+        settings = [each for each in usual if _can_train(each, first)]
     seeds = trial.seeds or (_SEEDS if trial.plan is None else FEW_SEEDS)
     trial, trainees = replace(trial, seeds=seeds), _trainees(trial, models, seeds=seeds)
     tell("learning rates", share)
@@ -298,7 +298,7 @@ def _trainees(trial: Trial, models: int, *, seeds: int) -> list[Trainees]:
     return [TorchTrainees(plan=trial.plan, seed=seed) for seed in range(seeds)]
 
 
-def _can_be(setting: Setting, trainees: Trainees) -> bool:
+def _can_train(setting: Setting, trainees: Trainees) -> bool:
     try:
         trainees.check(setting)
     except ParameterError:

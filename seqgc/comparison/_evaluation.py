@@ -49,7 +49,7 @@ class _Ends:
     """The results of all seeds at one learning rate."""
 
     each: Sequence[_End]
-    lacks: Sequence[float] = ()  # staleness of each mini-task, in clocks
+    staleness: Sequence[float] = ()  # staleness of each mini-task, in clocks
     failed: str = ""  # the first model that failed, and the reason
 
     @property
@@ -81,7 +81,7 @@ class Evaluator:
         spec, common = setting.scheme.spec, self.common
         self.tell(spec)
         if setting.scheme.kind == "exact":  # all exact defences have the same best rate
-            timed, at_common = self._exactly(setting)
+            timed, at_common = self._time_exact(setting)
             best, at_own = common, at_common
         else:
             timed = self.field.time(setting, clocks=self.field.clocks)
@@ -107,8 +107,8 @@ class Evaluator:
             best_lr=best.rate if has_best else None,
             best_seconds=at_own.middle.seconds if has_best else None,
             best_is_edge=has_best and best.is_edge,
-            staleness_mean=float(np.mean(at_common.lacks)) if at_common.lacks else 0.0,
-            staleness_max=max(at_common.lacks, default=0.0),
+            staleness_mean=float(np.mean(at_common.staleness)) if at_common.staleness else 0.0,
+            staleness_max=max(at_common.staleness, default=0.0),
             wasted=round(timed.load - 1, 9) + 0.0,  # a sum of shares; no -0
             failed=at_common.failed,
         )
@@ -168,7 +168,7 @@ class Evaluator:
         is_edge = common in {best.tried[0], best.tried[-1]}
         return replace(best, rate=common, is_edge=is_edge), ends[common]
 
-    def _exactly(self, setting: Setting) -> tuple[TimedRun, _Ends]:
+    def _time_exact(self, setting: Setting) -> tuple[TimedRun, _Ends]:
         """Return the timing of an exact defence, and its results from each seed's steps."""
         models, steps = self.field.models, {*self.exact} - {math.inf}
         clocks = {each: int(each) * models for each in steps}
@@ -198,9 +198,9 @@ class Evaluator:
 
     def _ends(self, trainings: Sequence[Trained]) -> _Ends:
         """Return the results of trainings at one rate."""
-        ends, lacks, failed = list[_End](), list[float](), ""
+        ends, staleness, failed = list[_End](), list[float](), ""
         for each in trainings:
-            lacks += [round(lack, 9) for lack in each.work.staleness]  # sums of shares
+            staleness += [round(lack, 9) for lack in each.work.staleness]  # sums of shares
             failed = failed or each.curve.failed
             if (at := each.curve.reaches(self.trial.target)) is None:
                 ends.append(_End())
@@ -208,7 +208,7 @@ class Evaluator:
             seconds, clocks = each.curve.point(at)
             usd = self._usd(seconds, busy_s=each.work.busy_s, tasks=each.work.tasks)
             ends.append(_End(seconds=seconds, clocks=clocks / self.field.models, usd=usd))
-        return _Ends(each=ends, lacks=lacks, failed=failed)
+        return _Ends(each=ends, staleness=staleness, failed=failed)
 
     def _usd(self, seconds: float, *, busy_s: float, tasks: int) -> float:
         """Return the price of a run, as defined in the module `seqgc.comparison._compare`."""

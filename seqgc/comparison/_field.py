@@ -1,5 +1,3 @@
-"""The conditions of a comparison: the profile, its interpretation, and the workers."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable

@@ -1,5 +1,3 @@
-"""`Persistence`: the rule by which workers that stay slow are replaced (AntDT: KILL_RESTART)."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""`ReplacingPolicy`: a policy without rounds in which workers that stay slow are replaced."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -63,8 +63,9 @@ class AntDTDD(Controlled):
         shares = balance(np.ones(self.n), parts)
         most = self.most or parts
         if math.ceil(int(shares.max()) / most) > MOST_BLOCKS:
-            rule = f"must let {MOST_BLOCKS} blocks hold a worker's share of {shares.max()} points"
-            raise ParameterError("most", rule, self.most)
+            least = math.ceil(int(shares.max()) / MOST_BLOCKS)
+            held = f"{MOST_BLOCKS} blocks hold a worker's share of {shares.max()} points"
+            raise ParameterError("most", f"must be 0 or >= {least}, so that {held}", self.most)
         return Balanced.of(shares.tolist(), blocks=np.maximum(-(-shares // most), 1).tolist())
 
     def director(self, parts: int) -> AntDTDDDirector:

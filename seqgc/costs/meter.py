@@ -289,7 +289,9 @@ class PlannedUse:
         for name, least in (("workers", 1), ("rounds", 1), ("jobs", 1), ("warm_ups", 0)):
             object.__setattr__(self, name, require_int(name, getattr(self, name), least=least))
         if self.seconds_per_task is not None and self.seconds_per_task < 0:
-            raise ParameterError("seconds", "must be >= 0", self.seconds_per_task)
+            raise ParameterError(
+                "seconds", "must be >= 0 seconds for a task", self.seconds_per_task
+            )
 
     @property
     def tasks(self) -> int:

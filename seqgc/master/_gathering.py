@@ -241,8 +241,6 @@ class Gatherer:
 
 
 class _Results:
-    """The results of one job."""
-
     def __init__(self) -> None:
         self.kind: _Kind | None = None  # from the first result on
         self.rows: defaultdict[int, dict[tuple[int, int], int]] = defaultdict(dict)

@@ -1,5 +1,3 @@
-"""The master's loop, which passes events to a policy, and executes the actions that it returns."""
-
 from __future__ import annotations
 
 import math
@@ -215,10 +213,10 @@ class _Loop:
     _out: TasksOut = field(default_factory=TasksOut)
     _blame: Blame = field(default_factory=Blame)
     _decoded: deque[Decoding] = field(default_factory=deque)  # not yet passed to the workload
-    _without: bool = False  # a warning has said that the backend cannot restart workers
+    _has_warned: bool = False  # a warning has said that the backend cannot restart workers
     _parks: bool = False  # the workload supports models that fail one by one
     _restarts: bool = False  # the backend can restart workers
-    _lacks: int = 0  # gradients that could not be computed or passed to the workload
+    _missing_gradients: int = 0  # gradients that could not be computed or passed to the workload
 
     def run(self, rest: Callable[[Holding], None]) -> None:
         self._parks = isinstance(self._workload, ports.ParkingWorkload)
@@ -254,7 +252,7 @@ class _Loop:
         self._blame.failed.update(held.failed)
 
     def _hold(self) -> Held | None:
-        if self._gatherer.in_dispute or self._lacks:
+        if self._gatherer.in_dispute or self._missing_gradients:
             return None
         expelled = frozenset(self._gatherer.expelled)
         jobs, failed = self._gatherer.held(), dict(self._blame.failed)
@@ -320,7 +318,7 @@ class _Loop:
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, ports.Restart) and not self._restarts:
-                self._say_without(action)
+                self._warn_once(action)
                 continue
             if isinstance(action, Dispatch) and action.begins_segment:
                 self._hand_over_all()
@@ -358,10 +356,10 @@ class _Loop:
             text = f"worker {worker} was replaced: it was silent while it computed model {model!r}"
             self._observe(ports.Notice(kind="warning", fields={"text": text}))
 
-    def _say_without(self, action: ports.Restart) -> None:
+    def _warn_once(self, action: ports.Restart) -> None:
         """Warn, the first time only, that workers of this backend cannot be replaced."""
-        if action.reason and not self._without:
-            self._without = True
+        if action.reason and not self._has_warned:
+            self._has_warned = True
             can = f"workers of {type(self._backend).__name__} cannot be replaced"
             text = f"worker {action.worker} is {action.reason}: {can}; the run continues"
             self._observe(ports.Notice(kind="warning", fields={"text": text}))
@@ -414,7 +412,7 @@ class _Loop:
             self._hand_over(self._workload)
 
     def _hand_over(self, workload: Workload) -> None:
-        self._lacks += 1  # until the workload has the gradient
+        self._missing_gradients += 1  # until the workload has the gradient
         decoding = self._decoded.popleft()
         form = workload.result_form(decoding.job)
         gradient = self._gatherer.combine(decoding, marks=form.marks if form else ())
@@ -423,7 +421,7 @@ class _Loop:
             remedy = "lower the learning rate, or train in float64"
             raise NotDecodableError(f"job {decoding.job}: {fault}; {remedy}", job=decoding.job)
         workload.finish(decoding, gradient)
-        self._lacks -= 1
+        self._missing_gradients -= 1
 
     def _salvage(self, error: BaseException) -> None:
         """Pass on all decoded gradients although the run fails; add lost jobs to the error."""

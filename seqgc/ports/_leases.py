@@ -1,5 +1,3 @@
-"""Leases, the times for which invocations of cloud functions are or may be billed."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""The delay profile: the seconds that each worker took to answer in each round."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace

@@ -157,7 +157,9 @@ def _meta_from(text: str) -> ProfileMeta:
         raise ProfileError(f"`meta` must be a JSON object with keys among {sorted(_META_TYPES)}")
     for name, value in fields.items():
         if type(value) not in _META_TYPES[name]:
-            raise ProfileError(f"`meta` has a value of the wrong type: {name} = {value!r:.40}")
+            types = " or ".join(each.__name__ for each in _META_TYPES[name])
+            rule = f"must be {types}; got {value!r:.40}"
+            raise ProfileError(f"`meta` has a value of the wrong type: {name} {rule}")
     return ProfileMeta(**fields)
 
 
@@ -178,7 +180,8 @@ def _read_npz(path: Path) -> DelayProfile:
 def _check_archive(file: IO[bytes]) -> None:
     """Raise if the file is not a zip archive, or if its list of members is too long to read."""
     if file.read(6) == b"\x93NUMPY":
-        raise ProfileError("holds one bare array; a profile needs " + ", ".join(_ARRAYS))
+        rule = f"a profile has the arrays {', '.join(_ARRAYS)}"
+        raise ProfileError(f"holds one bare array; {rule}: write it with `write_profile`")
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP64_MARK_BYTES - _END_BYTES))
     tail = file.read()
@@ -193,7 +196,7 @@ def _unpacked(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     """Unpack an array of an archive; raise `ProfileError` if it is too large."""
     member = archive.getinfo(f"{name}.npy")
     if member.file_size > _MOST_BYTES[name]:
-        rule = f"`{name}` may have {_MOST_BYTES[name]} bytes, for {MOST_TIMES} times"
+        rule = f"`{name}` may have at most {_MOST_BYTES[name]} bytes, for {MOST_TIMES} times"
         raise ProfileError(f"{rule}; got {member.file_size}")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         rule = f"`{name}` must be stored or deflated, as by numpy.savez_compressed"

@@ -82,7 +82,7 @@ def lint(profile: DelayProfile) -> list[Finding]:
     """
     findings = [*_errors(profile)]
     if not findings:
-        findings = [*_without_load(profile), *_accidents(profile), *_slow(profile)]
+        findings = [*_impossible_loads(profile), *_warnings(profile), *_slow(profile)]
 
     def place(finding: Finding) -> tuple[bool, int, int, str]:
         row, column = (-1 if at is None else at for at in (finding.row, finding.column))
@@ -168,7 +168,7 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
         yield _error(rule="too-fast", message=message, row=row, column=column)
 
 
-def _without_load(profile: DelayProfile) -> Iterator[Finding]:
+def _impossible_loads(profile: DelayProfile) -> Iterator[Finding]:
     """Yield a finding if answers took less than the time that ``alpha`` gives for their load."""
     alpha = profile.meta.alpha or 0.0
     cost_s = alpha * profile.meta.base_load
@@ -186,7 +186,7 @@ def _without_load(profile: DelayProfile) -> Iterator[Finding]:
         yield _warning(rule="alpha", message=message)
 
 
-def _accidents(profile: DelayProfile) -> Iterator[Finding]:
+def _warnings(profile: DelayProfile) -> Iterator[Finding]:
     failures = int(np.count_nonzero(~profile.answered))
     if _OFTEN_FAILED * profile.times.size <= failures:
         message = (
@@ -224,8 +224,8 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
     medians = _medians(profile)
     late = (profile.times > _STALL_RATIO * medians[:, None]) & profile.answered
     rows, columns = np.nonzero(late)
-    as_late = _as_late(profile.times[late] - medians[rows])
-    for row, column, others in zip(rows.tolist(), columns.tolist(), as_late, strict=True):
+    cluster_sizes = _others_in_cluster(profile.times[late] - medians[rows])
+    for row, column, others in zip(rows.tolist(), columns.tolist(), cluster_sizes, strict=True):
         took = f"row {row}, column {column}: took {profile.times[row, column]:.3f} s, "
         took += f"{profile.times[row, column] / medians[row]:.0f} times its round's median"
         rule, cause = "stall", "no other came as late: a stall"
@@ -240,7 +240,7 @@ def _medians(profile: DelayProfile) -> FloatArray:
     return np.nanmedian(times, axis=1)
 
 
-def _as_late(offsets: FloatArray) -> list[int]:
+def _others_in_cluster(offsets: FloatArray) -> list[int]:
     """Return, for each offset, the number of other offsets in its cluster.
 
     A cluster consists of offsets that are at most 1.1 times its smallest member.

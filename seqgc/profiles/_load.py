@@ -1,5 +1,3 @@
-"""The load model: the mean time of workers as a linear function of their load."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Recorded delays, and the settings that are common to all their replays."""
-
 from __future__ import annotations
 
 import math

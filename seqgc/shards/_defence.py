@@ -1,5 +1,3 @@
-"""`AspDds`: asynchronous workers that take shards of the data."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

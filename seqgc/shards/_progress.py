@@ -1,5 +1,3 @@
-"""`Progress`: a record of the parts that are complete, by which jobs close in order."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,3 @@
-"""`ShardService`: gives out an epoch's data in shards, and records which shards are done."""
-
 from __future__ import annotations
 
 from collections import deque
@@ -118,8 +116,10 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             order = np.random.default_rng([self._seed, self._epoch]).permutation(order)
         self._todo: deque[int] = deque(order.tolist())
         self._doing: dict[int, int] = {}  # by worker: its shard, in the order of taking
-        self._come: dict[int, int] = {}  # by shard that a worker has: the next batch to do
-        self._known: dict[int, int] = {}  # by shard that is not done: batches that were ever done
+        self._next_batch: dict[int, int] = {}  # by shard that a worker has: the next batch to do
+        self._done_before: dict[
+            int, int
+        ] = {}  # by shard that is not done: batches that were ever done
         self._losers: dict[int, int] = {}  # by lost shard: the worker that lost it last
 
     # ---- states ----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         if worker not in self._doing:
             raise ScheduleError(f"worker {worker} has no shard: call `take` first")
         shard = self._shard(number := self._doing[worker])
-        return shard, self._come[number]
+        return shard, self._next_batch[number]
 
     def points_of(self, shard: Shard) -> IntArray:
         """Return the numbers of a shard's points, (length,), in the order of computation."""
@@ -203,7 +203,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         self._todo.remove(number)
         self._doing[worker] = number
         shard = self._shard(number)
-        self._come[number] = shard.first
+        self._next_batch[number] = shard.first
         return shard
 
     def advance(self, number: int, worker: int) -> None:
@@ -215,9 +215,9 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             If the worker does not have this shard.
         """
         self._require_doing(number, worker)
-        self._come[number] += 1
-        self._known[number] = max(self._come[number], self._known.get(number, 0))
-        if self._come[number] == self._shard(number).batches:
+        self._next_batch[number] += 1
+        self._done_before[number] = max(self._next_batch[number], self._done_before.get(number, 0))
+        if self._next_batch[number] == self._shard(number).batches:
             self.done(number, worker)
 
     def done(self, number: int, worker: int) -> None:
@@ -229,8 +229,8 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
             If the worker does not have this shard.
         """
         self._require_doing(number, worker)
-        del self._doing[worker], self._come[number]
-        self._known.pop(number, None)
+        del self._doing[worker], self._next_batch[number]
+        self._done_before.pop(number, None)
         self._losers.pop(number, None)
 
     def lost(self, worker: int, *, called_off: bool = False) -> None:
@@ -247,7 +247,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         if worker not in self._doing:
             raise ScheduleError(f"worker {worker} has no shard to lose: call `take` first")
         number = self._doing.pop(worker)
-        del self._come[number]
+        del self._next_batch[number]
         self._todo.append(number)
         if not called_off:
             self._losers[number] = worker
@@ -262,9 +262,9 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         """
         points = min(points, self._points)
         width = self._batch * self._width
-        started = {*self._doing.values(), *self._known}
+        started = {*self._doing.values(), *self._done_before}
         for number in started:
-            known = number * width + self._batch * self._known.get(number, 0)
+            known = number * width + self._batch * self._done_before.get(number, 0)
             if known >= points:
                 rule = f"cannot end after {points} points"
                 raise ScheduleError(f"the epoch {rule}: shard {number} has reached point {known}")
@@ -298,9 +298,9 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         if not is_sound:
             rule = f"must be a checkpoint of an epoch of {self._points} points in shards of {width}"
             raise ParameterError("state", rule, state)
-        self._points, self._doing, self._come, self._losers = points, {}, {}, {}
+        self._points, self._doing, self._next_batch, self._losers = points, {}, {}, {}
         self._todo = deque(number for number, _ in todo)
-        self._known = {number: known for number, known in todo if known}
+        self._done_before = {number: known for number, known in todo if known}
 
     def _require_doing(self, number: int, worker: int) -> None:
         if self._doing.get(worker) != number:
@@ -312,7 +312,7 @@ Shard(number=0, start=0, length=4, batches=2, first=1, known=1)]
         start = number * width
         length = min(width, self._points - start)
         batches = -(-length // self._batch)
-        known = self._known.get(number, 0)
+        known = self._done_before.get(number, 0)
         return Shard(
             number=number,
             start=start,

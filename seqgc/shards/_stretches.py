@@ -1,5 +1,3 @@
-"""`Stretches`: gives out all parts of a run's jobs in shards, in the order of the data."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -248,8 +248,8 @@ class AnyOf(StragglerModel):
         _keep_integers(self, ("span", 1))
         if not self.models:
             raise ParameterError("models", "must contain at least one model", self.models)
-        if self.span < max(model.window for model in self.models):
-            rule = "must be at least as long as the window of each model"
+        if self.span < (least := max(model.window for model in self.models)):
+            rule = f"must be >= {least}, the longest window of the models (rounds)"
             raise ParameterError("span", rule, self.span)
 
     @property

@@ -42,7 +42,9 @@ def test_a_share_that_does_not_fit_is_computed_in_blocks_from_the_start() -> Non
     first = AntDTDD(n=3, most=10).first(parts=70)
     assert first.parts.tolist() == [24, 23, 23]
     assert first.cut(70).max() <= 10
-    with pytest.raises(ParameterError, match=r"`most` must let 5 blocks hold .* of 24 points"):
+    with pytest.raises(
+        ParameterError, match=r"`most` must be 0 or >= 5, .* 5 blocks hold .* of 24 points"
+    ):
         AntDTDD(n=3, most=4).policy(ClosingRule(), num_jobs=1, batches=[70])
 
 

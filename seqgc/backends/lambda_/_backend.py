@@ -286,7 +286,6 @@ class LambdaBackend(EventBackend):
             self._tell(event)
 
     def _end(self) -> None:
-        """Abandon all invocations and fetches."""
         self._calls.clear()
         self._transport.close()
         self._fetches.close()

@@ -1,5 +1,3 @@
-"""A transport that uses libcurl, which handles hundreds of invocations in one thread."""
-
 from __future__ import annotations
 
 import time

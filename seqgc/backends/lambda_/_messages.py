@@ -1,5 +1,3 @@
-"""Conversion of tasks to invocations, and of replies to results, with their checks."""
-
 from __future__ import annotations
 
 import math

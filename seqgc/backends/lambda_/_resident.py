@@ -286,14 +286,14 @@ class ResidentBackend(EventBackend):
             self._lose(stay, f"the function is lost: {heard.why}", at=heard.at)
             return
         try:
-            for event in self._said(stay, heard):
+            for event in self._events_of(stay, heard):
                 self._latest = max(self._latest, heard.at)
                 self._tell(replace(event, at=self._latest))
         except WireError as error:
             # After an invalid frame, later data of this connection cannot be trusted.
             self._lose(stay, f"{type(error).__name__}: {error}", at=heard.at)
 
-    def _said(self, stay: Stay, heard: Heard) -> Iterator[Arrival | Failure]:
+    def _events_of(self, stay: Stay, heard: Heard) -> Iterator[Arrival | Failure]:
         """Process the frame of a function; if it is the answer of a task, yield the event."""
         assert heard.frame is not None
         match decode(heard.frame, run_id=self._messaging.run_id):
@@ -396,6 +396,5 @@ class ResidentBackend(EventBackend):
         return encode(message, run_id=self._messaging.run_id)
 
     def _end(self) -> None:
-        """Disconnect all functions."""
         stays, self._stays = self._stays, {}
         self._starts.close(stays.values())

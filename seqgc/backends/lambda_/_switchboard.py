@@ -86,7 +86,7 @@ class Address:
                 try:
                     probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses the interface
                 except OSError as error:
-                    rule = f"must be given, because this machine has no route to others ({error})"
+                    rule = f"must be given: this machine has no route to other machines ({error})"
                     raise ParameterError("master_address", rule, host) from None
                 host = probe.getsockname()[0]
         return cls(host=host, ports=MASTER_PORTS, plain=False)
@@ -218,7 +218,7 @@ class Switchboard:
             try:  # not asyncio's sock_accept, which may lose a connection if it is cancelled
                 connection, _ = self._listener.accept()
             except BlockingIOError:
-                await self._caller()
+                await self._wait_for_caller()
                 continue
             except OSError as error:  # too many open files, or the caller has gone
                 self.trouble = str(error)
@@ -231,8 +231,7 @@ class Switchboard:
             self._strangers[task] = 0
             await asyncio.sleep(0.0)  # lets tasks run before the next connection is accepted
 
-    async def _caller(self) -> None:
-        """Wait for a connection."""
+    async def _wait_for_caller(self) -> None:
         connected = asyncio.Event()
         self._loop.add_reader(self._listener, connected.set)
         try:

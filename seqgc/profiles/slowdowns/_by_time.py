@@ -1,5 +1,3 @@
-"""Slowness at certain times: another program runs on the machine for a while."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""`Slowdown`, the base of all patterns of slowness."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
