@@ -16,9 +16,8 @@ When job t is computed, the weights may lack the updates of at most ``wpc * (s +
 jobs before t. This bound is the staleness. Several pairs of ``wpc`` and s have the same staleness.
 Among them, a larger slack helps more than a larger ``wpc``. With slack, a worker that is slow from
 time to time can catch up while the other workers continue. With longer clocks and no slack, every
-clock still takes as long as its slowest worker.
-The rule of thumb of Cui et al. (5.2) is a slack of 1, and a ``wpc`` of half the staleness that the
-training tolerates.
+clock still takes as long as its slowest worker. The rule of thumb of Cui et al. (5.2) is a slack of
+1, and a ``wpc`` of half the staleness that the training tolerates.
 
 Let ``T[t, i]`` be the seconds that worker i computes in clock t, and ``end[t, i]`` the time at
 which it has completed t clocks. Without failures,

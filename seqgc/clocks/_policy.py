@@ -176,9 +176,9 @@ class ClockPolicy(Engine[_Parts]):
         part has completed. Take it when all these updates have been applied, as they are whenever
         `seqgc.master.run` rests, and store it with the weights of that moment. An interrupted run
         then applies each update once, because a policy that is restored to this state asks only for
-        the other updates. Tasks that had not been answered are computed again,
-        on the stored weights. No answer to the interrupted run may reach the new run, because the
-        new run uses the same addresses again.
+        the other updates. Tasks that had not been answered are computed again, on the stored
+        weights. No answer to the interrupted run may reach the new run, because the new run uses
+        the same addresses again.
         """
         return ClockState(
             jobs=self._jobs,

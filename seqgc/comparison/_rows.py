@@ -81,9 +81,8 @@ class Row:
     ``jobs_per_round`` is the number of models whose gradients are one job. ``rule`` is the closing
     rule, empty for the default rule. ``failed`` is a model that failed in training, with the
     reason; it is empty if no model failed. ``over_bound`` is the seconds per clock divided by the
-    lower bound.
-    ``clocks_to_target`` of each model, ``seconds_to_target`` of all models, and ``usd`` are medians
-    over the seeds at the common learning rate.
+    lower bound. ``clocks_to_target`` of each model, ``seconds_to_target`` of all models, and
+    ``usd`` are medians over the seeds at the common learning rate.
 
     ``seconds_between`` is a confidence interval for the median time over random batches. For ten
     seeds it reaches from the second best to the second worst time, with 95 % confidence. For fewer

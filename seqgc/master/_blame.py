@@ -308,9 +308,10 @@ class Blame:
         return [model for model in models if model not in self._not_computed]
 
     def _times(self, worker: int, loss: tuple[Question, str, _Loss], *, least: int) -> int:
-        """Return the number of losses of a kind if they prove that the worker is not to blame.
+        """Return the number of losses, or 0 if they are no reason to change the worker's task.
 
-        Return 0 if there were fewer than ``least`` losses, or if one other worker had all of them.
+        There is no reason if there were fewer than ``least`` losses, or if one other worker had all
+        of them.
         """
         workers = self._losses.get(loss, [])
         is_proof = worker in workers or len(set(workers)) > 1

@@ -44,10 +44,11 @@ def run(
     """Run a policy to its end, on the backend's clock.
 
     The gradients of the jobs that a round finished are computed and passed to the workload while
-    the workers compute the next round, unless a job that begins in this round needs them (paper,
-    Appendix K.1). If ``workload`` is None, nothing is computed or decoded: only the decisions are
-    replayed. ``observe`` is called with every event, before the policy receives it, and with every
-    action, before it is executed.
+    the workers compute the next round, unless a job that begins in this round needs them
+    (*Sequential Gradient Coding For Straggler Mitigation*, ICLR 2023, Appendix K.1). If
+    ``workload`` is None, nothing is computed or decoded: only the decisions are replayed.
+    ``observe`` is called with every event, before the policy receives it, and with every action,
+    before it is executed.
 
     ``rest`` is called between events, when the workload has received every decoded gradient. Its
     argument is a function that returns the loop's state (`Held`) for a checkpoint. The function

@@ -51,9 +51,8 @@ class Shard:
 class ShardService:
     """Gives out an epoch of ``points`` >= 0 data points in shards of ``M`` local batches each.
 
-    A local batch is the ``b`` points that a worker computes at a time. There are
-    ``K = ceil(points / (b M))`` shards, and the last one may be shorter. Each shard is always in
-    one of three states:
+    A local batch is the ``b`` points that a worker computes at a time. There are ``K = ceil(points
+    / (b M))`` shards, and the last one may be shorter. Each shard is always in one of three states:
 
     - TODO: it is in the queue. A free worker takes the first shard of the queue (`take`).
     - DOING: one worker has it. The worker reports each batch (`advance`) or the whole shard

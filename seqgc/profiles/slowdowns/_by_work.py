@@ -82,9 +82,8 @@ def _covered(rows: int, begins: IntArray, lengths: FloatArray) -> FloatArray:
 class PowerLawClocks(Slowdown):
     """A pattern in which each clock of each worker takes t times as long, for a random t >= 1.
 
-    The density of t is proportional to ``t**-exponent``, and its mean is
-    ``(exponent - 1) / (exponent - 2)``. After ``clocks`` clocks the pattern begins again. Source:
-    Harlap et al. 2016.
+    The density of t is proportional to ``t**-exponent``, and its mean is ``(exponent - 1) /
+    (exponent - 2)``. After ``clocks`` clocks the pattern begins again. Source: Harlap et al. 2016.
 
     Raises
     ------
