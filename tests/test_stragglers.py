@@ -92,7 +92,10 @@ def test_fewer_stragglers_never_break_a_promise(pattern: BoolArray, t: int, i: i
         (lambda: Arbitrary(N=3, W=2, lam=1), "`N` must satisfy 0 <= N <= W"),
         (lambda: Arbitrary(N=1, W=2, lam=-1), "`lam` must be an integer >= 0"),
         (lambda: AnyOf(span=1, models=()), "`models` must contain"),
-        (lambda: AnyOf(span=1, models=(Bursty(B=1, W=2, lam=1),)), "`span` must be at least"),
+        (
+            lambda: AnyOf(span=1, models=(Bursty(B=1, W=2, lam=1),)),
+            "`span` must be >= 2, the longest window",
+        ),
         (lambda: PerRound(s=1).conforms(np.ones(3, dtype=np.bool_)), "`pattern` must be a boolean"),
         (lambda: PerRound(s=1).conforms(np.ones((2, 3))), "`pattern` must be a boolean"),
     ],

@@ -363,7 +363,6 @@ class DaskBackend(EventBackend):
         return event_of(message, at=0.0)
 
     def _end(self) -> None:
-        """Forget all tasks, and end everything that the backend has started."""
 
         def stop() -> None:
             for task in self._tasks:

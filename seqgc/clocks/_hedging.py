@@ -146,12 +146,10 @@ class HedgePolicy(Engine[int]):
 
     @property
     def done(self) -> bool:
-        """True if all jobs are complete."""
         return self._job >= self._jobs
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._jobs
 
     @property
@@ -168,19 +166,9 @@ class HedgePolicy(Engine[int]):
         self._jobs = min(self._jobs, max(job, self._job) + 1)
 
     def snapshot(self) -> HedgeState:
-        """Return the state that another policy needs to continue the run, as JSON values."""
         return HedgeState(jobs=self._jobs, job=self._job, givers=sorted(self._givers.items()))
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot` of a policy with the same arguments.
-
-        Call this method before `start`.
-
-        Raises
-        ------
-        TypeError, KeyError, ValueError
-            If the state is not a snapshot of a policy with ``n`` workers.
-        """
         if not isinstance(state, Mapping):
             raise TypeError(f"a policy's state must be a mapping; got {state!r}")
         jobs = require_int("jobs", state["jobs"], least=0)

@@ -139,7 +139,6 @@ class ClockPolicy(Engine[_Parts]):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._jobs
 
     @property
@@ -187,15 +186,6 @@ class ClockPolicy(Engine[_Parts]):
         )
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot` of a policy with the same arguments.
-
-        Call this method before `start`.
-
-        Raises
-        ------
-        TypeError, KeyError, ValueError
-            If the state is not a snapshot of a policy with ``n`` workers.
-        """
         known = _read_state(state, n=self._n)
         completed, owners = known["completed"], known["owners"]
         self._jobs = min(self._jobs, known["jobs"])

@@ -143,11 +143,9 @@ class SoftmaxTrainees:
         most: int,  # noqa: ARG002 (there is no schedule of learning rates)
         race: Race,
     ) -> Iterator[SoftmaxTrainings]:
-        """Yield all trainings at once."""
         yield SoftmaxTrainings(trainings, setting=setting, target=target, race=race)
 
     def loss(self) -> float:
-        """Return the loss of each model before any step."""
         return self.problem.loss(self.problem.start())
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:

@@ -44,7 +44,6 @@ class TorchTrainees:
 
     @property
     def models(self) -> int:
-        """The number of models."""
         return len(self.plan.models)
 
     def runs(
@@ -56,7 +55,6 @@ class TorchTrainees:
         most: int,
         race: Race,
     ) -> Iterator[TorchTrial]:
-        """Yield each training by itself."""
         for number, (trainees, rate) in enumerate(trainings):
             plan = trainees._plan(setting, lr=rate, most=most)
             trial = TorchTrial(plan, setting, target=target, race=race, number=number)
@@ -64,13 +62,11 @@ class TorchTrainees:
             yield trial
 
     def loss(self) -> float:
-        """Return the loss of the worst model before any step."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         plan = self._plan(setting, lr=1.0, most=1)
         return TorchTrial(plan, setting, target=math.inf, race=Race()).loss()
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
-        """Return the number of exact steps until all models reach the target, or infinity."""
         setting = Setting(scheme=Uncoded(n=1), jobs_per_round=self.models)
         pace = ByRound(latencies_s=np.zeros((1, 1)), rates=np.ones((1, 1)))
         alone = PacedWorkers(pace=pace, kind="resident")
@@ -82,7 +78,6 @@ class TorchTrainees:
         return math.inf if at is None else round(curve.clocks[at] / self.models)
 
     def check(self, setting: Setting) -> None:
-        """Raise `ParameterError` if the models cannot be trained by this defence."""
         self._plan(setting, lr=1.0, most=1).on(setting.scheme.n)
 
     def _plan(self, setting: Setting, *, lr: float, most: int) -> TrainingPlan:
@@ -152,19 +147,15 @@ class TorchTrial:
         self._inner.require_steps(steps)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Return True if the gradient of ``finished`` must be applied before tasks of ``job``."""
         return self._inner.needs(job, finished)
 
     def begin(self, job: int) -> None:
-        """Begin a step of the models of the job."""
         self._inner.begin(job)
 
     def result_form(self, job: int) -> ResultForm:
-        """Return the form of a job's results."""
         return self._inner.result_form(job)
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the points of a mini-task, and the weights for them."""
         job = mini_task.job
         if self._in_parts:
             step = job * self._bundle // len(self._models)
@@ -172,7 +163,6 @@ class TorchTrial:
         return self._inner.resolve(mini_task)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a step, or a part of a step."""
         self._inner.finish(decoding, gradient)
         for name, parked in self._inner.parked.items():
             self.watch.fail(name, parked.why)
@@ -182,7 +172,6 @@ class TorchTrial:
 
     @property
     def workload(self) -> TorchTrial:
-        """The workload itself."""
         return self
 
     def rest(self) -> None:
@@ -192,7 +181,6 @@ class TorchTrial:
         """Do nothing, because the loop gives the gradients to `finish`."""
 
     def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        """End the training, because one of its models has failed."""
         self.watch.fail(names[0], why)
 
     def _members(self, job: int) -> range:

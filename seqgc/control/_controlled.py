@@ -105,17 +105,14 @@ class ControlledPolicy:
 
     @property
     def done(self) -> bool:
-        """True if every job is complete."""
         return self._policy.done
 
     @property
     def wake_at(self) -> float:
-        """The time at which to send a `Tick` if nothing arrives before; the backend's seconds."""
         return self._policy.wake_at
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run."""
         return self._policy.num_jobs
 
     @property
@@ -133,30 +130,19 @@ class ControlledPolicy:
         return self._policy.scheme_of(job)
 
     def start(self) -> Sequence[Dispatch]:
-        """Open the first round that is not closed."""
         return self._policy.start()
 
     def on(self, event: Event) -> Sequence[Action]:
-        """Process one event and return the actions, in order. Raises like `RoundPolicy.on`."""
         return self._policy.on(event)
 
     def end_after(self, job: int) -> None:
-        """End the run after ``job``, which must be the latest job that has started."""
         self._policy.end_after(job)
 
     def snapshot(self) -> dict[str, object]:
-        """Return the state that a checkpoint must hold, as JSON data."""
         scheme = self._policy.segments[-1].setting.scheme
         return {"rounds": self.rounds, "jobs": self.num_jobs, "scheme": scheme.spec}
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot`. Call this method before `start`.
-
-        Raises
-        ------
-        TypeError, KeyError, ValueError
-            If ``state`` is not a snapshot of a `ControlledPolicy` with ``n`` workers.
-        """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a controlled run must be a mapping; got {state!r}")
         rounds, jobs, spec = (state[name] for name in ("rounds", "jobs", "scheme"))

@@ -158,8 +158,7 @@ def _meta_from(text: str) -> ProfileMeta:
     for name, value in fields.items():
         if type(value) not in _META_TYPES[name]:
             types = " or ".join(each.__name__ for each in _META_TYPES[name])
-            rule = f"must be {types}; got {value!r:.40}"
-            raise ProfileError(f"`meta` has a value of the wrong type: {name} {rule}")
+            raise ProfileError(f"`meta`: {name} must be {types}; got {value!r:.40}")
     return ProfileMeta(**fields)
 
 

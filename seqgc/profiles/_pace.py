@@ -151,7 +151,6 @@ class ByRound:
 
     @property
     def n(self) -> int:
-        """The number of workers."""
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -196,7 +195,6 @@ class ByWork:
 
     @property
     def n(self) -> int:
-        """The number of workers."""
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -248,7 +246,6 @@ class ByTime:
 
     @property
     def n(self) -> int:
-        """The number of workers."""
         return int(self.rates.shape[1])
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:

@@ -117,7 +117,6 @@ class ShardPolicy(Engine[int]):
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._stretches.jobs
 
     @property
@@ -155,15 +154,6 @@ class ShardPolicy(Engine[int]):
         )
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot` of a policy with the same arguments.
-
-        Call this method before `start`.
-
-        Raises
-        ------
-        TypeError, KeyError, ValueError
-            If the state is not a snapshot of a policy with ``n`` workers.
-        """
         known = _read_state(state, n=self._n)
         self._stretches.end_at(known["jobs"])
         self._stretches.restore(known["shards"])

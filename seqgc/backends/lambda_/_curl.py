@@ -79,20 +79,17 @@ class CurlTransport:
         return True
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``, without waiting for the answer."""
         if self._closed:
             raise WorkerError("the transport is closed: make a new one")
         self._waiting.append((tag, body))
         self._start_waiting()
 
     def flush(self) -> None:
-        """Wait until all submitted requests have been sent, for at most one second."""
         give_up_at = time.monotonic() + _FLUSH_S
         while self._transfers.unsent and (rest_s := give_up_at - time.monotonic()) > 0:
             self._turn(min(rest_s, _GLANCE_S))
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have arrived, in order of time, or wait for a reply."""
         returned, self._returned = self._returned, 0  # first, because a later line may raise
         self._transfers.memory.take_back(returned)
         give_up_at = time.monotonic() + min(timeout_s, LONGEST_WAIT_S)
@@ -108,11 +105,9 @@ class CurlTransport:
         return replies
 
     def wake(self) -> None:
-        """Make the present or the next `poll` return at once. Any thread may call this."""
         self._transfers.wake()
 
     def close(self) -> None:
-        """Abandon all invocations. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._waiting.clear()

@@ -179,14 +179,12 @@ class _ThreadedTransport(ABC):
         )
 
     def submit(self, tag: int, body: bytes) -> None:
-        """Invoke the function with ``body``, without waiting for the answer."""
         self._threads.submit(tag, partial(self._send, tag, body))
 
     def flush(self) -> None:  # noqa: B027 (not abstract: no subclass needs it)
         """Do nothing, because the threads send the requests at once."""
 
     def poll(self, timeout_s: float) -> Sequence[Reply]:
-        """Return the replies that have arrived, in order of time, or wait for a reply."""
         return [
             Reply(tag=each.tag, at=each.at, error=connection_error(each.value), ran=None)
             if isinstance(each.value, Exception)
@@ -195,11 +193,9 @@ class _ThreadedTransport(ABC):
         ]
 
     def wake(self) -> None:
-        """Make the present or the next `poll` return at once, even without a reply."""
         self._threads.wake()
 
     def close(self) -> None:
-        """Abandon all invocations at once. A second call does nothing."""
         self._threads.close()
         self._release()
 

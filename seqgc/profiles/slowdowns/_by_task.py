@@ -113,7 +113,6 @@ class SleepingPace:
 
     @property
     def n(self) -> int:
-        """The number of workers."""
         return self.windows.n
 
     def latency_s(self, worker: int, *, round: int, at: float) -> float:
@@ -126,6 +125,5 @@ class SleepingPace:
         return self.windows.seconds(worker, round=round, at=at, done=done, load=load)
 
     def restarted(self, worker: int, *, at: float) -> SleepingPace:
-        """Return the pace of the same workers after one was restarted at the time ``at``."""
         fresh_at = {**self.fresh_at, worker: min(at, self.fresh_at.get(worker, at))}
         return replace(self, fresh_at=fresh_at)
