@@ -28,7 +28,8 @@ WAYS = {
 
 
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=1"] if SOAK else ["gc:s=1"])
-@pytest.mark.parametrize("way", WAYS)
+# `tests/policies` has the end of such a run, `test_local` the names of the causes.
+@pytest.mark.parametrize("way", WAYS if SOAK else ["killed", "hangs"])
 def test_a_run_ends_within_its_time_limits_with_a_cause(way: str, spec: str) -> None:
     at_some_pace(lambda limit_s: assert_ends(way, parse_scheme(spec, n=N), limit_s), 1.0, 5.0, 25.0)
 

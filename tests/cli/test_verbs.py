@@ -186,17 +186,14 @@ def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
         assert Path(report[each]["run"], "events.jsonl").exists()
     uncoded, dealt = (report[each]["models"][0]["loss"] for each in ("uncoded", "dealt"))
     assert dealt == pytest.approx(uncoded, abs=0.01)
-    assert main([*demo, "--steps", "1"]) == 1, "it has not learnt"
-    shown = capsys.readouterr().out
-    for row in ("run time", "stragglers survived", "wait-outs", "test accuracy", "Runs: runs/"):
-        assert row in shown
 
 
 def test_a_demo_that_has_not_learnt_is_a_failure(capsys: Out) -> None:
-    quick = ["-n", "2", "--models", "1", "--steps", "1", "--delay-scale", "0.005", "--json"]
+    quick = ["-n", "2", "--models", "1", "--steps", "1", "--delay-scale", "0.005"]
     assert main(["demo", *quick]) == 1
     out, err = capsys.readouterr()
-    assert json.loads(out)["coded"]["jobs"] == 1
+    for row in ("run time", "stragglers survived", "wait-outs", "test accuracy", "Runs: runs/"):
+        assert row in out
     assert err.splitlines()[-1].endswith(", below 0.95: train longer than 1 steps")
 
 

@@ -240,46 +240,6 @@ def resumed(run: Path, of: TrainingPlan | None = None) -> list[str]:
     return said
 
 
-def test_whatever_is_damaged_of_a_run_it_is_refused_or_comes_to_the_same(
-    ended: tuple[Path, object], tmp_path: Path
-) -> None:
-    """Logs apart: ``events.jsonl`` is read by people, and by what names the damaged line."""
-    original, expected = ended
-    files = sorted(f for f in original.rglob("*") if f.is_file() and f.name != "events.jsonl")
-    files = [f for f in files if "weights" not in f.parts[-2] and f.stat().st_size]
-    assert {f.name for f in files} >= {"config.toml", "journal.jsonl", "metrics.csv", "state.json"}
-    rng = np.random.default_rng(11)
-    came, silent = {"same": 0, "refused": 0}, 0
-    for number in range(10_000 if SOAK else 40):
-        file = files[number % len(files)]
-        run = tmp_path / "run"
-        shutil.copytree(original, run)
-        bad = bytearray(file.read_bytes())
-        at = int(rng.integers(len(bad)))
-        bad[at] ^= 1 << int(rng.integers(8))
-        (run / file.relative_to(original)).write_bytes(bad)
-        about = f"{file.relative_to(original)}, byte {at} is {bad[at]}"
-        try:
-            said = resumed(run)
-        except SeqgcError:
-            came["refused"] += 1
-        else:
-            came["same"] += 1
-            losses_differ = file.name == "metrics.csv"
-            assert losses_differ or outcome(run) == expected, about
-            if not said:
-                silent += 1
-                newest = max(int(f.name) for f in original.glob("checkpoints/[0-9]*"))
-                older = [f.name for f in original.glob("checkpoints/[0-9]*")]
-                older.remove(str(newest))
-                assert file.parent.name in {*older, "checkpoints"}, about  # not used, written anew
-        finally:
-            shutil.rmtree(run)
-    print(came, f"{silent} in what is not used")
-    assert came["same"]
-    assert came["refused"]
-
-
 def test_the_next_damage_loses_no_run_that_has_gone_on_from_an_older_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,15 +239,12 @@ def test_finite_results_that_overflow_together_are_one_models_divergence(tmp_pat
     assert others(bad, "m0") == others(fine, "m0")
 
 
-@pytest.mark.parametrize("max_norm", [None, 1e4], ids=["not finite", "too large"])
-def test_one_of_eight_with_worker_processes(max_norm: float | None, tmp_path: Path) -> None:
+def test_one_of_eight_with_worker_processes(tmp_path: Path) -> None:
     results = []
     for name, wild in (("fine", None), ("bad", 5)):
-        eight = models(8, wild=wild, rate=1e38 if max_norm is None else 1e6)
+        eight = models(8, wild=wild, rate=1e38)
         with workers.local(N) as processes:
-            setting = TrainingPlan(
-                models=eight, scheme="gc-rep:s=1", jobs_per_round=1, steps=STEPS, max_norm=max_norm
-            )
+            setting = TrainingPlan(models=eight, scheme="gc-rep:s=1", jobs_per_round=1, steps=STEPS)
             results.append(train(setting, processes, run=tmp_path / name))
     fine, bad = results
     assert list(bad.parked) == ["m5"]

@@ -91,7 +91,6 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
 @pytest.mark.parametrize(
     ("how", "kind", "says"),
     [
-        ("exit", "crashed", "exited with code 7 while it computed model 'm1', 3 times"),
         ("fault", "crashed", "killed by SIGSEGV (11) while it computed model 'm1', 3 times"),
         pytest.param(
             "hang",

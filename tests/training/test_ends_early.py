@@ -51,8 +51,7 @@ def whole(spec: str) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("model", ["m0", "m2"])
-@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize(("model", "step"), [("m0", 1), ("m2", 3)])
 def test_a_run_that_a_callback_ends_has_done_what_had_begun(
     spec: str, model: str, step: int, tmp_path: Path
 ) -> None:

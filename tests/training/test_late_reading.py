@@ -58,7 +58,7 @@ def test_a_late_local_worker_that_finds_its_weights_gone_has_not_failed(tmp_path
     run = tmp_path / "run"
     crew = workers.custom(N, lambda n, factory: LocalBackend(n, Late(factory, run)))
     model = make_model("net", batch_size=12)
-    plan = TrainingPlan(models=[model], scheme="gc-rep:s=1", steps=200)
+    plan = TrainingPlan(models=[model], scheme="gc-rep:s=1", steps=40)
     result = train(plan, crew, run=run)
     assert (tmp_path / "gone").exists(), "nobody was late"
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]

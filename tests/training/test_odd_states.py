@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from seqgc.errors import StoreError
-from seqgc.training import Model, TrainingPlan, resume, train
+from seqgc.training import Model, TrainingPlan, TrainResult, resume, train
 from tests.training.reference import make_model
 from tests.training.test_diverged import crew, others
 
@@ -76,22 +76,34 @@ def plan(last: Model, *, every_s: float = 60.0) -> TrainingPlan:
     )
 
 
-@pytest.mark.parametrize("every_s", [1e-9, 60.0])
+@pytest.fixture(scope="module")
+def fine(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    return train(plan(PLAIN), crew(), run=tmp_path_factory.mktemp("fine") / "run")
+
+
+LATE = replace(PLAIN, optimizer=of(Late))
+
+
 @pytest.mark.parametrize(
-    ("last", "says", "steps"),
+    ("last", "says", "steps", "every_s"),
     [
-        (replace(PLAIN, optimizer=of(Odd)), "its step raised ParameterError: `optimizer.", 0),
-        (replace(PLAIN, optimizer=of(Late)), "state raised ValueError: no state", STEPS),
-        (replace(PLAIN, optimizer=of(Leaving)), "state raised SystemExit: 0", STEPS),
-        (replace(PLAIN, scheduler=timed), "state raised ParameterError: `scheduler.clock`", STEPS),
+        (replace(PLAIN, optimizer=of(Odd)), "its step raised ParameterError: `optimizer.", 0, 1e-9),
+        (LATE, "state raised ValueError: no state", STEPS, 1e-9),
+        (LATE, "state raised ValueError: no state", STEPS, 60.0),
+        (replace(PLAIN, optimizer=of(Leaving)), "state raised SystemExit: 0", STEPS, 60.0),
+        (
+            replace(PLAIN, scheduler=timed),
+            "state raised ParameterError: `scheduler.clock`",
+            STEPS,
+            1e-9,
+        ),
     ],
-    ids=["odd", "late", "leaving", "scheduler"],
+    ids=["odd", "late", "late, at the end", "leaving, at the end", "scheduler"],
 )
 def test_it_is_parked_and_all_else_is_trained_and_kept(
-    last: Model, says: str, steps: int, every_s: float, tmp_path: Path
+    last: Model, says: str, steps: int, every_s: float, fine: TrainResult, tmp_path: Path
 ) -> None:
     """Its trained weights are there, too: those that it had before the state was asked for."""
-    fine = train(plan(PLAIN), crew(), run=tmp_path / "fine")
     run = tmp_path / "run"
     bad = train(plan(last, every_s=every_s), crew(), run=run)
     parked = bad.parked["m1"]

@@ -111,14 +111,19 @@ def plan(last: Model, spec: str = "gc-rep:s=1", *, bundle: int = 2) -> TrainingP
     return TrainingPlan(models=models, scheme=setting, steps=STEPS)
 
 
+@pytest.fixture(scope="module")
+def fine(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run in which nothing raises."""
+    run = tmp_path_factory.mktemp("fine") / "run"
+    return train(plan(make_model("m3", seed=SEED)), crew(), run=run)
+
+
 @pytest.mark.parametrize("where", BROKEN)
-@pytest.mark.parametrize("spec", ["gc-rep:s=1", "uncoded"])
 def test_it_is_parked_where_it_raised_and_the_others_get_the_same_bits(
-    where: str, spec: str, tmp_path: Path
+    where: str, fine: TrainResult, tmp_path: Path
 ) -> None:
     broken, says, function = BROKEN[where]
-    fine = train(plan(make_model("m3", seed=SEED), spec), crew(), run=tmp_path / "fine")
-    bad = train(plan(broken(), spec), crew(), run=tmp_path / "bad")
+    bad = train(plan(broken()), crew(), run=tmp_path / "bad")
     assert list(bad.parked) == ["m3"]
     parked = bad.parked["m3"]
     assert (parked.kind, parked.step, parked.failed) == ("raised", 1, True)
@@ -205,17 +210,15 @@ class Flaky(nn.CrossEntropyLoss):
         return super().forward(output, target)
 
 
-@pytest.mark.parametrize("spec", ["gc-rep:s=1", "uncoded"])
 def test_what_one_worker_raises_once_is_its_own_failure(
-    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fine: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Arming(Callback):
         def on_step(self, model: str, step: int, loss: float, metrics: object) -> None:  # noqa: ARG002
             if (model, step) == ("m3", 1):
                 monkeypatch.setattr(Flaky, "raises", True)
 
-    fine = train(plan(make_model("m3", seed=SEED), spec), crew(), run=tmp_path / "fine")
-    flaky = plan(make_model("m3", seed=SEED, loss=Flaky()), spec)
+    flaky = plan(make_model("m3", seed=SEED, loss=Flaky()))
     bad = train(flaky, crew(), run=tmp_path / "bad", callbacks=[Arming()])
     assert bad.parked == {}
     assert bad.counts.failures == 1

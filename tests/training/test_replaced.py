@@ -26,7 +26,7 @@ from tests.training.test_adaptive import replayed
 from tests.training.test_resume import outcome, times
 
 N = 4
-EVERY = 1 if SOAK else 61
+EVERY = 1 if SOAK else 127
 
 
 class Disk:

@@ -26,9 +26,7 @@ N, JOBS = 5, 12
 @pytest.mark.parametrize(
     ("spec", "wait_out", "mu"),
     [
-        ("gc:s=2", "feasible", 0.0),
         ("gc:s=1", "all", 0.5),
-        ("sr-sgc:B=1,W=2,lam=3", "conform", 0.2),
         ("m-sgc:B=1,W=2,lam=2", "feasible", 0.3),
         ("m-sgc:B=2,W=3,lam=3", "conform", 0.0),
     ],

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Security, Worker, default_client
@@ -29,6 +30,7 @@ from seqgc.testing.scripted import address, gradient, next_event, next_events, p
 from tests.backends.dask import warm as warm
 from tests.backends.mortal import Failing
 from tests.backends.scripted import Scripted
+from tests.kit import SOAK
 
 
 @pytest.fixture
@@ -186,7 +188,7 @@ def test_tasks_of_a_process_that_ends_fail_and_another_takes_its_place(tmp_path:
         }
 
 
-@pytest.mark.parametrize("computes", [True, False])
+@pytest.mark.parametrize("computes", [True, False] if SOAK else [True])
 def test_a_worker_that_is_restarted_owes_nothing_and_has_another_process(
     computes: bool, tmp_path: Path
 ) -> None:
@@ -337,9 +339,10 @@ def test_a_task_of_a_users_cluster_is_lost_with_its_dask_worker(tmp_path: Path) 
 
 def test_without_dask_workers_tasks_fail_after_a_time(tmp_path: Path) -> None:
     with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        DaskBackend(1, Scripted(folder=tmp_path), client=client, start_timeout_s=3.0) as backend,
+        DaskBackend(1, Scripted(folder=tmp_path), client=client, start_timeout_s=1.0) as backend,
     ):
         cluster.scale(0)
         eventually(lambda: not client.nthreads(), "the end of the dask worker")
@@ -349,7 +352,7 @@ def test_without_dask_workers_tasks_fail_after_a_time(tmp_path: Path) -> None:
             assert isinstance(failure, Failure)
             assert failure.round == round
         assert failure.reason == (
-            "no dask worker was available within 3 s; start one, or raise `start_timeout_s`"
+            "no dask worker was available within 1 s; start one, or raise `start_timeout_s`"
         )
         assert failure.model is None
         cluster.scale(1)
