@@ -509,17 +509,6 @@ def test_who_alone_does_not_fail_is_asked_again_for_what_is_in_doubt() -> None:
 # ---- fewer jobs, and another master -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("wpc", "job", "left"), [(1, 1, 3), (2, 3, 6), (2, 9, 9)])
-def test_a_run_may_end_early_after_what_has_begun(wpc: int, job: int, left: int) -> None:
-    table = _table(f"ssp:slack=2,wpc={wpc}", n=2, jobs=9)
-    for clock in range(2):
-        table.answer((clock, 0, 0))  # it has begun clock 2
-    table.policy.end_after(job)
-    assert table.policy.num_jobs == left
-    _go_well(table)
-    table.check_end()
-
-
 def test_a_restored_policy_asks_for_what_is_not_applied() -> None:
     table = _table("ssp:slack=1", n=2, jobs=3)
     table.answer((0, 0, 0))

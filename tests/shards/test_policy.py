@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 
 import numpy as np
 import pytest
@@ -269,23 +268,6 @@ def test_a_part_that_fails_wherever_it_is_tried_ends_the_run_by_its_name(n: int)
 
 
 # ---- the end, and what is refused ---------------------------------------------------------------
-
-
-@given(n=st.integers(1, 3), M=st.integers(1, 5), events=st.integers(0, 20), job=st.integers(0, 9))
-def test_a_run_may_end_early_with_whole_jobs(n: int, M: int, events: int, job: int) -> None:
-    policy, story = ShardPolicy(n, ClosingRule(), num_jobs=10, M=M), Story()
-    rests = count()
-
-    def rest(_: object) -> None:
-        if next(rests) == events and not policy.done:
-            latest = max(job for job, _ in story.sent.values())
-            policy.end_after(job)
-            assert policy.num_jobs == max(job, latest) + 1
-
-    times = np.random.default_rng(events).uniform(0.1, 1.0, (5, n))
-    backend = VirtualBackend(n, ByRound(latencies_s=times, rates=[[0]]))
-    run(policy, backend, observe=story, rest=rest)
-    assert sorted(story.applied) == all_parts(policy.num_jobs, n)
 
 
 SOUND = ShardPolicy(2, ClosingRule(), num_jobs=3).snapshot()

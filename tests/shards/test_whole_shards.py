@@ -170,29 +170,6 @@ def test_where_nobody_fails_nothing_is_sent_otherwise(n: int, jobs: int, M: int,
     assert ends[0] == ends[1]
 
 
-@given(
-    events=st.integers(0, 20),
-    job=st.integers(0, 9),
-    seed=st.integers(0, 10**6),
-    **{name: CASES[name] for name in ("n", "M")},
-)
-def test_a_run_may_end_early_with_whole_jobs(
-    n: int, M: int, events: int, job: int, seed: int
-) -> None:
-    policy, account, rests = policy_of(n, 10, M), Account(), iter(range(10**6))
-    times = np.random.default_rng(seed).uniform(0.1, 1.0, (5, n))
-
-    def rest(_: object) -> None:
-        if next(rests) == events and not policy.done:
-            policy.end_after(job)
-
-    pace = ByRound(latencies_s=times, rates=[[0]])
-    backend = VirtualBackend(n, pace, faults=RandomFaults(seed=seed, fail=0.05))
-    run(policy, backend, observe=account, rest=rest)
-    assert sorted(account.applied) == all_parts(policy.num_jobs, n)
-    assert account.closed == list(range(policy.num_jobs))
-
-
 def test_a_comparison_counts_what_is_repeated_as_wasted() -> None:
     """Worker 0 is replaced amidst its third part, and the two before are done again."""
     slow, wasted = SleepWindows(n=4, intensity=0.75, probability=0.0), []

@@ -119,13 +119,6 @@ def test_a_scheme_with_some_replicas_says_how_many_results_have_none(tmp_path: P
     )
 
 
-def test_with_worker_processes(tmp_path: Path) -> None:
-    """What computes the same in processes of its own answers the same, to the last bit."""
-    with workers.local(N) as processes:
-        result = train(plan("gc-rep:s=2"), processes, run=tmp_path / "run")
-    assert result.counts.expelled == []
-
-
 @pytest.mark.parametrize("spec", ["gc-rep:s=2", "gc-binary:s=2"])
 def test_who_is_expelled_is_asked_no_more(spec: str, tmp_path: Path) -> None:
     """Once it has answered in vain; nor does a round wait for it, however often it may be asked."""

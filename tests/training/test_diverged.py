@@ -237,15 +237,3 @@ def test_finite_results_that_overflow_together_are_one_models_divergence(tmp_pat
     assert {name: each.step for name, each in bad.parked.items()} == {"m0": 2}
     fine = train(plan("uncoded"), crew(0), run=tmp_path / "fine")
     assert others(bad, "m0") == others(fine, "m0")
-
-
-def test_one_of_eight_with_worker_processes(tmp_path: Path) -> None:
-    results = []
-    for name, wild in (("fine", None), ("bad", 5)):
-        eight = models(8, wild=wild, rate=1e38)
-        with workers.local(N) as processes:
-            setting = TrainingPlan(models=eight, scheme="gc-rep:s=1", jobs_per_round=1, steps=STEPS)
-            results.append(train(setting, processes, run=tmp_path / name))
-    fine, bad = results
-    assert list(bad.parked) == ["m5"]
-    assert others(bad, "m5") == others(fine, "m5")

@@ -1,7 +1,6 @@
 """Answers on dask that are late, said twice, in another's place or of elsewhere, by a seed.
 
-What a client of dask brings is replaced: here is only what the backend makes of it. That dask's own
-workers are heard so is in `tests/backends/test_gossip.py`.
+What a client of dask brings is replaced: here is only what the backend makes of it.
 """
 
 from __future__ import annotations
