@@ -219,7 +219,7 @@ def test_a_batch_is_charged_as_it_is_cut(profile: Path, capsys: Out) -> None:
         ),
         (
             ["--scheme", "m-sgc:B=4,W=6,lam=1"],
-            "must have more rounds than the delay of m-sgc:B=4,W=6,lam=1, 8; got 8",
+            "must have more than 8 rounds, the delay of m-sgc:B=4,W=6,lam=1; got 8",
         ),
     ],
 )
