@@ -11,6 +11,7 @@ from seqgc.profiles._lint import lint as lint
 from seqgc.profiles._lint import lint_series as lint_series
 from seqgc.profiles._load import LoadModel as LoadModel
 from seqgc.profiles._load import fit_load_model as fit_load_model
+from seqgc.profiles._pace import ByInvocation as ByInvocation
 from seqgc.profiles._pace import ByRound as ByRound
 from seqgc.profiles._pace import ByTime as ByTime
 from seqgc.profiles._pace import ByWork as ByWork

@@ -36,6 +36,7 @@ from seqgc.errors import ParameterError, require_number
 from seqgc.ports import FloatArray
 
 __all__ = [
+    "ByInvocation",
     "ByRound",
     "ByTime",
     "ByWork",
@@ -86,7 +87,7 @@ def task_seconds(
     >>> [task_seconds(pace, 1, round=k, at=0.0, done=0.0, load=0.25) for k in range(3)]
     [4.0, 6.0, 4.0]
     """
-    if isinstance(pace, ByRound):  # one sum, not two: rounded as in a replay
+    if isinstance(pace, (ByInvocation, ByRound)):  # one sum, not two: rounded as in a replay
         return pace.task_s(worker, round=round, load=load)
     latency_s = pace.latency_s(worker, round=round, at=at)
     return latency_s + pace.seconds(worker, round=round, at=at + latency_s, done=done, load=load)
@@ -263,6 +264,59 @@ class ByTime:
                 return now - at + rate * load
             load -= left_s / rate
             row, now = row + 1, now + left_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ByInvocation:
+    """A pace of workers that are invoked, in every round or once, and then work at one ``rate``.
+
+    An invocation begins with the first task of a worker in a round. It takes ``before_s`` (R, n)
+    seconds until the worker is ready, and each answer takes ``after_s`` (R, n) seconds in addition
+    to the time of a message. ``silent_s`` (R, n), by default infinite, are the seconds after the
+    beginning of its invocation at which a worker stops permanently, without a message. Row ``k`` is
+    the invocation for round k. The last row is also for all later rounds; if there is one row,
+    workers are invoked once. ``rate`` is the seconds per unit of load.
+
+    Raises
+    ------
+    ParameterError
+        If ``before_s`` or ``after_s`` is not a matrix of finite numbers >= 0; or if ``rate < 0``.
+
+    Examples
+    --------
+    >>> here = np.array([[0.5, 0.75]])
+    >>> pace = ByInvocation(before_s=here, after_s=0 * here, rate=2.0)
+    >>> pace.n, pace.seconds(1, round=3, at=0.0, done=0.0, load=0.25)
+    (2, 0.5)
+    """
+
+    before_s: FloatArray
+    after_s: FloatArray
+    rate: float
+    silent_s: FloatArray = field(default_factory=lambda: np.full((1, 1), np.inf))
+
+    def __post_init__(self) -> None:
+        matrices = _of_one_shape(before_s=self.before_s, after_s=self.after_s)
+        shape = matrices["before_s"].shape
+        matrices["silent_s"] = np.broadcast_to(self.silent_s, shape)
+        for name, matrix in matrices.items():
+            object.__setattr__(self, name, matrix)
+        require_number("rate", self.rate, least=0)
+
+    @property
+    def n(self) -> int:
+        """The number of workers."""
+        return int(self.before_s.shape[1])
+
+    def latency_s(self, worker: int, *, round: int, at: float) -> float:
+        return 0.0
+
+    def seconds(self, worker: int, *, round: int, at: float, done: float, load: float) -> float:
+        return self.rate * load
+
+    def task_s(self, worker: int, *, round: int, load: float) -> float:
+        """Return the seconds of a task, without the start of its worker."""
+        return self.rate * load
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:

@@ -18,10 +18,9 @@ from seqgc.errors import ParameterError
 from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.rounds import Setting
 from seqgc.schemes import Scheme, entry_of
-from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._rehearsal import Reading, Rehearsal
 from seqgc.search._replay import Accuracy, accuracy, replay
 from seqgc.search._space import Closing, SearchSpace
-from seqgc.search._virtual_workers import Reading
 from seqgc.search.kernel import Covers, Need, batch_replay, least_loads, necessary_answers
 from seqgc.stragglers import over_bound
 

@@ -3,19 +3,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from seqgc.errors import ParameterError, ScheduleError, require_int
+from seqgc.errors import ParameterError, ScheduleError, require_int, require_number
 from seqgc.ports import FloatArray
-from seqgc.profiles import DelayProfile, Pace, latency_pace, speed_pace
+from seqgc.profiles import MOST_S, ByInvocation, DelayProfile, Pace, latency_pace, speed_pace
 from seqgc.rounds import PolicyDefence, Setting, require_bundles
 from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
-from seqgc.search._virtual_workers import USUAL_RTT_S, Reading
 from seqgc.stragglers import AnyOf, Bursty, busy_seconds, clairvoyant_bound, never_idle_seconds
 
-__all__ = ["Conformity", "ProfileReading", "Rehearsal"]
+__all__ = ["USUAL_RTT_S", "Conformity", "ProfileReading", "Reading", "Rehearsal"]
 
 Conformity: TypeAlias = Literal["scheme", "bursty"]
 
@@ -29,6 +28,71 @@ _MOST_JOBS = 10**7
 _STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
 _MOST_ANSWERS = 2**26  # in all rounds together: half a gigabyte of seconds
 _ROUNDING = 1e-9  # relative: run times and their bounds are summed in different orders
+
+
+USUAL_RTT_S: Final = 0.02
+"""The assumed seconds of a message to a running worker and back, if they were not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The interpretation of recorded invocation times for schemes that deal work.
+
+    A recorded time is the time that one invocation took to answer. It does not determine the times
+    of a worker that gets one task after another. Let ``c`` be the recorded seconds at load 0
+    (docs/mathematics.md, section 8):
+
+    - *per round*: each round invokes every worker again. A fraction f of ``c[round, i]`` passes
+      before worker i is ready, and the rest passes between the end of its work and its answer. One
+      recording does not determine f: try f = 1 (``after = 0``) and f = 1/2.
+    - *resident*: the workers stay between rounds. Worker i takes ``c[0, i]`` to start, once.
+
+    In both, a task reaches a running worker after half a round trip, begins when the worker's
+    earlier tasks are done, takes ``alpha`` seconds per batch, and its answer takes the other half.
+
+    ``rtt_s`` >= 0 is the round-trip time, in seconds, of a message to a running worker. If it is
+    None, the profile's value is used, or `USUAL_RTT_S` if the profile has none. ``after``, from 0
+    to 1, is the fraction of an invocation's time that passes after its work. If ``resident`` is
+    True, workers stay between rounds, and their start is the only cost of an invocation.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule.
+
+    Examples
+    --------
+    >>> Reading(after=0.5).label, Reading(resident=True).label
+    ('per round, 50% after', 'resident')
+    """
+
+    rtt_s: float | None = None
+    after: float = 0.0
+    resident: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rtt_s is not None:
+            require_number("rtt", self.rtt_s, least=0, most=MOST_S)
+        if not 0 <= self.after <= 1:
+            rule = "must satisfy 0 <= after <= 1 (share of an invocation's time after its work)"
+            raise ParameterError("after", rule, self.after)
+
+    @property
+    def label(self) -> str:
+        """A short description for messages."""
+        if self.resident:
+            return "resident"
+        return f"per round, {self.after:.0%} after" if self.after else "per round"
+
+    def split(self, times: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Split the times at load 0 into the parts before and after a worker's work.
+
+        ``times`` (rounds, n) are in seconds. Both parts are (rounds, n), or (1, n) for resident
+        workers, which start once.
+        """
+        if self.resident:
+            return times[:1], np.zeros_like(times[:1])
+        return (1 - self.after) * times, self.after * times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,6 +169,19 @@ class Rehearsal:
         if self.recorded == "speed":
             return speed_pace(self.profile, jobs_per_round=jobs_per_round)
         return latency_pace(self.profile, alpha=self.alpha, jobs_per_round=jobs_per_round)
+
+    def dealt_pace(self, setting: Setting, *, silent_s: FloatArray | None = None) -> Pace:
+        """Return the pace of workers to which work is dealt, according to the reading.
+
+        ``silent_s`` (rounds, n) are the seconds after which invocations stop
+        (`seqgc.profiles.ByInvocation`). Raises like `num_rounds`.
+        """
+        if self.recorded == "speed":
+            return self.pace(jobs_per_round=setting.jobs_per_round)
+        before_s, after_s = self.reading.split(self.latencies(setting))
+        rate = self.slope * setting.jobs_per_round
+        silence = {} if silent_s is None else {"silent_s": silent_s[: len(before_s)]}
+        return ByInvocation(before_s=before_s, after_s=after_s, rate=rate, **silence)
 
     @property
     def rtt_s(self) -> float:

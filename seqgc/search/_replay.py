@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -32,10 +33,10 @@ from seqgc.ports import (
     Task,
     Timetable,
 )
+from seqgc.profiles import ByInvocation
 from seqgc.rounds import DealingPolicy, PolicyDefence, RoundPolicy, Setting
 from seqgc.schemes import Deal
 from seqgc.search._rehearsal import Rehearsal
-from seqgc.search._virtual_workers import VirtualWorkers
 from seqgc.virtual import Compute, Conduct, VirtualBackend, answer
 
 __all__ = [
@@ -216,20 +217,14 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
     if not isinstance(setting.scheme, Deal):
         raise ParameterError("scheme", "must be one that deals its work", setting.scheme.spec)
     scheme = setting.scheme.fitted(in_flight, batch=rehearsal.batch)
-    shares, empty = scheme.chunk_fractions, None
+    empty, load_of = None, None
     if rehearsal.batch is not None:
         sizes = scheme.cut(rehearsal.batch)
-        shares, empty = sizes / rehearsal.batch, sizes == 0
-    workers: VirtualBackend | VirtualWorkers
-    if rehearsal.recorded == "speed":
-        pace = rehearsal.pace(jobs_per_round=setting.jobs_per_round)
-        workers = VirtualBackend(scheme.n, pace, message_s=rehearsal.rtt_s / 2)
-    else:
-        before_s, after_s = rehearsal.reading.split(rehearsal.latencies(setting))
-        work_s = rehearsal.slope * setting.jobs_per_round * shares
-        workers = VirtualWorkers(
-            before_s, after_s=after_s, work_s=work_s, rtt_s=rehearsal.rtt_s, silent_s=silent_s
-        )
+        empty = sizes == 0
+        if rehearsal.recorded == "latency":
+            load_of = partial(_load_of, shares=(sizes / rehearsal.batch).tolist())
+    pace = rehearsal.dealt_pace(setting, silent_s=silent_s)
+    workers = VirtualBackend(scheme.n, pace, message_s=rehearsal.rtt_s / 2, load_of=load_of)
     policy = DealingPolicy(
         scheme,
         setting.rule,
@@ -240,18 +235,16 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
     )
     recorder = ReplayRecorder()
     master.run(policy, workers, observe=recorder)
-    if isinstance(workers, VirtualBackend):
-        computed_load = float(workers.done.sum()) / jobs
-        billed_worker_s = scheme.n * workers.now
-    else:
-        asked_s = jobs * work_s.sum()
-        computed_load = float(workers.worked_s / asked_s) if asked_s else 1.0
-        billed_worker_s = workers.billed_s
+    is_invoked = isinstance(pace, ByInvocation)
     return DealtRun(
         replay=recorder.replay(),
-        computed_load=computed_load,
-        billed_worker_s=billed_worker_s,
+        computed_load=float(workers.done.sum()) / jobs,
+        billed_worker_s=workers.billed_s if is_invoked else scheme.n * workers.now,
     )
+
+
+def _load_of(task: Task, *, shares: Sequence[float]) -> float:
+    return sum(shares[item.slot] for item in task.items)
 
 
 class ReplayBackend:

@@ -2,25 +2,27 @@
 
 Theory
 ------
-Nobody computes and nobody sleeps: what happens next is the earliest thing on a heap, and the clock
-jumps there. Times of day, windows of a minute, sleeps and latencies therefore mean what they say,
-and what a policy was told is what workers of this pace would have told it.
+No worker computes or sleeps. The times of a task follow from the worker's earlier tasks, so they
+are known when the task is sent, and change only if an earlier task is cancelled or the worker is
+replaced. The answers wait in a heap, and the clock jumps from one to the next. A policy therefore
+gets the answers that real workers of this pace would give, at the times at which they would.
 
-Two kinds of workers differ in what a second task does to a first:
+There are two kinds of workers:
 
-- *function*: every task is an invocation of its own and begins as soon as it gets there. Tasks of
-  one worker do not wait for each other, and none can be stopped: a task that is cancelled is no
-  longer answered, and is paid for to its end. Of a cancelled task only the part that was done
-  before the cancellation counts as work of its worker (`Pace`).
-- *resident*: a worker does one task at a time; of those that wait, the one of the least round comes
-  first, and of those of a round the one that came first. What has begun is finished, cancelled or
-  not; what has not, and is cancelled, is left out.
+- *function*: each task is a separate invocation and begins when it arrives. The tasks of a worker
+  do not wait for each other. A cancelled task is not answered, but runs, and is paid for, to its
+  end. Only the part that was done before the cancellation counts as work of its worker (`Pace`).
+- *resident*: a worker does one task at a time, in the order in which the tasks arrive. A task that
+  has begun is finished, even if it is cancelled. A cancelled task that has not begun is left out.
 
-At one instant everything that happens then is known before anyone begins anything new: a worker
-that is free at 3 s chooses among all that it has been sent by 3 s, in whatever order that was.
+Answers of the same time arrive in the order of the workers' numbers. A task that would begin at the
+moment at which its cancellation arrives does not begin, unless the policy has let that moment pass.
 
-`seqgc.search.ReplayBackend` is for rounds, and starts its clock anew with each of them. Here a
-round's times are differences of times of day: the same to about the 16th digit of those.
+With a `seqgc.profiles.ByInvocation`, workers have to start, once or in every round, and answers
+take some time on their way back.
+
+`seqgc.search.ReplayBackend` is for rounds, and starts its clock again in each round. Here, the
+duration of a round is a difference of two times: both agree to about the 16th digit of these times.
 """
 
 from __future__ import annotations
@@ -29,52 +31,87 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int, require_number
 from seqgc.ports import Arrival, Failure, FloatArray, Task
-from seqgc.profiles import Pace, RestartablePace, load_within, task_seconds
+from seqgc.profiles import ByInvocation, Pace, RestartablePace, load_within, task_seconds
 from seqgc.virtual._computing import Compute, answer
-from seqgc.virtual._faults import Faults
+from seqgc.virtual._faults import Fault, Faults
 
 __all__ = ["VirtualBackend", "WorkerKind"]
 
 WorkerKind: TypeAlias = Literal["resident", "function"]
 
-# What happens at one time happens in this order, and answers by worker.
-_REACHES, _IS_FREE, _ANSWERS = range(3)
+_Before: TypeAlias = tuple[float, float, float, float]
+"""A worker's `free_at`, `busy_s`, `done` and `silent_at` before a task."""
 
 
 @dataclass(slots=True, eq=False)
-class _Errand:
-    """A task on its way, waiting, under way, or over and its answer on the way back."""
+class _QueuedTask:
+    """A task in flight, and the times that follow from the tasks before it."""
 
     task: Task
-    off_at: float = math.inf  # its worker hears then that it is cancelled
-    begins_at: float = math.inf
-    ends_at: float = math.inf  # finite once it has begun
-    done_before: float = 0.0  # load that its worker had done when it began
-    counted: float = 0.0  # the part of its own load that counts as done
-    over: bool = False
-    dies: bool = False
-    reason: str = ""  # why it fails, if it does
-    final: bool = False
+    load: float
+    reaches_at: float
+    fault: Fault | None
+    begins_at: float = field(init=False)
+    ends_at: float = field(init=False)
+    answers_at: float = field(init=False)  # inf: it is not answered
+    before: _Before = field(init=False)
+    cancelled: bool = False
+    lost: str = ""  # the reason, if its worker was replaced before the end
 
 
-_Event: TypeAlias = tuple[float, int, int, int, _Errand | None]
-"""When, what, of which worker; a serial number, so that heaps do not compare errands; of which."""
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker's tasks in flight, in the order in which they begin, and the state after the last.
+
+    A resident worker finishes a cancelled task that has begun; the task stays in the queue.
+    """
+
+    queue: list[_QueuedTask] = field(default_factory=list)
+    free_at: float = 0.0
+    busy_s: float = 0.0
+    done: float = 0.0
+    silent_at: float = math.inf  # no task that ends at this time or later is answered
+    invocation: int = -1
+    invoked_at: float = 0.0
+    way_back_s: float = 0.0
+
+    @property
+    def state(self) -> _Before:
+        return self.free_at, self.busy_s, self.done, self.silent_at
+
+    @state.setter
+    def state(self, state: _Before) -> None:
+        self.free_at, self.busy_s, self.done, self.silent_at = state
+
+    def at(self, now: float) -> _Before:
+        """Return the state without the tasks that begin after ``now``."""
+        return next((each.before for each in self.queue if each.begins_at > now), self.state)
+
+
+_CLOSED: Final = "the backend is closed"
+
+# A worker dies before the answers of the same time arrive.
+_DIES, _ANSWERS = range(2)
+
+_Event: TypeAlias = tuple[float, int, int, int, _QueuedTask]
+"""The time, the kind, the worker, a serial number, so that heaps do not compare tasks, the task."""
 
 
 class VirtualBackend:
-    """A backend of n workers in virtual time; see this module's head.
+    """A backend of n workers in virtual time, as the module docstring describes.
 
-    Task and answer take ``message_s`` seconds each, beside what the ``pace`` says. ``compute``
-    makes results, for runs that decode; without it answers are empty. ``faults`` says which tasks
-    fail; a worker that has died, or is restarted, is back after ``restart_s`` seconds, and a
-    `RestartablePace` is told.
+    A task and its answer take ``message_s`` seconds each, in addition to the time of the ``pace``.
+    ``compute`` computes the results, for runs that decode; if it is None, answers are empty.
+    ``faults`` decides which tasks fail. A worker that has died, or is restarted, is ready again
+    after ``restart_s`` seconds (see `RestartablePace`). ``load_of`` returns the load of a task; by
+    default, it is the load that the policy states (`seqgc.ports.Task.load`).
 
     Raises
     ------
@@ -107,6 +144,7 @@ class VirtualBackend:
         compute: Compute | None = None,
         faults: Faults | None = None,
         restart_s: float = 0.0,
+        load_of: Callable[[Task], float] | None = None,
     ) -> None:
         if pace.n != require_int("n", n, least=1):
             raise ParameterError("pace", f"must be of {n} workers", pace.n)
@@ -114,207 +152,244 @@ class VirtualBackend:
             raise ParameterError(
                 "workers", f"must be one of {', '.join(get_args(WorkerKind))}", workers
             )
-        self._pace, self._compute, self._faults = pace, compute, faults
+        self._pace, self._compute, self._faults, self._load_of = pace, compute, faults, load_of
+        self._last_invocation = len(pace.before_s) - 1 if isinstance(pace, ByInvocation) else -1
         self._is_resident = workers == "resident"
-        if self._is_resident:  # of a function every task has an invocation of its own
+        if self._is_resident:  # a function has a separate invocation for each task
             self.restart: Callable[[int], None] = self._restart
         self._message_s = require_number("message_s", message_s, least=0)
         self._restart_s = require_number("restart_s", restart_s, least=0)
         self._now, self._closed = 0.0, False
         self._serial = itertools.count()
-        self._events: list[_Event] = []  # a heap
-        self._owed: list[list[_Errand]] = [[] for _ in range(n)]  # by worker, as they were sent
-        self._waiting: list[list[tuple[int, int, _Errand]]] = [[] for _ in range(n)]  # heaps
-        self._under_way: list[list[_Errand]] = [[] for _ in range(n)]
-        self._to_look_at: set[int] = set()  # workers that may have something to begin now
-        self._busy_s, self._done, self._free_at = [0.0] * n, [0.0] * n, [0.0] * n
+        self._events: list[_Event] = []  # a heap; outdated entries are skipped
+        self._workers = [_Worker() for _ in range(n)]
+        self._settled_at = -math.inf  # all tasks that begin at this time or earlier have begun
+        self._billed_s = 0.0  # of earlier invocations
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """The time in seconds since the beginning of the run."""
         return self._now
 
     @property
     def busy_s(self) -> FloatArray:
-        """(n,) seconds of all tasks that each worker has begun, each to its end."""
-        return np.array(self._busy_s)
+        """(n,) seconds of all tasks that each worker has begun, to the end of each task."""
+        return self._states()[:, 1]
 
     @property
     def free_at(self) -> FloatArray:
-        """(n,) when each worker is, or was, done with all that it has begun, seconds."""
-        return np.array(self._free_at)
+        """(n,) the times, in seconds, at which each worker has done all tasks that it has begun."""
+        return self._states()[:, 0]
 
     @property
     def done(self) -> FloatArray:
-        """(n,) load that counts as done by each worker: all tasks begun, less what was cut off."""
-        return np.array(self._done)
+        """(n,) load that each worker has done: all tasks begun, without the parts cut off."""
+        return self._states()[:, 2]
+
+    @property
+    def billed_s(self) -> float:
+        """The worker-seconds of all invocations; each ends when it has no more work."""
+        return self._billed_s + sum(self._bill_s(worker) for worker in self._workers)
+
+    def _states(self) -> FloatArray:
+        return np.array([worker.at(self._now) for worker in self._workers])
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        """Send the tasks; all leave now."""
-        self._check_open()
-        tasks = list(tasks)
+        """Send the tasks, all at this moment."""
+        if self._closed:
+            raise WorkerError(_CLOSED)
+        tasks, n = list(tasks), len(self._workers)
         for task in tasks:
             if task.round != round:
                 raise ParameterError("tasks", f"must all be of round {round}", task.round)
-            self._require_worker(task.worker)
+            if not 0 <= task.worker < n:
+                self._require_worker(task.worker)
+        reaches_at, load_of, faults = self._now + self._message_s, self._load_of, self._faults
+        invocation = min(round, self._last_invocation)
         for task in tasks:
-            self._owed[task.worker].append(errand := _Errand(task))
-            self._plan(_REACHES, self._now + self._message_s, task.worker, errand)
+            worker = self._workers[task.worker]
+            if worker.invocation < invocation:
+                self._invoke(task.worker, invocation)
+            load = task.load if load_of is None else load_of(task)
+            queued = _QueuedTask(task, load, reaches_at, faults(task) if faults else None)
+            worker.queue.append(queued)
+            self._time(queued, worker)
         return [self._now] * len(tasks)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
-        """Do without what these workers owe of a round: it is not answered any more."""
-        self._check_open()
-        for worker in workers:
-            for errand in self._owed[worker]:
-                if errand.task.round == round:
-                    self._call_off(errand)
-            self._owed[worker] = [each for each in self._owed[worker] if each.task.round != round]
+        """Cancel all tasks of these workers in a round, which are then not answered."""
+        if self._closed:
+            raise WorkerError(_CLOSED)
+        for number in workers:
+            worker = self._workers[number]
+            if any(each.task.round == round for each in worker.queue):
+                self._leave_out(round, worker)
 
     def receive(self, until: float) -> Arrival | Failure | None:
         """Return the next answer or failure by ``until``, or None, and let that much time pass."""
-        self._check_open()
-        while (at := self._next_at()) <= until and at < math.inf:
-            self._now = max(self._now, at)
-            if (event := self._happen(heapq.heappop(self._events))) is not None:
-                return event
+        if self._closed:
+            raise WorkerError(_CLOSED)
+        events = self._events
+        while events and events[0][0] <= until:
+            at, kind, number, _, queued = heapq.heappop(events)
+            worker = self._workers[number]
+            if kind == _DIES:
+                if worker.silent_at == at and queued.fault is not None:
+                    self._now = at
+                    self._replace(number, queued.fault.reason, known_at=at + self._message_s)
+            elif queued.answers_at == at:
+                self._now, queued.answers_at = at, math.inf
+                worker.queue.remove(queued)
+                if queued.fault is None and not queued.lost:
+                    return answer(queued.task, at=at, compute=self._compute)
+                return self._failure(queued)
         if until == math.inf:
             raise ScheduleError("the policy waits for ever: nothing is left to arrive")
-        self._now = max(self._now, until)
+        self._now = self._settled_at = max(self._now, until)
         return None
 
-    def _call_off(self, errand: _Errand) -> None:
-        errand.off_at = self._now + self._message_s
-        if not self._is_resident and errand.begins_at < math.inf:
-            self._cut(errand, at=errand.off_at)
-
-    def _cut(self, errand: _Errand, *, at: float) -> None:
-        """Count only the load that a task has done by the time ``at``; it must have begun."""
-        if at >= errand.ends_at:
-            return
-        task, worker, pace = errand.task, errand.task.worker, self._pace
-        from_s = errand.begins_at
-        from_s += pace.latency_s(worker, round=task.round, at=errand.begins_at)
-        part = load_within(
-            pace,
-            worker,
-            round=task.round,
-            at=from_s,
-            done=errand.done_before,
-            load=errand.counted,
-            within_s=at - from_s,
-        )
-        self._done[worker] -= errand.counted - part
-        errand.counted = part
-
     def _restart(self, worker: int) -> None:
-        """Replace a worker by a fresh one: what it owes fails now, and it is back later."""
-        self._check_open()
+        """Replace a worker by a new one: its tasks fail at this moment."""
+        if self._closed:
+            raise WorkerError(_CLOSED)
         self._require_worker(worker)
         self._replace(worker, "the virtual worker was restarted", known_at=self._now)
 
     def close(self) -> None:
-        """Do nothing from now on; nothing is held."""
+        """Refuse all calls from now on; there is nothing to release."""
         self._closed = True
 
-    # ---- what happens ---------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise WorkerError("the backend is closed")
-
     def _require_worker(self, worker: int) -> None:
-        if not 0 <= worker < len(self._owed):
-            raise ParameterError("worker", f"must satisfy 0 <= worker < {len(self._owed)}", worker)
+        if not 0 <= worker < len(self._workers):
+            rule = f"must satisfy 0 <= worker < {len(self._workers)}"
+            raise ParameterError("worker", rule, worker)
 
-    def _plan(self, kind: int, at: float, worker: int, errand: _Errand | None) -> None:
-        heapq.heappush(self._events, (at, kind, worker, next(self._serial), errand))
+    # ---- times ----------------------------------------------------------------------------------
 
-    def _next_at(self) -> float:
-        """Return when the next thing happens, with all begun that can be before time goes on."""
-        if not (self._events and self._events[0][0] <= self._now):
-            for worker in sorted(self._to_look_at):
-                self._begin_what_waits(worker)
-            self._to_look_at.clear()
-        return self._events[0][0] if self._events else math.inf
-
-    def _happen(self, event: _Event) -> Arrival | Failure | None:
-        _, kind, worker, serial, errand = event
-        if kind == _ANSWERS and errand is not None:
-            return self._answer(errand)
-        if errand is not None and errand.over:
-            return None
-        self._to_look_at.add(worker)
-        if errand is not None and kind == _REACHES:
-            heapq.heappush(self._waiting[worker], (errand.task.round, serial, errand))
-        elif errand is not None:
-            self._end(errand)
-        return None
-
-    def _begin_what_waits(self, worker: int) -> None:
-        waiting = self._waiting[worker]
-        while waiting and not (self._is_resident and self._free_at[worker] > self._now):
-            _, _, errand = heapq.heappop(waiting)
-            if errand.off_at > self._now:
-                self._begin(errand)
-
-    def _begin(self, errand: _Errand) -> None:
-        task, worker, now = errand.task, errand.task.worker, self._now
+    def _time(self, queued: _QueuedTask, worker: _Worker) -> None:
+        """Set the times of the last task of a queue, and add it to the worker's state."""
+        task, load, fault = queued.task, queued.load, queued.fault
+        free_at, done, silent_at = worker.free_at, worker.done, worker.silent_at
+        begins_at = queued.reaches_at
+        if free_at > begins_at and self._is_resident:
+            begins_at = free_at
+        queued.before = (free_at, worker.busy_s, done, silent_at)
         seconds = task_seconds(
-            self._pace, worker, round=task.round, at=now, done=self._done[worker], load=task.load
+            self._pace, task.worker, round=task.round, at=begins_at, done=done, load=load
         )
-        errand.begins_at, errand.done_before = now, self._done[worker]
-        share = 1.0
-        if self._faults is not None and (fault := self._faults(task)) is not None:
-            share, errand.dies, errand.reason = fault.share, fault.dies, fault.reason
-            errand.final = fault.final
-        errand.ends_at = now + share * seconds
-        self._busy_s[worker] += share * seconds
-        errand.counted = share * task.load
-        self._done[worker] += errand.counted
-        if not self._is_resident and errand.off_at < math.inf:  # by then it has begun
-            self._cut(errand, at=errand.off_at)
-        self._free_at[worker] = max(self._free_at[worker], errand.ends_at)
-        self._under_way[worker].append(errand)
-        self._plan(_IS_FREE, errand.ends_at, worker, errand)
+        if fault is not None:
+            seconds, load = fault.share * seconds, fault.share * load
+        queued.begins_at = begins_at
+        queued.ends_at = ends_at = begins_at + seconds
+        worker.busy_s += seconds
+        worker.done = done + load
+        if ends_at > free_at:
+            worker.free_at = ends_at
+        if ends_at >= silent_at:
+            queued.answers_at = math.inf
+            return
+        answers_at = ends_at + self._message_s
+        if worker.way_back_s and task.items:  # a task without items only asks: is the worker ready?
+            answers_at += worker.way_back_s
+        queued.answers_at = answers_at
+        event = answers_at, _ANSWERS, task.worker, next(self._serial), queued
+        heapq.heappush(self._events, event)
+        if fault is not None and fault.dies and self._is_resident:
+            worker.silent_at = ends_at
+            self._plan(ends_at, _DIES, queued)
 
-    def _end(self, errand: _Errand) -> None:
-        worker, errand.over = errand.task.worker, True
-        self._under_way[worker].remove(errand)
-        known_at = self._now + self._message_s
-        self._plan(_ANSWERS, known_at, worker, errand)
-        if errand.dies and self._is_resident:
-            self._replace(worker, errand.reason, known_at=known_at)
+    def _plan(self, at: float, kind: int, queued: _QueuedTask) -> None:
+        heapq.heappush(self._events, (at, kind, queued.task.worker, next(self._serial), queued))
 
-    def _replace(self, worker: int, reason: str, *, known_at: float) -> None:
-        """Have all that a worker has not done fail; a fresh one is there a little later."""
-        for errand in self._owed[worker]:
-            if not errand.over:  # else its answer is on the way
-                errand.reason = reason
-                self._plan(_ANSWERS, known_at, worker, errand)
-        for errand in (*self._owed[worker], *self._under_way[worker]):
-            errand.over = True
-        for errand in self._under_way[worker]:
-            self._busy_s[worker] -= errand.ends_at - self._now
-            self._cut(errand, at=self._now)
-        self._under_way[worker], self._waiting[worker] = [], []
-        self._free_at[worker] = self._now + self._restart_s
-        self._plan(_IS_FREE, self._free_at[worker], worker, None)
+    def _leave_out(self, round: int, worker: _Worker) -> None:
+        """Cancel the tasks of a round, so that the tasks that wait for them begin earlier."""
+        heard_at = self._now + self._message_s
+        begun = [
+            each
+            for each in worker.queue
+            if each.begins_at < heard_at or each.begins_at <= self._settled_at
+        ]
+        waiting = worker.queue[len(begun) :]
+        if waiting:
+            worker.state = waiting[0].before
+        for queued in (each for each in worker.queue if each.task.round == round):
+            queued.answers_at, queued.cancelled = math.inf, True
+        for queued in begun:
+            if queued.cancelled and not self._is_resident:
+                self._cut(queued, worker, at=heard_at)
+        worker.queue = [
+            each
+            for each in begun
+            if not each.cancelled or (self._is_resident and each.ends_at > self._now)
+        ]
+        for queued in (each for each in waiting if not each.cancelled):
+            worker.queue.append(queued)
+            self._time(queued, worker)
+
+    def _cut(self, queued: _QueuedTask, worker: _Worker, *, at: float) -> None:
+        """Count only the load that a task has done by the time ``at``; it must have begun."""
+        if at >= queued.ends_at:
+            return
+        task, pace, begins_at = queued.task, self._pace, queued.begins_at
+        load = queued.load if queued.fault is None else queued.fault.share * queued.load
+        from_s = begins_at + pace.latency_s(task.worker, round=task.round, at=begins_at)
+        *_, done, _ = queued.before
+        part = load_within(
+            pace,
+            task.worker,
+            round=task.round,
+            at=from_s,
+            done=done,
+            load=load,
+            within_s=at - from_s,
+        )
+        worker.done -= load - part
+
+    def _replace(self, number: int, reason: str, *, known_at: float) -> None:
+        """Let all tasks fail that a worker has not done; a new worker is ready a little later."""
+        worker, now = self._workers[number], self._now
+        unfinished = [each for each in worker.queue if each.ends_at > now]
+        if waiting := [each for each in unfinished if each.begins_at >= now]:
+            worker.state = waiting[0].before
+        for queued in unfinished:
+            if queued.begins_at < now:
+                worker.busy_s -= queued.ends_at - now
+                self._cut(queued, worker, at=now)
+            queued.begins_at, queued.ends_at = -math.inf, now
+            if not queued.cancelled:
+                queued.lost, queued.answers_at = reason, known_at
+                self._plan(known_at, _ANSWERS, queued)
+        worker.queue = [each for each in worker.queue if not each.cancelled]
+        worker.free_at, worker.silent_at = now + self._restart_s, math.inf
         if isinstance(self._pace, RestartablePace):
-            self._pace = self._pace.restarted(worker, at=self._now)
+            self._pace = self._pace.restarted(number, at=now)
 
-    def _answer(self, errand: _Errand) -> Arrival | Failure | None:
-        task, owed = errand.task, self._owed[errand.task.worker]
-        if errand not in owed:
-            return None
-        owed.remove(errand)
-        if not errand.reason:
-            return answer(task, at=self._now, compute=self._compute)
+    def _failure(self, queued: _QueuedTask) -> Failure:
+        task, fault = queued.task, queued.fault
         return Failure(
             round=task.round,
             worker=task.worker,
             attempt=task.attempt,
             at=self._now,
-            reason=errand.reason,
-            final=errand.final,
+            reason=queued.lost or (fault.reason if fault else ""),
+            final=fault is not None and fault.final,
         )
+
+    # ---- invocations ----------------------------------------------------------------------------
+
+    def _invoke(self, number: int, invocation: int) -> None:
+        """Start a worker again, without the tasks of its earlier invocation."""
+        worker, now, pace, at = self._workers[number], self._now, self._pace, (invocation, number)
+        assert isinstance(pace, ByInvocation)
+        self._billed_s += self._bill_s(worker)
+        for queued in worker.queue:
+            queued.answers_at = math.inf
+        worker.state, worker.queue = worker.at(now), []
+        # The worker is ready half a round trip before the master is told.
+        worker.free_at = now + float(pace.before_s[at]) - self._message_s
+        worker.silent_at = now + float(pace.silent_s[at])
+        worker.way_back_s = float(pace.after_s[at])
+        worker.invocation, worker.invoked_at = invocation, now
+
+    def _bill_s(self, worker: _Worker) -> float:
+        return max(self._now, worker.free_at) - worker.invoked_at if worker.invocation >= 0 else 0.0

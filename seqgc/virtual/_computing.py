@@ -30,5 +30,5 @@ def answer(task: Task, *, at: float, compute: Compute | None) -> Arrival:
             except FlawedResult as flawed:
                 results[item.slot] = flawed.result
                 flaws |= flawed.flaws
-    about = {"round": task.round, "worker": task.worker, "attempt": task.attempt}
-    return Arrival(**about, at=at, results=results, flaws=flaws)
+    round, worker, attempt = task.round, task.worker, task.attempt
+    return Arrival(round=round, worker=worker, attempt=attempt, at=at, results=results, flaws=flaws)

@@ -10,19 +10,19 @@ import pytest
 
 from seqgc.errors import ParameterError, ScheduleError
 from seqgc.ports import Arrival, FloatArray, Task, WorkItem
-from seqgc.profiles import DelayProfile, ProfileMeta
+from seqgc.profiles import ByInvocation, DelayProfile, ProfileMeta
 from seqgc.rounds import Setting
 from seqgc.schemes import Deal, Uncoded
 from seqgc.search import (
     Reading,
     Rehearsal,
     SearchSpace,
-    VirtualWorkers,
     deal,
     replay,
     tune,
 )
 from seqgc.stragglers import clairvoyant_bound
+from seqgc.virtual import VirtualBackend
 
 WORK_S = np.array([1.0, 2.0, 4.0])
 
@@ -40,25 +40,22 @@ def random_profile(seed: int, *, rounds: int = 6, workers: int = 12) -> DelayPro
 
 def crew(
     before_s: list[list[float]], *, after_s: float = 0.0, silent_s: FloatArray | None = None
-) -> VirtualWorkers:
+) -> VirtualBackend:
     before = np.array(before_s)
-    return VirtualWorkers(
-        before,
-        after_s=np.full_like(before, after_s),
-        work_s=WORK_S,
-        rtt_s=0.5,
-        silent_s=silent_s,
-    )
+    silence = {} if silent_s is None else {"silent_s": silent_s}
+    pace = ByInvocation(before_s=before, after_s=np.full_like(before, after_s), rate=1.0, **silence)
+    return VirtualBackend(pace.n, pace, message_s=0.25)
 
 
 def send(
-    workers: VirtualWorkers, worker: int, *slots: int, round: int = 0, attempt: int = 0
+    workers: VirtualBackend, worker: int, *slots: int, round: int = 0, attempt: int = 0
 ) -> None:
-    items = tuple(WorkItem(slot=slot, parts=()) for slot in slots)
-    workers.dispatch(round, [Task(round=round, worker=worker, attempt=attempt, items=items)])
+    items, load = tuple(WorkItem(slot=slot, parts=()) for slot in slots), sum(WORK_S[[*slots]])
+    task = Task(round=round, worker=worker, attempt=attempt, items=items, load=load)
+    workers.dispatch(round, [task])
 
 
-def answers(workers: VirtualWorkers) -> list[tuple[int, int, float]]:
+def answers(workers: VirtualBackend) -> list[tuple[int, int, float]]:
     """Return who answers what from now on, and when."""
     found = []
     while True:
@@ -77,7 +74,7 @@ def test_a_worker_comes_and_then_does_one_task_after_the_other() -> None:
     send(workers, 0, 0, attempt=1)
     send(workers, 0, 1, 2, attempt=2)
     assert answers(workers) == [(0, 1, 2.0 + 0.5 + 1.0), (0, 2, 3.5 + 6.0)]
-    assert (workers.now, workers.worked_s, workers.billed_s) == (9.5, 7.0, 9.5)
+    assert (workers.now, workers.done.sum(), workers.billed_s) == (9.5, 7.0, 9.5)
 
 
 def test_what_reaches_a_worker_before_it_is_there_waits_for_it() -> None:
@@ -101,7 +98,7 @@ def test_cancelled_tasks_are_not_answered_and_those_behind_them_come_the_sooner(
         send(workers, 0, slot, round=round)
     workers.cancel(1, [0])
     assert [at for *_, at in answers(workers)] == [3.0, 5.0]
-    assert workers.worked_s == 3.0
+    assert workers.done.sum() == 3.0
 
 
 def test_a_task_that_has_begun_runs_to_its_end_though_it_is_cancelled() -> None:
@@ -111,7 +108,7 @@ def test_a_task_that_has_begun_runs_to_its_end_though_it_is_cancelled() -> None:
     assert workers.receive(2.0) is None
     workers.cancel(0, [0])
     assert answers(workers) == [(0, 0, 7.0)]
-    assert workers.worked_s == 5.0
+    assert workers.done.sum() == 5.0
     send(workers, 0, 0, round=2)
     workers.cancel(2, [0])  # it has not begun, and what has is over
     assert answers(workers) == []

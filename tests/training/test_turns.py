@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,11 +11,12 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.ports import Arrival, FloatArray, MiniTask, Task
+from seqgc.ports import FloatArray, MiniTask
+from seqgc.profiles import ByInvocation
 from seqgc.schemes import Deal
-from seqgc.search import VirtualWorkers
 from seqgc.stores import MemoryStore
 from seqgc.training import Stop, TorchWorkload, TrainingPlan, train
+from seqgc.virtual import VirtualBackend
 from tests.kit import decoded
 from tests.training.reference import Chunks, flat, make_model
 from tests.training.test_diverged import STEPS, N, crew, logged, others
@@ -179,29 +179,11 @@ def test_where_work_is_dealt_turns_are_no_matter_of_time(
     assert len(found) == 1, found
 
 
-class Dealt:
-    """Workers that do one task after the other in simulated time, and compute for real."""
-
-    def __init__(self, factory: Callable[[], Callable[..., FloatArray]]) -> None:
-        deal = Deal(n=N).fitted(BUNDLES)
-        there = np.zeros((1, N))
-        self._compute = factory()
-        self._workers = VirtualWorkers(there, after_s=there, work_s=deal.chunk_fractions, rtt_s=0.1)
-        self._tasks: dict[tuple[int, int, int], Task] = {}
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._workers, name)
-
-    def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        self._tasks |= {(round, task.worker, task.attempt): task for task in tasks}
-        return self._workers.dispatch(round, tasks)
-
-    def receive(self, until: float) -> Arrival | None:
-        event = self._workers.receive(until)
-        if event is None:
-            return None
-        items = self._tasks[event.round, event.worker, event.attempt].items
-        return replace(event, results={each.slot: self._compute(each.parts) for each in items})
+def dealt(factory: Callable[[], Callable[..., FloatArray]]) -> VirtualBackend:
+    """Return workers that do one task after the other in simulated time, and compute for real."""
+    there = np.zeros((1, N))
+    pace = ByInvocation(before_s=there, after_s=there, rate=1.0)
+    return VirtualBackend(N, pace, message_s=0.05, compute=factory())
 
 
 def test_where_work_is_dealt_as_many_jobs_are_under_way_as_bundles_are_left(
@@ -210,7 +192,7 @@ def test_where_work_is_dealt_as_many_jobs_are_under_way_as_bundles_are_left(
     """A few turns are idle, those that had begun when the others were stopped; then no more."""
     models = [make_model(f"m{i}", seed=i) for i in range(BUNDLES)]
     plan = TrainingPlan(models=models, scheme="deal", jobs_per_round=1, steps=8)
-    crew = workers.custom(N, lambda _, factory: Dealt(factory))
+    crew = workers.custom(N, lambda _, factory: dealt(factory))
     results = [
         train(plan, crew, run=tmp_path / str(number), callbacks=[StopAfter(stops)])
         for number, stops in enumerate(({}, {"m1": 1, "m2": 1, "m3": 1}))
