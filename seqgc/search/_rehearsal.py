@@ -31,7 +31,7 @@ _ROUNDING = 1e-9  # relative: run times and their bounds are summed in different
 
 
 USUAL_RTT_S: Final = 0.02
-"""The assumed seconds of a message to a running worker and back, if they were not measured."""
+"""The assumed round-trip time of a message to a running worker, in seconds, if not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
