@@ -98,7 +98,6 @@ class Channel:
         return frames
 
     def close(self) -> None:
-        """Close the socket."""
         self._unsent.clear()
         self._socket.close()
 

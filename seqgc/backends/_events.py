@@ -47,7 +47,6 @@ class MonotonicClock:
     """The clock of `time.monotonic`."""
 
     def now(self) -> float:
-        """Return the time in seconds."""
         return time.monotonic()
 
 

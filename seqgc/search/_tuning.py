@@ -88,7 +88,7 @@ class Tuning:
 
     @property
     def best(self) -> Ranked:
-        """The winner."""
+        """The first row of the ranking."""
         return self.ranking[0]
 
 

@@ -71,7 +71,6 @@ class Stretches:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs."""
         return self._jobs
 
     @property

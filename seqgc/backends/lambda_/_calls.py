@@ -247,5 +247,4 @@ class Calls:
             self._calls.pop(tag, None)
 
     def clear(self) -> None:
-        """Remove all invocations."""
         self.forget(tuple(self._calls))

@@ -7,8 +7,8 @@ received frames into a queue, with their times, and wakes the main thread.
 Any program that can reach the port may connect. Such a stranger must first prove that it is an
 expected function (`seqgc.worker._resident`). Before this proof it can occupy only 54 bytes, or a
 TLS handshake (0.3 MB), for a few heartbeats. If there are too many strangers, the oldest is
-disconnected. It is not a function, because a function proves itself within milliseconds. The thread
-counts these heartbeats itself, so that time in which the thread does not run does not count.
+disconnected: it cannot be a function, because a function proves itself within milliseconds. The
+thread counts these heartbeats itself, so that time in which it does not run does not count.
 
 The certificate for encrypted connections is self-signed and made at the beginning of a run.
 Functions receive it in their invocation, over AWS's TLS, and accept no other certificate.

@@ -162,7 +162,6 @@ class Transfers:
             self._button.send(b"!")
 
     def close(self) -> None:
-        """Close all connections."""
         for handle in self._busy:
             self._multi.remove_handle(handle)
         for transfer in (*self._busy.values(), *self._idle):
