@@ -20,6 +20,7 @@ from tests.kit import SOAK
 
 OWN = [
     "bsp", "hedge", "hedge:q=0.5,factor=3", "a-bsp:wpc=2", "ssp:slack=1", "ssp:slack=2,wpc=3",
+    "flexrr:slack=1,pieces=3", "flexrr:slack=2,pieces=2,helpers=0,ahead=1", "bsp-rr:pieces=4",
     "asp", "asp-dds:M=1", "asp-dds:M=3", "asp-dds:M=3,resume=shard",
     "antdt-nd-asp:M=2,resume=shard,lam=1.2,per=3,act=1", "lb-bsp", "antdt-nd", "antdt-dd",
     "antdt-nd-asp", "antdt-nd-asp:M=3,lam=1.2,per=3,act=1",

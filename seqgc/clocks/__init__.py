@@ -8,6 +8,8 @@ from seqgc.clocks._barrier import Barrier as Barrier
 from seqgc.clocks._barrier import Slack as Slack
 from seqgc.clocks._clock_defence import ClockDefence as ClockDefence
 from seqgc.clocks._defence import Clocks as Clocks
+from seqgc.clocks._flexrr import FlexRR as FlexRR
+from seqgc.clocks._flexrr import FlexRRPolicy as FlexRRPolicy
 from seqgc.clocks._global_clock import GlobalClock as GlobalClock
 from seqgc.clocks._hedging import Hedge as Hedge
 from seqgc.clocks._hedging import HedgePolicy as HedgePolicy

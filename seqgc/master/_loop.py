@@ -225,7 +225,8 @@ class _Loop:
         if isinstance(self._workload, ports.NamedWorkload):
             self._blame.names.update(self._workload.names)
         if isinstance(self._policy, ports.DemandingPolicy):
-            can: set[ports.Capability] = {"restart"} if self._restarts else set()
+            can: set[ports.Capability] = {"stay"}  # a backend does not say if its workers stay
+            can |= {"restart"} if self._restarts else set()
             ports.require_capabilities(self._policy.needs, can=can, of=type(self._backend).__name__)
         try:
             self._perform(self._policy.start())

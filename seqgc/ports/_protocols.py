@@ -454,10 +454,17 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
-Capability: TypeAlias = Literal["restart"]
-"""A capability of some backends. "restart" is the replacement of workers (`RestartingBackend`)."""
+Capability: TypeAlias = Literal["restart", "stay"]
+"""A capability of some backends.
 
-_MEANING: Final[dict[Capability, str]] = {"restart": "replace its workers"}
+"restart" is the replacement of workers (`RestartingBackend`). "stay" means that workers stay from
+one task to the next: a task is not an invocation of its own.
+"""
+
+_MEANING: Final[dict[Capability, str]] = {
+    "restart": "replace its workers",
+    "stay": "keep its workers from one task to the next",
+}
 
 
 def require_capabilities(
@@ -474,7 +481,7 @@ def require_capabilities(
 
     Examples
     --------
-    >>> require_capabilities({"restart"}, can={"restart"}, of="local")
+    >>> require_capabilities({"restart"}, can={"restart", "stay"}, of="local")
     >>> require_capabilities({"restart"}, can=set(), of="lambda")
     Traceback (most recent call last):
     ...

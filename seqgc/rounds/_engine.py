@@ -13,7 +13,8 @@ A task in a queue is in one of two states:
 ========  ======================================================================================
 
 A worker may also *rest*: it is not asked for anything until a certain time. A worker has *room* for
-a task if it does not rest, holds fewer than ``ahead`` tasks, and none of its tasks waits.
+a task if it does not rest, holds fewer than ``ahead`` tasks, and none of its tasks waits. After a
+failure it holds one task at a time, until an answer.
 
 ========  ===============================  =======  ================================================
 from      what happens                     to       the engine
@@ -39,8 +40,9 @@ transition gets a `ScheduleError`.
 worker holds no other task of this round.
 
 *Waits.* The first retry after a success is immediate, later ones wait longer and longer
-(`Retries`). Failures in a row are counted for each worker. A strategy may also count the failures
-of each piece of its work.
+(`Retries`). Failures in a row are counted for each worker. If a worker held several tasks when one
+failed, the failures of the others are not counted. A strategy may also count the failures of each
+piece of its work.
 
 *Silence.* Time limits that pass are counted for each worker, until any event that is awaited
 arrives. If every worker that could do the work (`_able`) has been silent `TIME_LIMITS` times, the
@@ -123,7 +125,8 @@ class Engine(TaskPolicy, Generic[Work]):
         # By worker that holds tasks: these tasks, in the order in which they were sent.
         self._queues: dict[int, list[EngineTask[Work]]] = {}
         self._to_cancel: set[tuple[int, int]] = set()  # rounds and workers, see "Cancel" above
-        self._resting: set[int] = set()
+        self._resting: dict[int, float] = {}  # by worker: when its rest ends
+        self._until: dict[int, tuple[float, float]] = {}  # last counted failure, and next try
         self._failing: dict[int, str] = {}  # by worker: why its newest task with work failed
         self._silent = Counter[int]()  # by worker: time limits since anything was heard
         self._attempts: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by round and worker
@@ -198,14 +201,17 @@ class Engine(TaskPolicy, Generic[Work]):
     ) -> None:
         """Take a task that has failed from its worker, and let the worker rest for some seconds.
 
-        If ``rest_s`` is None, the worker rests until `_end_rest`.
+        If ``rest_s`` is None, the worker rests until `_end_rest`. If it rests already, the longer
+        rest counts.
         """
         self._require_failed(task)
         self._end(task)
         self._cancel(task, actions)
-        self._resting.add(task.worker)
-        if rest_s is not None:
-            self._alarms.set(self._now + rest_s, partial(self._end_rest, task.worker))
+        worker, ends_at = task.worker, math.inf if rest_s is None else self._now + rest_s
+        self._resting[worker] = max(ends_at, self._resting.get(worker, ends_at))
+        if math.isfinite(self._resting[worker]):
+            end_rest = partial(self._end_rest, worker)
+            self._alarms.set(self._resting[worker], end_rest, of=("rest", worker))
 
     def _call_off(self, task: EngineTask[Work], actions: list[Action]) -> None:
         """Take a task from its worker, because its answer is not needed any more."""
@@ -217,7 +223,8 @@ class Engine(TaskPolicy, Generic[Work]):
         self._ask([task.worker])
 
     def _end_rest(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
-        self._resting.discard(worker)
+        self._resting.pop(worker, None)
+        self._alarms.forget(("rest", worker))
         self._ask([worker])
 
     def _held(self, worker: int) -> Sequence[EngineTask[Work]]:
@@ -230,7 +237,8 @@ class Engine(TaskPolicy, Generic[Work]):
             return False
         if (queue := self._queues.get(worker)) is None:  # the usual case
             return True
-        return len(queue) < self.ahead and all(task.is_out for task in queue)
+        most = 1 if worker in self._failing else self.ahead
+        return len(queue) < most and all(task.is_out for task in queue)
 
     def _end(self, task: EngineTask[Work]) -> None:
         task.is_out = False
@@ -280,7 +288,9 @@ class Engine(TaskPolicy, Generic[Work]):
     def _note_left(self, event: ports.Dispatched) -> None:
         for worker, left_at in zip(event.workers, event.left_at, strict=True):
             task = self._awaited(event.round, worker, event.attempt)
-            assert task is not None
+            if task is None:
+                address = f"round {event.round}, attempt {event.attempt}"
+                raise ScheduleError(f"worker {worker} has no task with the address {address}")
             task.left_at = left_at
             self._left(task, left_at)
             if math.isfinite(self._rule.timeout_s):
@@ -328,7 +338,7 @@ class Engine(TaskPolicy, Generic[Work]):
         loss = Loss(
             task=task,
             why=why,
-            wait_s=self._retries.failed((worker,)),
+            wait_s=self._wait_s(task),
             is_repeated=worker in self._failing,
             is_flawed=is_flawed,
             is_final=self._retries.exhausted((worker,)),
@@ -339,6 +349,18 @@ class Engine(TaskPolicy, Generic[Work]):
         is_hopeless = loss.is_final and not self._is_at_work
         if is_hopeless and all(self._retries.exhausted((each,)) for each in range(self._n)):
             raise self._error("every worker fails again and again", worker)
+
+    def _wait_s(self, task: EngineTask[Work]) -> float:
+        """Count a failure, and return the seconds before the next try.
+
+        Tasks that a worker held when another task of it failed do not count again.
+        """
+        worker = task.worker
+        if worker in self._until and task.left_at < self._until[worker][0]:
+            return max(0.0, self._until[worker][1] - self._now)
+        wait_s = self._retries.failed((worker,))
+        self._until[worker] = self._now, self._now + wait_s
+        return wait_s
 
     def _miss(self, task: EngineTask[Work], actions: list[Action]) -> None:
         """Replace a worker that has exceeded the time limit: all its tasks have failed."""

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Protocol
 from seqgc.ports import Capability, FloatArray, Payload, Policy
 from seqgc.rounds._rule import ClosingRule, Setting
 from seqgc.rounds._switching import SwitchingPolicy
-from seqgc.schemes import Defence
+from seqgc.schemes import Deal, Defence
 
 __all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "needs_of", "num_rounds", "policy_of"]
 
@@ -166,7 +166,7 @@ def needs_of(setting: Setting, batches: Sequence[int] = ()) -> frozenset[Capabil
     frozenset()
     """
     if not isinstance(setting.scheme, PolicyDefence):  # rounds need no capability
-        return frozenset()
+        return frozenset({"stay"} if isinstance(setting.scheme, Deal) else ())
     return getattr(policy_of(setting, num_jobs=1, batches=batches), "needs", frozenset())
 
 

@@ -82,6 +82,11 @@ class Defence(ABC):
     def chunk_fractions(self) -> FloatArray:
         """The share of each chunk in the batch, (num_chunks,); the shares sum to 1."""
 
+    @property
+    def num_pieces(self) -> int:
+        """The number of tasks of a job if each chunk is a task of its own, else 0."""
+        return 0
+
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Defence]:  # noqa: ARG003 (for overriding)
         """Yield the defences that a search should try, smaller parameters first.

@@ -121,6 +121,10 @@ class Deal(Defence):
         assert pieces is not None
         return _shares(self.n, pieces)
 
+    @property
+    def num_pieces(self) -> int:
+        return len(self.chunk_fractions)
+
     def points_touched(self, sizes: IntArray) -> IntArray:
         return np.full(self.n, sizes.max())
 

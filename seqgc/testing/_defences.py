@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -43,6 +43,7 @@ _JOBS: Final = 6  # the most jobs of a run
 _FAR: Final = 10**6  # a round or an attempt that does not exist
 _SIZE: Final = 3  # parameters of a model
 _TOLERANCE: Final = 1e-9  # relative, of gradients and loads
+_Rest: TypeAlias = Callable[[int, VirtualBackend, master.Holding], None]
 _NO_STATES: Final[tuple[object, ...]] = (None, [], {}, {"jobs": 1}, "state", 7)
 
 
@@ -278,21 +279,26 @@ class _ObservedRun:
     def run(
         self,
         policy: ResumablePolicy,
-        rest: Callable[[int, VirtualBackend], None] = lambda _number, _backend: None,
+        rest: _Rest = lambda _number, _backend, _hold: None,
+        *,
+        held: master.Held | None = None,
     ) -> None:
-        """Run a policy, and call ``rest`` with the number of each pause between events."""
+        """Run a policy, and call ``rest`` in each pause between events, with its number.
+
+        ``held`` are the results of an interrupted run that have not been applied.
+        """
         backend = self._conditions.backend(self.ledger, self._faults)
         self.rests = 0
         self._lost += self._conditions.defence.n if self.log else 0  # tasks of the interrupted run
         if isinstance(policy, ControlledPolicy):
             self.ledger.cut_by(policy.scheme_of)
 
-        def pause(_: object) -> None:
+        def pause(hold: master.Holding) -> None:
             self.rests += 1
-            rest(self.rests, backend)
+            rest(self.rests, backend, hold)
 
         try:
-            master.run(policy, backend, self.ledger, observe=self._see, rest=pause)
+            master.run(policy, backend, self.ledger, observe=self._see, rest=pause, held=held)
         except (AssertionError, _InterruptedRunError):
             raise
         except Exception as error:
@@ -374,12 +380,15 @@ def _check_final_failure(defence: PolicyDefence, seed: Sequence[int]) -> None:
 def _check_interruption(conditions: _RunConditions, number: int) -> None:
     """Interrupt a run at pause ``number``, send unexpected events, and restore its snapshot."""
     run, first, state = _ObservedRun(conditions), conditions.policy(), list[object]()
+    held: master.Held | None = None
 
-    def stop(rest: int, backend: VirtualBackend) -> None:
+    def stop(rest: int, backend: VirtualBackend, hold: master.Holding) -> None:
+        nonlocal held
         if rest == number:
             if not first.done and first.wake_at > backend.now:
                 _check_foreign(first, conditions.defence.n, at=backend.now)
             state.append(_state(first))
+            held = hold()
             raise _InterruptedRunError
 
     with suppress(_InterruptedRunError):
@@ -389,7 +398,7 @@ def _check_interruption(conditions: _RunConditions, number: int) -> None:
         second.restore(state[0])
     same = first.done or _state(second) == state[0]
     assert same, "a restored policy must have the same snapshot"
-    run.run(second)
+    run.run(second, held=held)
     run.end()
 
 
@@ -397,7 +406,7 @@ def _check_early_end(conditions: _RunConditions, number: int) -> None:
     """End a run after a job that has begun; every job that has begun must be completed."""
     run, policy, last = _ObservedRun(conditions), conditions.policy(), list[int]()
 
-    def stop(rest: int, _: VirtualBackend) -> None:
+    def stop(rest: int, _backend: VirtualBackend, _hold: master.Holding) -> None:
         if rest == number and not policy.done:
             last.append(run.ledger.begun)
             policy.end_after(last[0])

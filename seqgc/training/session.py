@@ -53,7 +53,6 @@ from seqgc.runs.folder import EventLog, Forgiving, RunDirectory
 from seqgc.runs.metrics import MetricsLog
 from seqgc.runs.packing import pack_held, unpack_held
 from seqgc.runs.snapshots import Snapshot, SnapshotFolder
-from seqgc.schemes import Deal
 from seqgc.training.adaptive import Switch
 from seqgc.training.callbacks import Validated
 from seqgc.training.checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
@@ -371,7 +370,7 @@ class TrainingSession:
             "wait_out": setting.rule.wait_out,
             "payload": self._run.plan.payload,
             "models": list(self._workload.names),
-            "pieces": (setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
+            "pieces": setting.scheme.num_pieces,
             "sizes": asdict(self._run.sizes),
         }
 

@@ -17,7 +17,6 @@ from seqgc.costs import (
 from seqgc.errors import ParameterError
 from seqgc.rounds import num_rounds
 from seqgc.runs import RunHeader
-from seqgc.schemes import Deal
 from seqgc.stores import StoreChoice, choose_store
 from seqgc.wire import StoreKind
 from seqgc.workers._settings import FunctionSettings
@@ -107,7 +106,7 @@ def forecast(plan: TrainingPlan, n: int, settings: FunctionSettings, *, reach: R
         workers=n,
         jobs=jobs,
         rounds=num_rounds(setting.scheme, jobs),
-        pieces=(setting.scheme.pieces or 0) if isinstance(setting.scheme, Deal) else 0,
+        pieces=setting.scheme.num_pieces,
         sizes=asdict(run.sizes),
     )
     predicted = hindsight(header, settings, reach=reach, adapts=plan.adaptation is not None)

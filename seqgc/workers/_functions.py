@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from seqgc.errors import ParameterError
 from seqgc.ports import Capability, Leases, require_capabilities
-from seqgc.schemes import Deal
 from seqgc.stores import (
     DirectoryStore,
     StoreChoice,
@@ -105,8 +104,6 @@ class FunctionWorkers(WorkerSet):
 
     def check(self, work: Work) -> None:
         require_capabilities(work.needs, can=self.can, of=self.provider)
-        if work.piece_loads:
-            self._refuse_dealing(work.code)
         work.workload()  # called for its checks only
         self._check_modules(work.models)
         self._check_memory(work.models, work.sizes)
@@ -186,19 +183,9 @@ class FunctionWorkers(WorkerSet):
     def _maps(self, name: str) -> bool:
         """Return True if functions probably have a stored data set on their file system."""
 
-    def _refuse_dealing(self, spec: str) -> None:
-        """Raise `ParameterError` if a dealt job (`deal`) would go to functions that do not stay."""
-        if self.settings.resident:
-            return
-        rule = "must be a scheme with rounds if each task is a separate invocation"
-        remedy = "this scheme needs resident workers: add --resident, or use --backend local"
-        raise ParameterError("scheme", rule, spec, remedy)
-
     def forecast(self, plan: TrainingPlan) -> Forecast:
         run = plan.on(self.n)
         require_capabilities(run.needs, can=self.can, of=self.provider)
-        if isinstance(deal := run.setting.scheme, Deal):
-            self._refuse_dealing(deal.spec)
         self._check_modules(plan.models)
         predicted = forecast(plan, self.n, self.settings, reach=self.reach)
         self._check_memory(plan.models, predicted.sizes)

@@ -90,7 +90,7 @@ class _Dask(ProcessWorkers):
 
     @property
     def can(self) -> frozenset[Capability]:  # other programs may use a running cluster, too
-        return frozenset() if self._scheduler is not None else super().can
+        return super().can - ({"restart"} if self._scheduler is not None else set())
 
     def _starter(self, work: Work) -> _Start:
         try:

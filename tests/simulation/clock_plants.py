@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from unittest import mock
 
-from seqgc.clocks import ClockPolicy, Slack
+from seqgc.clocks import ClockPolicy, FlexRRPolicy, Slack
 from seqgc.shards import ShardService, Stretches
 from tests.simulation.seams import DataQueue, Engine, Learner, StaleWorkload
 
@@ -59,6 +59,18 @@ def _of_any_attempt(_: Any) -> Callable[..., Any]:
     return lambda self, clock, worker, _: next(iter(self._held(worker)), None)  # noqa: ARG005
 
 
+def _whatever_the_slack(_: Any) -> Callable[..., bool]:
+    return lambda self, part: self._clocks.clock(part) < self._jobs
+
+
+def _given_by_the_part_s_worker(update: Any) -> Callable[..., Any]:
+    def changed(self: Any, part: int, clock: int) -> Any:
+        self._givers[part] = dict.fromkeys(self._givers[part], part)
+        return update(self, part, clock)
+
+    return changed
+
+
 def _moved_again() -> AbstractContextManager[object]:
     """Have a resumed run's weights moved again by the last update of each model with open jobs."""
     latest: dict[str, Any] = {}
@@ -97,6 +109,15 @@ CLOCK_PLANTS: Final[Mapping[str, _Plant]] = MappingProxyType(
         ),
         "answers to any attempt count": _in_place_of(Engine, "_awaited", _of_any_attempt),
         "an update is applied again by resume": _moved_again,
+        "parts of pieces that are in the weights are asked for again by resume": _in_place_of(
+            FlexRRPolicy, "snapshot", _one_clock_less
+        ),
+        "a helper begins a clock beyond the slack": _in_place_of(
+            FlexRRPolicy, "_is_open", _whatever_the_slack
+        ),
+        "a helper's piece counts as the part's worker's": _in_place_of(
+            FlexRRPolicy, "_update", _given_by_the_part_s_worker
+        ),
         "what steps lost is forgotten by resume": _in_place_of(DataQueue, "snapshot", _forgotten),
     }
 )

@@ -59,7 +59,11 @@ _LATER_CLOCKS: Final = (
     "antdt-dd:most=2,probe=2",
     "asp-dds:M=3,resume=shard",
     "antdt-nd-asp:M=2,resume=shard,lam=1.2,per=4,act=1",
+    "flexrr:slack=1,pieces=2",
+    "bsp-rr:pieces=3",
+    "flexrr:slack=2,pieces=2,helpers=1,ahead=3",
 )
+_STAY: Final = ("flexrr", "bsp-rr")  # defences whose workers must stay
 CLOCKS: Final = _FIRST_CLOCKS + _LATER_CLOCKS
 _BROKEN_OFF: Final = 0.5  # of the runs of clocks, besides those that are anyway
 _BOUNDED: Final = ("needed", "late")
@@ -129,6 +133,8 @@ def clocks(seed: int) -> Scenario:
         spec += ":shares=" + "-".join(str(1 + worker % 3) for worker in range(drawn.shape.n))
     chances = [0.8, *[0.2 / len(BACKENDS[1:])] * len(BACKENDS[1:])]
     backend = str(rng.choice(BACKENDS, p=chances))
+    if spec.startswith(_STAY) and backend != "resident":
+        backend = "local"
     faults, lease_s = [fault for fault in drawn.faults if fault.kind != "lie"], LEASES_S[0]
     faults = [fault for fault in faults if may_happen_to(backend, fault)]
     if backend == "resident":

@@ -3,8 +3,8 @@
 Each part of each job moves the weights once, of all that the run's checkpoints have had; or again,
 where a shard that was lost is done again, and says so, but not when its job is over. It does so by
 an answer that is what was asked for, to the newest task of its worker. One worker at a time has a
-part, which nobody is asked for that is in; and nobody begins a clock that is further ahead of the
-slowest part than the slack allows.
+part, or a piece of it, which nobody is asked for that is in; and nobody begins a clock that is
+further ahead of the slowest part than the slack allows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 from typing import TypeAlias
 
 from seqgc import ports
-from seqgc.clocks import Clocks
+from seqgc.clocks import Clocks, FlexRR
 from seqgc.ports import Arrival, Drop, FloatArray, MiniTask, Seen
 from seqgc.rounds import PolicyDefence
 from tests.simulation.ledger import is_as_asked, write
@@ -22,6 +22,7 @@ from tests.simulation.world import Violation, World
 
 Address: TypeAlias = tuple[int, int, int]  # round, worker, attempt
 PartOf: TypeAlias = tuple[int, int]  # job, part
+PieceOf: TypeAlias = tuple[int, int, int]  # job, part, place
 
 
 class PartsLedger:
@@ -36,6 +37,10 @@ class PartsLedger:
     ) -> None:
         self._world, self._defence, self._jobs = world, defence, jobs
         self._repeats, self._aware = repeats, aware
+        self._pieces = defence.num_pieces // defence.n or 1  # of a part
+        self._accepted: dict[Address, MiniTask] = {}  # worker, round, slot
+        self._out: dict[Address, Mapping[int, MiniTask]] = {}
+        self._last: Arrival | None = None
         self.repeated, self._failed = 0, 0  # parts that moved the weights again; tasks
         self.begin()
 
@@ -43,9 +48,13 @@ class PartsLedger:
         """Another master begins."""
         self.true: dict[Address, Mapping[int, FloatArray]] = {}  # what an attempt was asked for
         self._forged: dict[int, tuple[Arrival, Set[int]]] = {}  # by identity: its slots
-        self._out: dict[int, tuple[Address, Mapping[int, MiniTask]]] = {}  # by worker
-        self._accepted: dict[Address, MiniTask] = {}  # worker, round, slot
-        self._last: Arrival | None = None
+        if self._pieces == 1:
+            self._accepted.clear()
+        elif self._last is not None:  # the last master may have taken it; pieces are in checkpoints
+            address = self._last.round, self._last.worker, self._last.attempt
+            self._take(address, self._out.get(address, {}))
+        self._out.clear()
+        self._last = None
         self._lost: set[Address] = set()  # what workers who were replaced had been sent
         self._applied: set[PartOf] = set()
         self._closed: int | None = None  # clocks; None until one has, of this master
@@ -93,16 +102,22 @@ class PartsLedger:
                 self._require(is_lost or self._world.may_fail, why)
                 self._fail(seen)
             case ports.Restart(worker=worker):
-                self._out.pop(worker, None)
+                self._forget({worker})
                 self._failed += 1
                 self._lost |= {address for address in self.true if address[1] == worker}
-            case ports.Cancel(workers=workers):
-                for worker in workers:
-                    self._failed += self._out.pop(worker, None) is not None
+            case ports.Cancel(round=round, workers=workers):
+                self._failed += self._forget(set(workers), round=round)
             case ports.Notice(kind="warning"):
                 self._warnings.append(str(seen.fields["text"]))
             case _:
                 self._follow(seen)
+
+    def _forget(self, workers: Set[int], *, round: int | None = None) -> int:
+        """Forget what these workers have been asked, and return the number of tasks."""
+        addresses = [a for a in self._out if a[1] in workers and round in (None, a[0])]
+        for address in addresses:
+            del self._out[address]
+        return len(addresses)
 
     def _judge(self, answer: Arrival, seen: Seen) -> None:
         """Take an answer for what the policy does with it, which is what is seen next."""
@@ -120,36 +135,36 @@ class PartsLedger:
 
     def _fail(self, event: ports.Failure) -> None:
         self._failed += 1
-        address = event.round, event.worker, event.attempt
-        if self._out.get(event.worker, (None,))[0] == address:
-            del self._out[event.worker]
+        self._out.pop((event.round, event.worker, event.attempt), None)
 
     # ---- what is asked for ----------------------------------------------------------------------
 
     def _send(self, dispatch: ports.Dispatch) -> None:
         self._world.jobs_begun = True
         for worker, tasks in dispatch.assignment.items():
-            self._out.pop(worker, None)
-            at_work = {_of(task) for _, sent in self._out.values() for task in sent.values()}
+            if self._pieces == 1:  # else a worker may have several tasks
+                self._forget({worker})
+            at_work = {self._of(task) for sent in self._out.values() for task in sent.values()}
             for task in tasks:
-                job, part = _of(task)
+                job, part, _ = piece = self._of(task)
                 what = f"worker {worker} is asked for part {part} of job {job}"
                 self._require(job < self._jobs, f"{what}, of {self._jobs} jobs")
                 self._require(not self._is_over(job, part), f"{what}, which is in")
-                self._require((job, part) not in at_work, f"{what}, which another one has")
-            if isinstance(self._defence, Clocks) and tasks:  # else it is greeted
+                self._require(piece not in at_work, f"{what}, which another one has")
+            if isinstance(self._defence, Clocks | FlexRR) and tasks:  # else it is greeted
                 self._check_clock(self._defence, dispatch.round, worker, tasks)
             address = dispatch.round, worker, dispatch.attempt
-            self._out[worker] = address, {task.slot: task for task in tasks}
+            self._out[address] = {task.slot: task for task in tasks}
 
     def _check_clock(
-        self, clocks: Clocks, clock: int, worker: int, tasks: tuple[MiniTask, ...]
+        self, clocks: Clocks | FlexRR, clock: int, worker: int, tasks: tuple[MiniTask, ...]
     ) -> None:
         jobs = {task.job for task in tasks}
-        due = set(range(clock * clocks.wpc, min((clock + 1) * clocks.wpc, self._jobs)))
+        wpc = clocks.jobs_per_task
+        due = set(range(clock * wpc, min((clock + 1) * wpc, self._jobs)))
         # Of fewer models there are fewer jobs.
         self._require(jobs <= due and bool(jobs), f"clock {clock} is jobs {due}, and not {jobs}")
-        for part in {_of(task)[1] for task in tasks}:
+        for part in {self._of(task)[1] for task in tasks}:
             done = self._completed(part)
             self._require(done == clock, f"part {part} has {done} clocks, and is to begin {clock}")
         ahead = clock - min(map(self._completed, range(self._defence.n)))
@@ -159,18 +174,17 @@ class PartsLedger:
 
     def _completed(self, part: int) -> int:
         """Return how many clocks a part has completed."""
-        assert isinstance(self._defence, Clocks)
+        wpc = self._defence.jobs_per_task
         jobs = sum(p == part for _, p in self._applied)
-        last = jobs == self._jobs
-        return -(-jobs // self._defence.wpc) if last else jobs // self._defence.wpc
+        return -(-jobs // wpc) if jobs == self._jobs else jobs // wpc
 
     # ---- what comes of it -----------------------------------------------------------------------
 
     def _accept(self, answer: Arrival) -> None:
         round, worker, attempt = address = answer.round, answer.worker, answer.attempt
         name = f"the answer of worker {worker}, round {round}, attempt {attempt}"
-        newest, tasks = self._out.pop(worker, (None, {}))
-        self._require(newest == address, f"{name} was accepted, and is not to its newest task")
+        self._require(address in self._out, f"{name} was accepted, and is not to its newest task")
+        tasks = self._out.pop(address)
         true = self.true.get(address)
         forged = self._forged.get(id(answer), (answer, set[int]()))[1]
         self._require(not tasks.keys() & forged, f"{name}, which is forged, was accepted")
@@ -179,6 +193,10 @@ class PartsLedger:
                 true is not None and is_as_asked(answer, slot, true[slot]),
                 f"{name} was accepted, and slot {slot} is not what was asked for",
             )
+        self._take(address, tasks)
+
+    def _take(self, address: Address, tasks: Mapping[int, MiniTask]) -> None:
+        round, worker, _ = address
         self._accepted |= {(worker, round, slot): task for slot, task in tasks.items()}
 
     def _apply(self, update: ports.Update) -> None:
@@ -193,13 +211,17 @@ class PartsLedger:
         most = self._failed * self._defence.most_again
         often = f"{self.repeated} parts moved the weights again, {self._failed} tasks having failed"
         self._require(self.repeated <= most, often)
-        self._require(len(decoding.terms) == 1, f"{name} is {len(decoding.terms)} results")
+        pieces = set[PieceOf]()
         for term in decoding.terms:
-            task = self._accepted.pop((term.worker, term.round, term.slot), None)
+            task = self._accepted.get((term.worker, term.round, term.slot))
+            if self._pieces == 1:
+                self._accepted.pop((term.worker, term.round, term.slot), None)
             self._require(task is not None, f"{name} is of an answer that was not accepted")
-            self._require(task is None or _of(task) == (job, part), f"{name} is another one's")
+            pieces |= set() if task is None else {self._of(task)}
             weighs = 0 < term.weight <= 1 if self._aware else term.weight == 1
             self._require(weighs, f"{name} weighs {term.weight}")
+        due = {(job, part, place) for place in range(self._pieces)}
+        self._require(pieces == due, f"{name} is the sum of {sorted(pieces)}")
         self._applied.add((job, part))
 
     def _close(self, close: ports.Close) -> None:
@@ -216,15 +238,16 @@ class PartsLedger:
         is_over = job in self._over or not self._defence.most_again
         return (job, part) in self._applied and is_over
 
+    def _of(self, task: MiniTask) -> PieceOf:
+        """Return the piece that a task is, of a part that has one or several."""
+        of_part = -1 if task.cover is None else task.cover
+        if task.chunks.tolist() != [of_part * self._pieces + task.place]:
+            raise Violation(f"a task of job {task.job} is no part of it: {task.chunks.tolist()}")
+        return task.job, of_part, task.place
+
     def _require(self, holds: bool, message: str) -> None:
         if not holds:
             raise Violation(message)
-
-
-def _of(task: MiniTask) -> PartOf:
-    if task.cover is None or task.chunks.tolist() != [task.cover]:
-        raise Violation(f"a task of job {task.job} is no part of it: {task.chunks.tolist()}")
-    return task.job, task.cover
 
 
 def _applied(state: WorkloadState, *, n: int) -> set[PartOf]:

@@ -23,10 +23,13 @@ QUICK = {
     "a worker begins beyond its slack": 0,
     "clocks that are in the weights are asked for again by resume": 3,
     "shards begin anew with each resume": 4,
-    "a job ends though a shard may be done again": 22,
-    "what is done again is taken for new": 22,
+    "a job ends though a shard may be done again": 61,
+    "what is done again is taken for new": 25,
     "answers to any attempt count": 0,
     "an update is applied again by resume": 34,
+    "parts of pieces that are in the weights are asked for again by resume": 63,
+    "a helper begins a clock beyond the slack": 21,
+    "a helper's piece counts as the part's worker's": 21,
     "what steps lost is forgotten by resume": 7,
 }
 

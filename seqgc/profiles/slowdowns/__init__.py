@@ -13,8 +13,8 @@ defence:
 - The *task* (`RotatingSleep`, `SleepWindows`): a worker sleeps before each task, however small the
   task is. Smaller tasks do not shorten the sleep.
 
-The random draws of a worker depend only on ``[seed, worker]``, and not on the number of workers.
-Each pattern begins again after its last row. A specification is frozen and can be sent to live
+The random draws of a worker, or of a machine, depend only on the seed and its number. Each pattern
+begins again after its last row. A specification is frozen and can be sent to live
 workers: `Slowdown.sleep_s` returns the seconds that a worker must sleep.
 
 Sources: Harlap et al., Addressing the straggler problem for iterative convergent parallel ML, SoCC
