@@ -37,9 +37,9 @@ def test_functions_on_this_machine_train_the_same_weights_as_local_processes(
     local_weights: np.ndarray,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(in_an_empty_folder))
-    scheme = ["--scheme", "m-sgc:B=1,W=2,lam=4", "-n", "16"]
+    scheme = ["--scheme", "m-sgc:B=1,W=2,lam=4", "-n", "8"]
     delays = ["--delays", "lambda-cnn", "--delay-scale", "0.02"]
-    functions = ["--backend", "lambda-local", "--environments", "16", "--transport", "curl"]
+    functions = ["--backend", "lambda-local", "--environments", "8", "--transport", "curl"]
     assert main([*TRAIN, *scheme, *delays, *functions, "--run", "functions", "--json"]) == 0
     said = capsys.readouterr()
     report = json.loads(said.out)
@@ -49,7 +49,7 @@ def test_functions_on_this_machine_train_the_same_weights_as_local_processes(
     np.testing.assert_allclose(weights("functions"), local_weights, rtol=0, atol=1e-8)
     assert list(in_an_empty_folder.glob("seqgc-*")) == []  # what stood for a file system is gone
     chosen = "store: directory (a folder of this machine, in place of EFS)"
-    assert said.err.splitlines()[:2] == ["starting 16 workers (lambda-local)", chosen]
+    assert said.err.splitlines()[:2] == ["starting 8 workers (lambda-local)", chosen]
     written = tomllib.loads(Path("functions/config.toml").read_text())
     assert written["function"]["store"] == "directory"
     check_the_cost_of_the_run(capsys)
@@ -61,11 +61,11 @@ def check_the_cost_of_the_run(capsys: Out) -> None:
     facts = json.loads(capsys.readouterr().out)
     answered = [event["elapsed_s"] for event in events("functions") if event["event"] == "arrival"]
     assert facts["store"] == "directory"
-    assert facts["likely"]["requests"] == 16 * (1 + 5)  # a warm-up each, and five rounds
-    assert facts["unanswered"] == 80 - len(answered)
+    assert facts["likely"]["requests"] == 8 * (1 + 5)  # a warm-up each, and five rounds
+    assert facts["unanswered"] == 40 - len(answered)
     assert facts["likely"]["gb_seconds"] >= sum(answered)
     # an mlp of the digits has 64 * 32 + 32 + 32 * 10 + 10 parameters or so, of 8 bytes: per task
-    assert facts["likely"]["efs_read_bytes"] % 80 == 0
+    assert facts["likely"]["efs_read_bytes"] % 40 == 0
     assert facts["usd"] <= facts["usd_at_most"]
 
 

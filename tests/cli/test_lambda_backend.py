@@ -83,7 +83,6 @@ def test_deployed_functions_train_the_same_weights_by_every_transport(
     for transport, reach, store in [
         ("boto3", [], "inline"),
         ("curl", directory, "directory"),
-        ("http", ["--mount", "shared"], "inline"),
     ]:
         run, before = transport, aws.statistics().requests
         called = ["--backend", "lambda", "--transport", transport, *reach, "--run", run]

@@ -22,8 +22,7 @@ LINE += ["-n", "4", "--steps", "4", "--run", "run"]
 SPECS = ["uncoded", "gc-rep:s=1", "gc:s=1", "m-sgc:B=1,W=2,lam=2", "bsp"]
 KINDS = [(spec, kind) for kind in ("local", "lambda-local") for spec in SPECS]
 KINDS += [("deal:pieces=3", "local"), ("deal:pieces=3", "lambda-local --resident")]
-QUICK = [("gc:s=1", "local"), ("deal:pieces=3", "local"), ("uncoded", "lambda-local")]
-QUICK += [("bsp", "local")]
+QUICK = [("gc:s=1", "local"), ("uncoded", "lambda-local")]  # the simulator has all others
 pytestmark = pytest.mark.timeout(0)  # the nursery has a patience of its own
 
 

@@ -34,7 +34,7 @@ CHECKPOINT_S = 1.0
 pytestmark = pytest.mark.timeout(0 if SOAK else 180)
 
 
-@pytest.mark.parametrize("kind", ENDS if SOAK else ["SIGINT twice", "SIGTERM twice", "terminal"])
+@pytest.mark.parametrize("kind", ENDS if SOAK else ["SIGINT twice", "terminal"])
 def test_a_master_that_is_told_to_stop_leaves_a_run_that_goes_on(
     kind: str, nursery: Nursery, tmp_path: Path
 ) -> None:

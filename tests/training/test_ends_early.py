@@ -55,7 +55,7 @@ def whole(spec: str) -> dict[str, list[list[str]]]:
 def test_a_run_that_a_callback_ends_has_done_what_had_begun(
     spec: str, model: str, step: int, tmp_path: Path
 ) -> None:
-    watch, callback = CopyAt(tmp_path / "run", set(range(25, 400, 30))), EndAt(model, step)
+    watch, callback = CopyAt(tmp_path / "run", set(range(25, 400, 75))), EndAt(model, step)
     result = train(
         plan(spec), crew(), run=tmp_path / "run", observers=[watch], callbacks=[callback]
     )
