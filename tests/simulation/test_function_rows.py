@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc.backends.lambda_ import LambdaBackend
 from seqgc.errors import ParameterError, StoreError
-from seqgc.ports import Failure, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import Task, WeightedPoints, WeightRef, WorkItem
 from seqgc.rounds import ClosingRule
 from seqgc.stores import MemoryStore, RetiringStore
 from seqgc.training import RecordingPlan, record_profile
@@ -30,9 +29,9 @@ from seqgc.wire import (
 )
 from seqgc.worker import FunctionWorker, Registry
 from tests.kit import SOAK
-from tests.simulation.crew import SharedFiles, SimulatedFunctions, simulated
+from tests.simulation.crew import SharedFiles, SimulatedFunctions
 from tests.simulation.faults import READ_KINDS
-from tests.simulation.functions import COLD_S, MOST_AGAIN, TIMEOUT_S, Account, Wire
+from tests.simulation.functions import COLD_S, MOST_AGAIN, Account
 from tests.simulation.ledger import Ledger
 from tests.simulation.models import models
 from tests.simulation.weather import RUN, Cheap, Weather
@@ -74,36 +73,6 @@ def test_a_fifth_of_all_calls_is_cut_off_or_refused_and_every_round_ends(tmp_pat
     assert set(told) == {f"HTTP 50{k}" for k in (0, 2, 3, 4)} | {"ConnectionResetError"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [("hang", "Sandbox.Timedout"), ("error", "MemoryError"), ("crash", "Runtime.ExitError")],
-)
-def test_a_function_that_fails_is_told_with_the_last_line_of_its_own_log(
-    kind: str, name: str, tmp_path: Path
-) -> None:
-    rounds, n = 250 if SOAK else 5, 4
-    weather = Weather(3, [kind], 1.0)
-    account = Account(weather, Ledger(weather), tmp_path)
-    workload = WorkloadRef(name="least-squares", settings={"points": 96, "features": 5, "seed": 4})
-    with (
-        simulated(account),
-        LambdaBackend(
-            n, Wire(account, n), workload=workload, store=StoreRef(kind="inline"), clock=account
-        ) as backend,
-    ):
-        for round in range(rounds):
-            tasks = [Task(round=round, worker=w, attempt=0, items=()) for w in range(n)]
-            left_at = backend.dispatch(round, tasks)
-            failed = [backend.receive(left_at[0] + 2 * TIMEOUT_S) for _ in range(n)]
-            for event in failed:
-                assert isinstance(event, Failure)
-                call = f"round {round}, call {n * round + event.worker}"
-                assert event.reason.startswith(f"{name}: ")
-                assert event.reason.endswith(f"; last log line: {call}")
-            assert sorted(event.worker for event in failed if event) == list(range(n))
-        assert backend.outstanding == 0
-
-
 def test_runs_are_not_harmed_by_cold_starts(tmp_path: Path) -> None:
     """Where two of six may be waited for in vain, three tasks in ten of each round come late."""
     rounds = 1000 if SOAK else 20
@@ -135,26 +104,6 @@ def test_cold_starts_are_in_no_profile(tmp_path: Path) -> None:
     (profile,) = record_profile(plan, crew)
     assert weather.counts["cold"] > 0
     assert profile.times.max() < COLD_S + 1, "no task takes less than one"
-
-
-def test_late_double_and_foreign_answers_never_reach_a_gradient(tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-    for seed in range(100_000 if SOAK else 30):
-        weather = Weather(seed, ["delay", "repeat", "foreign"], 0.4)
-        spec = ("uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1")[seed % 3]
-        mount = tmp_path / str(seed % 2)
-        run = Cheap(weather=weather, mount=mount, spec=spec, n=3, jobs=3)
-        run.run()
-        told = [f for f in run.failures if "Sandbox" not in f.reason]
-        assert all(
-            re.match("WireError: (answer has|frame belongs to run)", f.reason) for f in told
-        ), seed
-        assert len(told) <= weather.counts["foreign"]
-        counts += weather.counts
-        counts["told"] += len(told)
-        for path in mount.rglob("*.npy"):
-            path.unlink()
-    assert counts["told"] > 0.3 * counts["foreign"] > 0
 
 
 # ---- an environment, its store, and what is deleted there ---------------------------------------

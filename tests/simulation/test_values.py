@@ -65,20 +65,6 @@ def test_answers_of_functions_that_no_task_can_have_given_are_their_failures(bac
         ends_well(scenario(spec, *few, seed=seed, backend=backend))
 
 
-@pytest.mark.parametrize("spec", SPECS if SOAK else ["gc:s=2", "m-sgc-rep:B=1,W=2,lam=2"])
-def test_answers_that_are_not_finite_stop_nobody_else(spec: str) -> None:
-    for seed in range(110 if SOAK else 1):
-        ends_well(scenario(spec, *tasks("not-finite", 0.1, seed=seed), seed=seed))
-
-
-@pytest.mark.parametrize("spec", ["gc:s=2", "gc-rep:s=1"])
-def test_one_worker_that_errs_does_not_make_a_model_diverge(spec: str) -> None:
-    """`check_result` knows that it need not: one a round, where any other can take its place."""
-    faults = [Fault(kind="not-finite", at=(r, r % LARGE.n, 0), amount=0.1) for r in range(12)]
-    outcome = simulate(scenario(spec, *faults))
-    assert (outcome.fault, len(outcome.faults)) == (None, 12)
-
-
 @pytest.mark.parametrize("spec", SPECS if SOAK else SPECS[1::3])
 def test_a_model_that_diverges_leaves_the_others_as_they_are(spec: str) -> None:
     """Row 24: one of eight."""

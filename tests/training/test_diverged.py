@@ -167,45 +167,6 @@ def test_a_resumed_run_remembers_who_has_diverged(spec: str, bundle: int, tmp_pa
         assert others(again, "m3") == others(result, "m3"), copy
 
 
-def not_finite_at(liar: Callable[[int], int]) -> Damage:
-    """One worker a round, and only one, answers NaN for the first model of its tasks."""
-
-    def damage(task: Task, results: dict[int, FloatArray]) -> None:
-        if task.worker == liar(task.round) and task.items:
-            slot = task.items[-1].slot
-            results[slot] = np.where(np.arange(len(results[slot])) == 7, np.nan, results[slot])
-
-    return damage
-
-
-@pytest.mark.parametrize("spec", ["gc:s=2", "gc:s=3", "m-sgc:B=1,W=2,lam=3", *REPEATED])
-def test_a_worker_that_errs_alone_is_a_straggler(spec: str, tmp_path: Path) -> None:
-    every = 3 if spec.startswith(("m", "s")) else 1  # what the design bears
-    damage = not_finite_at(lambda round: 7 * round % N if round % every == 0 else -1)
-    fine = train(plan(spec), crew(None), run=tmp_path / "fine")
-    bad = train(plan(spec), crew(None, damage), run=tmp_path / "bad")
-    assert bad.parked == {}
-    doubts = flawed(bad.run)
-    assert doubts
-    assert {next(iter(line["flaws"])) for line in doubts} <= {f"m{i}" for i in range(MODELS)}
-    assert not sent_again(bad.run)
-    if spec in REPEATED:
-        assert outcome(bad.run)[0].keys() == outcome(fine.run)[0].keys()
-        assert others(bad, "none") == others(fine, "none")
-    for name in fine.evaluations:
-        assert bad.evaluations[name].loss == pytest.approx(fine.evaluations[name].loss, rel=1e-4)
-
-
-def test_where_nobody_else_has_it_one_worker_is_all_that_there_is(tmp_path: Path) -> None:
-    damage = not_finite_at(lambda round: 2 if round == 5 else -1)
-    bad = train(plan("uncoded"), crew(0, damage), run=tmp_path / "bad")
-    assert {name: each.step for name, each in bad.parked.items()} == {
-        "m2": 2
-    }  # job 5 is the third of bundle m2, m3
-    fine = train(plan("uncoded"), crew(0), run=tmp_path / "fine")
-    assert others(bad, "m2") == others(fine, "m2")
-
-
 @pytest.mark.parametrize("spec", ["uncoded", "gc:s=3"])
 def test_a_run_whose_models_have_all_diverged_ends_and_names_them(
     spec: str, tmp_path: Path
