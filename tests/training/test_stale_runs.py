@@ -19,9 +19,9 @@ from torch import nn
 
 from seqgc import read_run, workers
 from seqgc.errors import ParameterError
-from seqgc.ports import Close, Dispatch, Event, Notice, Seen, Update
+from seqgc.ports import Seen, Update
 from seqgc.report import run_page
-from seqgc.rounds import Setting, policy_of
+from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.training import (
     Adaptation,
@@ -235,33 +235,7 @@ def test_workers_that_are_killed_take_nothing_and_repeat_nothing(spec: str, tmp_
         (tmp_path / "kills" / name).touch()
     model = make_model(module=Mortal(tmp_path / "kills"), loss=weight)
     plan = TrainingPlan(models=[model], scheme=spec, steps=6, precision="float64")
-    happened: list[Seen] = []
     with workers.local(3) as crew:
-        result = train(plan, crew, run=tmp_path / "run", observers=[happened.append])
+        result = train(plan, crew, run=tmp_path / "run")
     assert result.counts.failures == 2
     applied_once(result, plan)
-    decides_the_same(plan, happened)
-
-
-def decides_the_same(plan: TrainingPlan, happened: list[Seen]) -> None:
-    """A policy that is told of a live run's events asks for what was asked for in it."""
-    setting = plan.on(3).setting
-    policy = policy_of(setting, num_jobs=plan.on(3).num_jobs, batches=(16,))
-    decided = list(map(summary, policy.start()))
-    for seen in happened:
-        if isinstance(seen, Event):
-            decided += map(summary, policy.on(seen))
-    assert decided == [summary(seen) for seen in happened if not isinstance(seen, Event | Notice)]
-    assert policy.done
-
-
-def summary(action: Seen) -> object:
-    match action:
-        case Dispatch(round=round, attempt=attempt, assignment=assignment):
-            jobs = {i: [(m.job, m.cover, m.slot) for m in ms] for i, ms in assignment.items()}
-            return "dispatch", round, attempt, jobs
-        case Update(job=job, decoding=decoding):
-            return "update", job, decoding()
-        case Close(record=record, jobs=jobs):
-            return "close", record.round, record.duration_s, tuple(jobs)
-    return repr(action)

@@ -28,7 +28,7 @@ from seqgc.ports import Arrival, Failure, FloatArray, RestartingBackend, Weighte
 from seqgc.testing import PATIENCE_S, eventually
 from seqgc.testing.scripted import address, gradient, next_event, next_events, part, task
 from tests.backends.dask import warm as warm
-from tests.backends.mortal import Failing
+from tests.backends.dask.stopping import stopping
 from tests.backends.scripted import Scripted
 from tests.kit import SOAK
 
@@ -147,7 +147,7 @@ def test_it_ends_at_once_whatever_its_workers_do(tmp_path: Path) -> None:
 
 
 def test_it_ends_though_its_workers_are_stopped() -> None:
-    backend = DaskBackend(1, Failing(way="stopped"), processes=1)
+    backend = DaskBackend(1, stopping, processes=1)
     (worker,) = multiprocessing.active_children()
     backend.dispatch(0, [task(0, 0)])
     status = Path(f"/proc/{worker.pid}/status")
@@ -161,7 +161,7 @@ def test_it_ends_though_the_workers_of_a_client_are_stopped() -> None:
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
-        backend = DaskBackend(1, Failing(way="stopped"), client=client)
+        backend = DaskBackend(1, stopping, client=client)
         (worker,) = multiprocessing.active_children()
         assert worker.pid is not None
         try:
@@ -228,7 +228,7 @@ def _pids(backend: DaskBackend, round: int) -> tuple[int, ...]:
 
 
 def test_a_worker_that_hangs_can_be_restarted() -> None:
-    with DaskBackend(2, Failing(way="stopped"), processes=1) as backend:
+    with DaskBackend(2, stopping, processes=1) as backend:
         (worker,) = multiprocessing.active_children()
         backend.dispatch(0, [task(0, 0)])
         status = Path(f"/proc/{worker.pid}/status")

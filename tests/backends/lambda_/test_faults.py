@@ -1,8 +1,7 @@
-"""Runs on a local Lambda service of which a third fails, or all of it, by each transport."""
+"""Runs on a local Lambda service of which a third fails, or all for a while, by each transport."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
@@ -17,8 +16,7 @@ import pytest
 from seqgc import master
 from seqgc.backends import Messaging
 from seqgc.backends.lambda_ import Invoking, LambdaBackend, ThrottlePolicy
-from seqgc.errors import WorkerError
-from seqgc.local_lambda import FaultKind, FaultPlan, LocalLambda
+from seqgc.local_lambda import FaultKind, FaultPlan
 from seqgc.ports import Action, BlobStore, Dispatch, Event, Failure
 from seqgc.rounds import ClosingRule, RoundPolicy
 from seqgc.schemes import parse_scheme
@@ -27,8 +25,7 @@ from seqgc.wire import MESSAGE_LIMIT_BYTES, StoreRef
 from tests.backends.lambda_.descent import Descent, undisturbed
 from tests.backends.lambda_.flaky import Flaky
 from tests.backends.lambda_.local import ROOT, TRANSPORTS, Service, open_transport, serve
-from tests.backends.lambda_.over_sockets import reply_to
-from tests.kit import SOAK, at_some_pace
+from tests.kit import SOAK
 
 FUNCTION_S = 0.3  # after which a hanging environment is killed
 # Of requests: killing environments costs most of the time that this takes.
@@ -178,61 +175,3 @@ def test_a_name_that_nobody_resolves_for_a_while_ends_no_run(
     assert len(failures := done.stdout.splitlines()) >= 4
     due = "EndpointConnectionError" if transport == "boto3" else "resol"
     assert all(due in each for each in failures), failures
-
-
-CAUSES: dict[FaultKind, str] = {
-    "crash": "Runtime.ExitError",
-    "throttle": "HTTP 429 TooManyRequestsException",
-    "corrupt": "WireError",
-    "error": "ScriptedFault",
-    "hang": "Sandbox.Timedout",
-}
-
-
-# How each transport words each kind is in test_trouble.py, too.
-FAILING: list[tuple[FaultKind, str]] = [
-    ("crash", "requests"),
-    ("throttle", "curl"),
-    ("hang", "boto3"),
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "transport"),
-    [(kind, each) for kind in CAUSES for each in TRANSPORTS] if SOAK else FAILING,
-)
-def test_when_everything_fails_a_run_stops_with_one_cause_and_few_invocations(
-    kind: FaultKind, transport: str, tmp_path: Path
-) -> None:
-    plan = FaultPlan(rates={kind: 1.0})
-    with serve(tmp_path, timeout_s=FUNCTION_S, faults=plan) as service:
-        reply_to(first := open_transport(transport, service))  # once it has imported the handler
-        first.close()
-        run = Run(spec="gc:s=1", n=4, transport=transport, mount=tmp_path)
-        first_s = 2.0 if kind == "throttle" else 1.0  # n calls a second are submitted again
-        # Beside other things, environments start slowly.
-        limits_s = [10 * first_s] if SOAK else [first_s, 5 * first_s, 25.0]
-        at_some_pace(lambda limit_s: assert_stops(service, kind, run, limit_s), *limits_s)
-
-
-def assert_stops(service: LocalLambda, kind: FaultKind, run: Run, limit_s: float) -> None:
-    """A service that fails whatever it is asked, in one way, ends a run within two limits."""
-    n, transport = run.n, run.transport
-    before, work = service.statistics().requests, run.work()
-    policy = RoundPolicy(
-        parse_scheme(run.spec, n=n).start(50),
-        ClosingRule(mu=0.5, wait_out="feasible", timeout_s=limit_s, max_attempts=2),
-    )
-    cause = CAUSES[kind]
-    if transport == "requests" and kind != "corrupt":  # a function's URL says no more
-        cause = "HTTP 429" if kind == "throttle" else "HTTP 502"
-    first = rf"first failure, worker \d: {cause}"
-    with run.backend(service, work) as backend, pytest.raises(WorkerError, match=first) as error:
-        master.run(policy, backend, work)
-    (took_s,) = re.findall(r"answered within ([0-9.]+) s", str(error.value))
-    assert float(took_s) <= 2.0 * limit_s
-    requests = service.statistics().requests - before
-    assert "\n" not in str(error.value)
-    again = IMPATIENT.max_resubmissions if kind == "throttle" else 0
-    assert n < requests <= 20 * n * (1 + again)
-    assert work.gradients == {}
