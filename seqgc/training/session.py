@@ -163,8 +163,7 @@ class TrainingSession:
                 before_decision=self._begin_step,
                 notify=self._notify,
             )
-        self._observers: tuple[ports.Observer, ...]
-        self._observers = (*observers, recorder, self._strategy.follow, self.counts)
+        self._users, self._observers = tuple(observers), tuple[ports.Observer, ...]()
 
     @property
     def answers(self) -> Sequence[Answer]:
@@ -203,8 +202,16 @@ class TrainingSession:
             stack.enter_context(closing(self._metrics))
             later = "is tried again with the next checkpoint, and at the end"
             losses = Forgiving(self._metrics, warn=self.warn, then=later)
-            self._observers += (Forgiving(events, warn=self.warn), losses)
-            self._observers += tuple(self._strategy.observers)
+            # Each event and action passes these in order, before the policy or backend gets it.
+            self._observers = (
+                *self._users,  # the user's: progress bars, logs, budgets
+                self._recorder,  # the journal
+                self._strategy.follow,  # tells the policy how many jobs the models still need
+                self.counts,
+                Forgiving(events, warn=self.warn),  # events.jsonl
+                losses,  # metrics.csv
+                *self._strategy.observers,  # the watch for slowdowns
+            )
             self._checkpoints = Checkpointer(
                 snapshots,
                 every_s=self._run.plan.checkpoint_every_s,

@@ -136,7 +136,7 @@ class Strategy(ABC):
     def snapshot(self) -> StrategyState: ...
 
     def follow(self, seen: ports.Seen) -> None:
-        """Update the policy after all other observers have received the event ``seen``.
+        """Update the policy before it receives the event ``seen``, which is in the journal.
 
         If the models need no more jobs, the run ends after the jobs that have begun.
         """
