@@ -46,9 +46,6 @@ __all__ = ["VirtualBackend", "WorkerKind"]
 
 WorkerKind: TypeAlias = Literal["resident", "function"]
 
-_Before: TypeAlias = tuple[float, float, float, float]
-"""A worker's `free_at`, `busy_s`, `done` and `silent_at` before a task."""
-
 
 @dataclass(slots=True, eq=False)
 class _QueuedTask:
@@ -61,7 +58,10 @@ class _QueuedTask:
     begins_at: float = field(init=False)
     ends_at: float = field(init=False)
     answers_at: float = field(init=False)  # inf: it is not answered
-    before: _Before = field(init=False)
+    free_before: float = field(init=False)  # the worker's state before this task
+    busy_before: float = field(init=False)
+    done_before: float = field(init=False)
+    silent_before: float = field(init=False)
     cancelled: bool = False
     lost: str = ""  # the reason, if its worker was replaced before the end
 
@@ -82,26 +82,27 @@ class _Worker:
     invoked_at: float = 0.0
     way_back_s: float = 0.0
 
-    @property
-    def state(self) -> _Before:
-        return self.free_at, self.busy_s, self.done, self.silent_at
+    def go_back(self, queued: _QueuedTask) -> None:
+        """Return to the state before a task."""
+        self.free_at, self.busy_s = queued.free_before, queued.busy_before
+        self.done, self.silent_at = queued.done_before, queued.silent_before
 
-    @state.setter
-    def state(self, state: _Before) -> None:
-        self.free_at, self.busy_s, self.done, self.silent_at = state
-
-    def at(self, now: float) -> _Before:
-        """Return the state without the tasks that begin after ``now``."""
-        return next((each.before for each in self.queue if each.begins_at > now), self.state)
+    def at(self, now: float) -> tuple[float, float, float]:
+        """Return `free_at`, `busy_s` and `done` without the tasks that begin after ``now``."""
+        for queued in self.queue:
+            if queued.begins_at > now:
+                return queued.free_before, queued.busy_before, queued.done_before
+        return self.free_at, self.busy_s, self.done
 
 
 _CLOSED: Final = "the backend is closed"
 
-# A worker dies before the answers of the same time arrive.
-_DIES, _ANSWERS = range(2)
+_Event: TypeAlias = tuple[float, int, int, _QueuedTask]
+"""A time, a place among the events of this time, a serial number, and a task.
 
-_Event: TypeAlias = tuple[float, int, int, int, _QueuedTask]
-"""The time, the kind, the worker, a serial number, so that heaps do not compare tasks, the task."""
+The place is the worker if the worker dies of the task, and n + worker for an answer: all deaths
+come before all answers. The serial number prevents that tasks are compared.
+"""
 
 
 class VirtualBackend:
@@ -162,7 +163,7 @@ class VirtualBackend:
         self._now, self._closed = 0.0, False
         self._serial = itertools.count()
         self._events: list[_Event] = []  # a heap; outdated entries are skipped
-        self._workers = [_Worker() for _ in range(n)]
+        self._n, self._workers = n, [_Worker() for _ in range(n)]
         self._settled_at = -math.inf  # all tasks that begin at this time or earlier have begun
         self._billed_s = 0.0  # of earlier invocations
 
@@ -198,7 +199,7 @@ class VirtualBackend:
         """Send the tasks, all at this moment."""
         if self._closed:
             raise WorkerError(_CLOSED)
-        tasks, n = list(tasks), len(self._workers)
+        tasks, n = list(tasks), self._n
         for task in tasks:
             if task.round != round:
                 raise ParameterError("tasks", f"must all be of round {round}", task.round)
@@ -231,15 +232,14 @@ class VirtualBackend:
             raise WorkerError(_CLOSED)
         events = self._events
         while events and events[0][0] <= until:
-            at, kind, number, _, queued = heapq.heappop(events)
-            worker = self._workers[number]
-            if kind == _DIES:
-                if worker.silent_at == at and queued.fault is not None:
+            at, place, _, queued = heapq.heappop(events)
+            if place < self._n:
+                if self._workers[place].silent_at == at and queued.fault is not None:
                     self._now = at
-                    self._replace(number, queued.fault.reason, known_at=at + self._message_s)
+                    self._replace(place, queued.fault.reason, known_at=at + self._message_s)
             elif queued.answers_at == at:
                 self._now, queued.answers_at = at, math.inf
-                worker.queue.remove(queued)
+                self._workers[queued.task.worker].queue.remove(queued)
                 if queued.fault is None and not queued.lost:
                     return answer(queued.task, at=at, compute=self._compute)
                 return self._failure(queued)
@@ -260,8 +260,8 @@ class VirtualBackend:
         self._closed = True
 
     def _require_worker(self, worker: int) -> None:
-        if not 0 <= worker < len(self._workers):
-            rule = f"must satisfy 0 <= worker < {len(self._workers)}"
+        if not 0 <= worker < self._n:
+            rule = f"must satisfy 0 <= worker < {self._n}"
             raise ParameterError("worker", rule, worker)
 
     # ---- times ----------------------------------------------------------------------------------
@@ -273,7 +273,8 @@ class VirtualBackend:
         begins_at = queued.reaches_at
         if free_at > begins_at and self._is_resident:
             begins_at = free_at
-        queued.before = (free_at, worker.busy_s, done, silent_at)
+        queued.free_before, queued.busy_before = free_at, worker.busy_s
+        queued.done_before, queued.silent_before = done, silent_at
         seconds = task_seconds(
             self._pace, task.worker, round=task.round, at=begins_at, done=done, load=load
         )
@@ -292,14 +293,11 @@ class VirtualBackend:
         if worker.way_back_s and task.items:  # a task without items only asks: is the worker ready?
             answers_at += worker.way_back_s
         queued.answers_at = answers_at
-        event = answers_at, _ANSWERS, task.worker, next(self._serial), queued
+        event = answers_at, self._n + task.worker, next(self._serial), queued
         heapq.heappush(self._events, event)
         if fault is not None and fault.dies and self._is_resident:
             worker.silent_at = ends_at
-            self._plan(ends_at, _DIES, queued)
-
-    def _plan(self, at: float, kind: int, queued: _QueuedTask) -> None:
-        heapq.heappush(self._events, (at, kind, queued.task.worker, next(self._serial), queued))
+            heapq.heappush(self._events, (ends_at, task.worker, next(self._serial), queued))
 
     def _leave_out(self, round: int, worker: _Worker) -> None:
         """Cancel the tasks of a round, so that the tasks that wait for them begin earlier."""
@@ -311,7 +309,7 @@ class VirtualBackend:
         ]
         waiting = worker.queue[len(begun) :]
         if waiting:
-            worker.state = waiting[0].before
+            worker.go_back(waiting[0])
         for queued in (each for each in worker.queue if each.task.round == round):
             queued.answers_at, queued.cancelled = math.inf, True
         for queued in begun:
@@ -333,13 +331,12 @@ class VirtualBackend:
         task, pace, begins_at = queued.task, self._pace, queued.begins_at
         load = queued.load if queued.fault is None else queued.fault.share * queued.load
         from_s = begins_at + pace.latency_s(task.worker, round=task.round, at=begins_at)
-        *_, done, _ = queued.before
         part = load_within(
             pace,
             task.worker,
             round=task.round,
             at=from_s,
-            done=done,
+            done=queued.done_before,
             load=load,
             within_s=at - from_s,
         )
@@ -350,7 +347,7 @@ class VirtualBackend:
         worker, now = self._workers[number], self._now
         unfinished = [each for each in worker.queue if each.ends_at > now]
         if waiting := [each for each in unfinished if each.begins_at >= now]:
-            worker.state = waiting[0].before
+            worker.go_back(waiting[0])
         for queued in unfinished:
             if queued.begins_at < now:
                 worker.busy_s -= queued.ends_at - now
@@ -358,7 +355,8 @@ class VirtualBackend:
             queued.begins_at, queued.ends_at = -math.inf, now
             if not queued.cancelled:
                 queued.lost, queued.answers_at = reason, known_at
-                self._plan(known_at, _ANSWERS, queued)
+                event = known_at, self._n + number, next(self._serial), queued
+                heapq.heappush(self._events, event)
         worker.queue = [each for each in worker.queue if not each.cancelled]
         worker.free_at, worker.silent_at = now + self._restart_s, math.inf
         if isinstance(self._pace, RestartablePace):
@@ -384,7 +382,8 @@ class VirtualBackend:
         self._billed_s += self._bill_s(worker)
         for queued in worker.queue:
             queued.answers_at = math.inf
-        worker.state, worker.queue = worker.at(now), []
+        _, worker.busy_s, worker.done = worker.at(now)
+        worker.queue = []
         # The worker is ready half a round trip before the master is told.
         worker.free_at = now + float(pace.before_s[at]) - self._message_s
         worker.silent_at = now + float(pace.silent_s[at])
