@@ -73,6 +73,15 @@ class Defence(ABC):
         """True if all decoded gradients are exact; False if some are approximations."""
 
     @property
+    def same_bits(self) -> bool:
+        """True if the bits of a gradient do not depend on which workers answered.
+
+        If it is False, which is the default, a resumed run closes the rounds since its checkpoint
+        with the answers of the same workers as before.
+        """
+        return False
+
+    @property
     def kind(self) -> Kind:
         """The kind of gradients; "stale" ones are computed on weights that lack earlier updates."""
         return "exact" if self.exact else "approximate"

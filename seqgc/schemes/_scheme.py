@@ -14,23 +14,24 @@ nothing, and may be called any number of times. Two methods pass answers to a sc
   results must belong to a job in flight. The assignment of the open round does not change, but
   fewer answers may suffice to close the round.
 
-Both methods replace state and never edit it in place: ``copy.copy(schedule)`` is a snapshot, and a
-call that raises changes nothing. A run can be rebuilt from two records: the answers that closed
-each round, and the late answers that were taken during each round (`Schedule.repeat`).
+Both methods replace state and never edit it in place: ``copy.copy(schedule)`` is independent of the
+schedule, and a call that raises changes nothing. The state can be written down as JSON data
+(`Schedule.snapshot`), and a new schedule of the same scheme continues from it
+(`Schedule.restore`). Its size does not depend on the number of closed rounds.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, Final
 
 import numpy as np
 
 from seqgc.errors import NotDecodableError, ParameterError, ScheduleError, require_int
-from seqgc.ports import BoolArray, Decoding, FloatArray, LateAnswer, MiniTask, Payload
+from seqgc.ports import BoolArray, Decoding, FloatArray, MiniTask, Payload
 from seqgc.schemes._defence import Defence
+from seqgc.schemes._state import from_json, to_json
 from seqgc.stragglers import StragglerModel
 
 MiniTasks = tuple[MiniTask, ...]
@@ -87,9 +88,9 @@ class Schedule(ABC):
     takes_late: bool = False
     """True if late answers to closed rounds may be useful; see `awaits`."""
 
-    _reach: int | None = None
-    """The number (>= 1) of most recent rounds that determine the state; None means all rounds.
-    A schedule can then be rebuilt by `_begin_at` and by repeating only these rounds.
+    _state_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the attributes that `_advance` or `_take_late` change and that later rounds read.
+    Checkpoints hold these attributes. Not needed are attributes that only `decoding` reads.
     """
 
     def __init__(
@@ -101,8 +102,6 @@ class Schedule(ABC):
         self._of: Final = scheme
         self._model = scheme.promise if conformity is None else conformity
         self._round = 0
-        # While `repeat` closes a round again: the jobs that the round finished the first time.
-        self._recorded: Collection[int] | None = None
         self._past: BoolArray = np.zeros((0, scheme.n), dtype=np.bool_)  # stragglers by round
         self._excused: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
         self._leaves_out = False
@@ -220,38 +219,46 @@ class Schedule(ABC):
             )
         self._take_late(round, worker)
 
-    def repeat(
-        self,
-        answers: Sequence[BoolArray],
-        late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
-        finished: Mapping[int, Collection[int]] = MappingProxyType({}),
-    ) -> None:
-        """Bring a new schedule to the state of an earlier one by closing the first rounds again.
+    def snapshot(self) -> dict[str, object]:
+        """Return the state as JSON data, from which `restore` continues.
 
-        ``answers`` holds the answers (n,) that closed each round. ``late`` holds the late answers
-        that were taken in each round. ``finished`` holds the jobs that each round finished, if this
-        was recorded; such jobs are not determined again. Only the rounds that determine the present
-        state are computed. They raise the same exceptions as `close_round`. Raises `ScheduleError`
-        if a round has been closed.
+        The state does not contain the jobs that the latest round has finished: decode them before.
+        Raises `ScheduleError` if the state has an attribute that JSON data cannot hold.
+        """
+        try:
+            own = {name: to_json(value) for name, value in self._snapshot().items()}
+        except TypeError as error:
+            raise ScheduleError(
+                f"the state of {self.scheme_name} cannot be stored: {error} (store numbers, texts, "
+                "arrays, and lists, tuples, sets or dicts of these)"
+            ) from error
+        return {"round": self._round, "past": to_json(self._past), "own": own}
+
+    def restore(self, state: object) -> None:
+        """Continue from a `snapshot` that was read back from JSON.
+
+        The snapshot is of a schedule of the same scheme, batches and payload. This schedule may
+        have fewer jobs, if the omitted jobs had not begun.
+
+        Raises
+        ------
+        ScheduleError
+            If a round of this schedule has been closed.
+        TypeError, KeyError, ValueError
+            If it is not a snapshot of such a schedule.
         """
         if self._round:
             raise ScheduleError(
-                "rounds can only be repeated before any other round closes; round "
+                "a schedule can only be restored before its first round closes; round "
                 f"{self._round} is open"
             )
-        first = 0 if self._reach is None else max(0, len(answers) - self._reach)
-        window = answers[max(0, len(answers) + 1 - self._model.window) : first]
-        past = [~self._checked(responded) for responded in window]
-        self._past = np.array(past, dtype=np.bool_).reshape(-1, self.n)
-        self._round = first
-        self._begin_at(first)
-        for number in range(first, len(answers)):
-            for round, worker in late.get(number, ()):
-                if self.awaits(round, worker):  # if not, the answer's job ended before these rounds
-                    self._take_late(round, worker)
-            self._recorded = finished.get(number)
-            self.close_round(answers[number])
-        self._recorded = None
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of a schedule must be a mapping; got {state!r}")
+        round = require_int("round", state["round"], least=0, most=self.num_rounds)
+        past = np.asarray(from_json(state["past"]), dtype=np.bool_).reshape(-1, self.n)
+        own = {name: from_json(value) for name, value in state["own"].items()}
+        self._past, self._round = past, round
+        self._restore(own)
 
     @abstractmethod
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
@@ -272,8 +279,24 @@ class Schedule(ABC):
         """Record the empty chunks; return whether some mini-task consists of empty chunks."""
         return False
 
-    def _begin_at(self, round: int) -> None:  # noqa: B027 (for overriding)
-        """Set the state to that before this round, as if no job had begun earlier."""
+    def _snapshot(self) -> Mapping[str, object]:
+        """Return the state of this class: by default the attributes in `_state_names`, by name.
+
+        The values are None, booleans, numbers, texts, arrays, and lists, tuples, sets or dicts of
+        these. Override this method and `_restore` if attributes have other types.
+        """
+        if self._of.delay and not self._state_names:
+            raise ScheduleError(
+                f"{type(self).__name__} has jobs in flight (delay {self._of.delay}), but names no "
+                "attributes that a checkpoint must hold: name the attributes that `_advance` "
+                "changes in `_state_names`"
+            )
+        return {name: getattr(self, name) for name in self._state_names}
+
+    def _restore(self, state: Mapping[str, object]) -> None:
+        """Set the state that `_snapshot` of another schedule returned; `round` is set already."""
+        for name in self._state_names:
+            setattr(self, name, state[name])
 
     def _loads(self, batch_size: int | None) -> FloatArray:
         return self._of.loads_of(batch_size)

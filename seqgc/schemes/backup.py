@@ -103,8 +103,6 @@ class Backup(Scheme):
 class BackupSchedule(Schedule):
     """A run of `Backup`: round ``t`` computes job ``t``, and closes with any n - b answers."""
 
-    _reach = 1
-
     def __init__(
         self, scheme: Backup, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:

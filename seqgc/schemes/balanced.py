@@ -103,6 +103,10 @@ class Balanced(Scheme):
         return np.bincount(_layout(self).holders, weights=sizes, minlength=self.n).astype(np.intp)
 
     @property
+    def same_bits(self) -> bool:
+        return True
+
+    @property
     def promise(self) -> StragglerModel:
         return PerRound(s=0)
 
@@ -135,8 +139,6 @@ def _layout(scheme: Balanced) -> _Layout:
 
 class BalancedSchedule(Schedule):
     """A run of `Balanced`: round ``t`` computes job ``t``; all workers with shares must answer."""
-
-    _reach = 1
 
     def __init__(
         self, scheme: Balanced, num_jobs: int, *, conformity: StragglerModel | None = None

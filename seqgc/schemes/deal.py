@@ -93,6 +93,10 @@ class Deal(Defence):
             remedy = "omit it to let seqgc choose"
             raise ParameterError("pieces", rule, self.pieces, remedy)
 
+    @property
+    def same_bits(self) -> bool:
+        return True
+
     def jobs_in_flight(self, bundles: int) -> int:
         return bundles
 

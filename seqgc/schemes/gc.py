@@ -40,6 +40,10 @@ class CodedScheme(Scheme):
         return max(self.allow_error, self._code.worst_error)
 
     @property
+    def same_bits(self) -> bool:
+        return not self.accepted_error and is_one_sum(self._code)
+
+    @property
     def tolerated(self) -> int:
         return self._code.s
 
@@ -225,8 +229,6 @@ class CodedSchedule(Schedule):
 class GCSchedule(CodedSchedule):
     """Round ``t`` computes job ``t``; it closes once the answers decode it."""
 
-    _reach = 1
-
     def _assign(self) -> Assignment:
         code, job = self._code, self._round
         sums = not self._allow_error  # a least-squares solution is a weighted sum
@@ -264,6 +266,14 @@ def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[T
         for i, (round, weight) in enumerate(zip(rounds.tolist(), weights.tolist(), strict=True))
         if weight
     )
+
+
+def is_one_sum(code: GradientCode) -> bool:
+    """Return True if every decoding adds up equal results in the same order.
+
+    A code with several covers, or none, combines other results if other workers answer.
+    """
+    return len(code.covers) == 1
 
 
 def held(code: GradientCode, amounts: IntArray) -> IntArray:

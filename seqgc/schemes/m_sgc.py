@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, MiniTask, Pay
 from seqgc.schemes._defence import Grid
 from seqgc.schemes._registry import register
 from seqgc.schemes._scheme import Assignment, MiniTasks, Schedule, Scheme, require_late
-from seqgc.schemes.gc import coded_mini_task, held, require_family, terms_of
+from seqgc.schemes.gc import coded_mini_task, held, is_one_sum, require_family, terms_of
 from seqgc.stragglers import AnyOf, Arbitrary, Bursty, StragglerModel
 
 __all__ = ["MSGC", "MSGCSchedule"]
@@ -79,6 +79,10 @@ class MSGC(Scheme):
     @property
     def delay(self) -> int:
         return self.W - 2 + self.B
+
+    @property
+    def same_bits(self) -> bool:
+        return self.code is None or is_one_sum(self.code)
 
     @cached_property
     def worker_loads(self) -> FloatArray:
@@ -192,6 +196,15 @@ class _JobState:
     coded: BoolArray  # (B, n) the workers that returned the coded result of each D2 group
     is_lost: bool  # True if a D2 group was requested and cannot be decoded
 
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """The fields in their order, for snapshots."""
+        return self.received_in, self.received, self.owed, self.coded, self.is_lost
+
+    @classmethod
+    def of(cls, parts: Sequence[Any]) -> _JobState:
+        return cls(**dict(zip(cls.__dataclass_fields__, parts, strict=True)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flight:
@@ -219,7 +232,6 @@ class MSGCSchedule(Schedule):
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._scheme, self._code = scheme, scheme.code
-        self._reach = scheme.delay + 1  # no job is in flight for longer, and jobs are independent
         self._first_adaptive, self._last_slot = scheme.W - 1, scheme.delay
         self.takes_late = scheme.late == "take"
         # The states of jobs when the rounds opened, by round and job, for rounds that are closed;
@@ -230,7 +242,7 @@ class MSGCSchedule(Schedule):
         self._void_coded: BoolArray = np.zeros((scheme.B, scheme.n), dtype=np.bool_)
         self._coded_is_whole = True
         self._finished: dict[int, _JobState] = {}
-        self._begin_at(0)
+        self._begin()
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
         if job not in self._finished:
@@ -270,10 +282,11 @@ class MSGCSchedule(Schedule):
             self._void_coded = np.stack([held(self._code, group) == 0 for group in filled])
             self._coded_is_whole = not self._void_coded.any()
             self._excused &= self._void_coded.all(axis=0)
-        self._begin_at(0)
+        self._begin()
         return not self._coded_is_whole or bool(self._void.any())
 
-    def _begin_at(self, round: int) -> None:
+    def _begin(self) -> None:
+        """Set the state at the beginning of the run."""
         self._new_job = _JobState(
             received_in=np.zeros(self._void.shape, dtype=np.intp),
             received=self._void,
@@ -281,7 +294,32 @@ class MSGCSchedule(Schedule):
             coded=np.zeros(self._void_coded.shape, dtype=np.bool_),
             is_lost=False,
         )
-        self._open = self._in_flight(round, {})
+        self._open = self._in_flight(0, {})
+
+    def _snapshot(self) -> Mapping[str, object]:
+        return {
+            "open": {
+                f.job: (f.asked.parts, None if f.state is f.asked else f.state.parts)
+                for f in self._open
+            },
+            "asked_in": {
+                round: {job: state.parts for job, state in states.items()}
+                for round, states in self._asked_in.items()
+            },
+        }
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._open = []
+        for job, (parts, now) in state["open"].items():
+            if job < self.num_jobs:
+                asked = _JobState.of(parts)
+                present = asked if now is None else _JobState.of(now)
+                slot = self._round - job
+                self._open.append(_Flight(job=job, slot=slot, asked=asked, state=present))
+        self._asked_in = {
+            round: {job: _JobState.of(parts) for job, parts in states.items()}
+            for round, states in state["asked_in"].items()
+        }
 
     def _assign(self) -> Assignment:
         flights = self._open[::-1]

@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -92,6 +92,10 @@ class RASGC(Scheme):
         require_int("r", self.r, least=1, most=self.n)
         require_int("p", self.p, least=1, most=self.n)
         require_late(self.late, name="RA-SGC")
+
+    @property
+    def same_bits(self) -> bool:
+        return self.p == 1
 
     @property
     def num_own(self) -> int:
@@ -220,6 +224,8 @@ _NOTHING = _Deal(chunks=np.zeros(0, dtype=np.intp), holders=np.zeros((0, 1, 1), 
 class RASGCSchedule(Schedule):
     """Round ``t`` computes job ``t`` (slot 0) and the missing chunks of job ``t - 1`` (slot 1)."""
 
+    _state_names = ("_received", "_is_open", "_rates")
+
     def __init__(
         self, scheme: RASGC, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
@@ -240,6 +246,14 @@ class RASGCSchedule(Schedule):
         if job not in self._finished:
             raise self._not_finished(job)
         return Decoding(job=job, terms=self._finished[job]())
+
+    def _snapshot(self) -> Mapping[str, object]:
+        return {**super()._snapshot(), "dealt": (self._deal.chunks, self._deal.holders)}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
+        chunks, holders = state["dealt"]
+        self._deal = _Deal(chunks=chunks, holders=holders)
 
     def _leave_out(self, empty: BoolArray) -> bool:
         self._void = empty.reshape(self._void.shape)

@@ -110,15 +110,16 @@ class SRSGC(CodedScheme):
 class SRSGCSchedule(CodedSchedule):
     """In round ``t`` some workers reattempt job ``t - B``, and the others compute job ``t``."""
 
+    _state_names = ("_returned", "_reattempts", "_busy_in")
+
     def __init__(
         self, scheme: SRSGC, num_jobs: int, *, conformity: StragglerModel | None = None
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._delay, self.takes_late = scheme.delay, scheme.late == "take"
         self._group = scheme.s + 1 if scheme.family == "rep" else None
-        # For the jobs of the last B rounds: the workers that returned the result in the job's own
-        # round. These depend on the reattempts in that round, which depend on earlier rounds;
-        # therefore `_reach` is None, all rounds.
+        # For the unfinished jobs of the last B rounds: the workers that returned the result in the
+        # job's own round.
         self._returned: dict[int, BoolArray] = {}
         self._reattempts: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
         self._busy_in: dict[int, BoolArray] = {}  # the workers that reattempted in those rounds
@@ -138,10 +139,7 @@ class SRSGCSchedule(CodedSchedule):
     def _feasible(self, responded: BoolArray) -> bool:
         # Every other job in flight can be reattempted in a later round.
         is_open = self._due in self._returned
-        return not is_open or self._finishes(self._due, self._due_answers(responded))
-
-    def _finishes(self, job: int, answered: BoolArray) -> bool:
-        return self._suffices(answered) if self._recorded is None else job in self._recorded
+        return not is_open or self._suffices(self._due_answers(responded))
 
     def _due_answers(self, responded: BoolArray) -> BoolArray:
         return self._returned[self._due] | (responded & self._reattempts)
@@ -169,12 +167,12 @@ class SRSGCSchedule(CodedSchedule):
             finished[self._due] = (self._due_answers(responded), rounds)
             del returned[self._due]
         for job, own in self._returned.items() if self.takes_late else ():
-            if job in returned and self._finishes(job, own):  # by late answers
+            if job in returned and self._suffices(own):  # by late answers
                 finished[job] = (own, np.full(self.n, job))
                 del returned[job]
         if now < self.num_jobs:
             own = responded & ~self._reattempts
-            if self._finishes(now, own):
+            if self._suffices(own):
                 finished[now] = (own, np.full(self.n, now))
             else:
                 returned[now] = own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,7 +37,8 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
       the scheme is not exact, the error is at most the reported error, and lost chunks are listed.
     - One more answer never makes a round infeasible. A conforming pattern loses no job.
     - A transition that raises changes nothing.
-    - A run that repeats its first rounds continues like the original run.
+    - A schedule that is restored from a snapshot continues like the original schedule, and
+      snapshots do not grow with the number of rounds.
     - The batched replay of a search agrees with the general replay.
 
     Use few workers: each of the ``patterns``, drawn with ``seed``, is followed round by round.
@@ -56,7 +58,8 @@ def check_scheme(scheme: Scheme, *, patterns: int = 20, seed: int = 0) -> None:
         for number in range(patterns):
             # Draw patterns that conform, and patterns that do not conform but lose no job.
             _check_run(scheme, np.random.default_rng([seed, number]), conforming=bool(number % 2))
-            _check_repetition(scheme, np.random.default_rng([seed, number, 1]))
+            _check_restored(scheme, np.random.default_rng([seed, number, 1]))
+        _check_snapshot_size(scheme, np.random.default_rng(seed))
         _check_refusal(scheme)
         _check_candidates(scheme)
         _check_replays(scheme, np.random.default_rng(seed))
@@ -239,42 +242,32 @@ def _answers(
     return everyone
 
 
-def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
-    """Require that a schedule that repeats rounds continues like the original schedule.
-
-    At random, the schedule is told or not told which jobs the repeated rounds finished.
-    """
-    reach = scheme.start(1)._reach or 1  # None: every round must be repeated
-    num_jobs = 2 * (reach + scheme.delay) + 1
+def _check_restored(scheme: Scheme, rng: np.random.Generator) -> None:
+    """Require that a schedule restored from a snapshot continues like the original schedule."""
+    num_jobs = 3 * scheme.delay + 5
     batches = [int(rng.integers(1, 2 * scheme.n))] * int(rng.integers(2))
-    wide = Arbitrary(N=1, W=reach + 3, lam=scheme.n)  # checks more rounds than the state remembers
+    wide = Arbitrary(N=1, W=scheme.delay + 4, lam=scheme.n)
     model = wide if rng.integers(2) else scheme.promise
     one = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
-    rates = (rng.choice(_RATES[1:]),)  # a constant rate keeps the longest memory
-    cut = int(rng.integers(reach, one.num_rounds + 1))
-    answers: list[BoolArray] = []
-    late: dict[int, list[LateAnswer]] = {}
-    finished: tuple[int, ...] = ()
-    finished_by_round: dict[int, tuple[int, ...]] = {}
-    told = rng.integers(2)
+    rates = (rng.choice(_RATES[1:]),)
+    cut = int(rng.integers(1, one.num_rounds + 1))
     while one.round < cut:
-        late[one.round] = _take_late(one, rng)
-        answers.append(_answers(one, rng, conforming=False, rates=rates))
-        finished = one.close_round(answers[-1])
-        if told:
-            finished_by_round[one.round - 1] = finished
+        _take_late(one, rng)
+        one.close_round(_answers(one, rng, conforming=False, rates=rates))
+    if cut < one.num_rounds:
+        _take_late(one, rng)
     other = scheme.begin(num_jobs, conformity=model, batches=batches, payload="float64")
-    name = f"after {cut} repeated rounds"
-    with calling(name):
-        other.repeat(answers, late, finished_by_round)
+    name = f"restored in round {cut}"
+    with calling(f"a schedule {name}"):
+        state = json.dumps(one.snapshot())
+        other.restore(json.loads(state))
         assert other.round == cut, f"{name}: the open round is {other.round}"
-        while True:
-            for job in finished:
-                same = one.decoding(job) == other.decoding(job)
-                assert same, f"{name}: job {job} is decoded differently"
-            if one.round == one.num_rounds:
-                return
+        assert json.dumps(other.snapshot()) == state, f"{name}: its snapshot differs"
+        while one.round < one.num_rounds:
             where = f"differ in round {one.round}"
+            for late in _take_late(one, rng) if one.round > cut else ():
+                assert other.awaits(*late), f"{name}: the late answers that it awaits {where}"
+                other.take_late(*late)
             assert _tasks(one) == _tasks(other), f"{name}: its tasks {where}"
             for rate in _RATES:
                 mask = rng.random(one.n) >= rate
@@ -282,6 +275,21 @@ def _check_repetition(scheme: Scheme, rng: np.random.Generator) -> None:
             responded = _answers(one, rng, conforming=False, rates=rates)
             finished = one.close_round(responded)
             assert other.close_round(responded) == finished, f"{name}: its finished jobs {where}"
+            for job in finished:
+                same = one.decoding(job) == other.decoding(job)
+                assert same, f"{name}: job {job} is decoded differently"
+
+
+def _check_snapshot_size(scheme: Scheme, rng: np.random.Generator) -> None:
+    """Require that the snapshots of a long run are as small as those of its first rounds."""
+    part = 4 * (scheme.delay + 1)
+    schedule, sizes = scheme.begin(8 * part), list[int]()
+    while schedule.round < 8 * part:
+        schedule.close_round(_answers(schedule, rng, conforming=False))
+        sizes.append(len(json.dumps(schedule.snapshot())))
+    first, last = max(sizes[:part]), max(sizes[-part:])
+    line = f"snapshots grow with the rounds: {first} bytes at first, {last} in round {8 * part}"
+    assert last <= 2 * first + 200, line
 
 
 def _tasks(schedule: Schedule) -> list[list[tuple[object, ...]]]:
