@@ -2,8 +2,6 @@
 
 from seqgc.rounds._alarms import Alarms as Alarms
 from seqgc.rounds._amended import AmendedPolicy as AmendedPolicy
-from seqgc.rounds._answers import Answers as Answers
-from seqgc.rounds._answers import OnRecord as OnRecord
 from seqgc.rounds._dealing import DealingPolicy as DealingPolicy
 from seqgc.rounds._engine import Engine as Engine
 from seqgc.rounds._engine import EngineTask as EngineTask
@@ -20,11 +18,13 @@ from seqgc.rounds._policy_defence import needs_of as needs_of
 from seqgc.rounds._policy_defence import num_rounds as num_rounds
 from seqgc.rounds._policy_defence import policy_of as policy_of
 from seqgc.rounds._records import Records as Records
+from seqgc.rounds._repeat import PastRound as PastRound
 from seqgc.rounds._retries import Retries as Retries
 from seqgc.rounds._rule import TIME_LIMITS as TIME_LIMITS
 from seqgc.rounds._rule import Adaptation as Adaptation
 from seqgc.rounds._rule import ClosingRule as ClosingRule
 from seqgc.rounds._rule import Setting as Setting
+from seqgc.rounds._rule import SettingState as SettingState
 from seqgc.rounds._rule import WaitOut as WaitOut
 from seqgc.rounds._rule import bundles_of as bundles_of
 from seqgc.rounds._rule import num_bundles as num_bundles

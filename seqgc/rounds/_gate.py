@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from seqgc.errors import ScheduleError, WorkerError
 from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, LateAnswer, RoundRecord
-from seqgc.rounds._repeat import Repeat
+from seqgc.rounds._repeat import PastRound, Repeat
 from seqgc.rounds._rule import TIME_LIMITS, ClosingRule
 
 _VOTES = 3
@@ -63,14 +63,12 @@ class RoundGate:
         answered, or all of a smaller group.
     excused : (n,) bool, optional
         Workers without a task. They count as having answered.
-    again : (n,) bool, optional
-        In a resumed run: the workers with whose answers the round was closed before. As soon as all
-        of them have answered, the round closes with these answers alone. If one of them fails, or
-        is silent for too long after the other answers suffice (see `Repeat`), the round closes like
-        any other round.
-    late
-        In a resumed run: the answers to earlier rounds that the round took before. As long as the
-        round may close as before, it waits for these late answers and takes no others.
+    again : PastRound, optional
+        In a resumed run: the answers with which the round was closed before. As soon as all of them
+        have come, the round closes with these answers alone, and until then it takes no other late
+        answers. If one of the workers fails, or is silent for too long after the other answers
+        suffice (see `Repeat`), the round closes like any other round. The round is an ordinary
+        round if ``again.responded`` is None.
 
     Examples
     --------
@@ -92,14 +90,15 @@ class RoundGate:
         *,
         round: int = 0,
         excused: BoolArray | None = None,
-        again: BoolArray | None = None,
+        again: PastRound | None = None,
         replicas: Sequence[IntArray] = (),
-        late: Iterable[LateAnswer] = (),
     ) -> None:
         self._replicas = replicas
         self.late_taken = list[LateAnswer]()
         self._schedule, self._rule, self._round = schedule, rule, round
-        self.repeat = None if again is None else Repeat(again, late, limit_s=rule.timeout_s)
+        self.repeat: Repeat | None = None
+        if again is not None and again.responded is not None:
+            self.repeat = Repeat(again.responded, again.late, limit_s=rule.timeout_s)
         self._responded, self._failed, self._doubted = np.zeros((3, schedule.n), dtype=np.bool_)
         if excused is not None:
             self._responded |= excused

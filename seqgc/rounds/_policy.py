@@ -24,10 +24,10 @@ end. The next tick closes it, with the reason ``idle`` and a duration of 0.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from seqgc.ports import (
     Dispatch,
     Event,
     Failure,
-    LateAnswer,
     RoundRecord,
 )
 from seqgc.rounds._foreign import require_worker
@@ -48,6 +47,7 @@ from seqgc.rounds._gate import RoundGate, idle_record
 from seqgc.rounds._lazy import ByWorker, Once, numbered, renumbered, replicas
 from seqgc.rounds._open_round import OpenRound
 from seqgc.rounds._overdue import Overdue
+from seqgc.rounds._repeat import PastRound
 from seqgc.rounds._rule import ClosingRule
 from seqgc.schemes import Assignment, Schedule
 
@@ -59,9 +59,9 @@ class RoundPolicy:
     schedule was given no payload, as in a replay, decodings are judged as in float32.
 
     ``first_job`` and ``first_round`` are the numbers of the schedule's first job and round in the
-    run. When a run is resumed, ``again`` are the workers (n,) on whose answers its rounds closed
-    before, by round, and ``late`` the late answers that they used. If a round closes otherwise,
-    ``again`` is emptied, because the later rounds did not happen.
+    run. When a run is resumed, ``again`` are the rounds that closed after its checkpoint, by
+    number. If a round closes with other answers than it must, ``again`` is emptied, because the
+    later rounds did not happen.
 
     With ``audit``, a round waits for three answers to each question that several workers are asked,
     or for as many as can still arrive: with fewer, it is unknown which worker lies.
@@ -81,13 +81,13 @@ class RoundPolicy:
         *,
         first_job: int = 0,
         first_round: int = 0,
-        again: dict[int, BoolArray] | None = None,
-        late: Mapping[int, Sequence[LateAnswer]] = MappingProxyType({}),
+        again: dict[int, PastRound] | None = None,
         audit: bool = False,
     ) -> None:
         self._schedule, self._rule, self._audit = schedule, rule, audit
         self._first_job, self._first_round = first_job, first_round
-        self._again, self._late = {} if again is None else again, late
+        self._at_opening = schedule  # its state at the beginning of the open round
+        self._again = {} if again is None else again
         self._overdue = Overdue(schedule, first_round)
         self._used = _UsedAnswers(schedule)
         self._barred: dict[int, Failure] = {}  # workers whose answers will never be usable
@@ -115,7 +115,7 @@ class RoundPolicy:
         Late answers that later rounds used before the run was resumed are requested first, unless
         they are awaited already (`inherit`).
         """
-        taken = (late for round in self._again for late in self._late.get(round, ()))
+        taken = (late for past in self._again.values() for late in past.late)
         missing = self._overdue.ask_again(taken, before=self._round)
         dispatches: list[Dispatch] = []
         for round, workers in missing:
@@ -130,6 +130,13 @@ class RoundPolicy:
         """
         taken = () if before._open is None else before._open.gate.late_taken
         self._overdue.inherit(before._overdue, taken=taken)
+
+    def snapshot(self) -> dict[str, object]:
+        """Return the state of the schedule at the beginning of the open round, as JSON data.
+
+        A policy with a schedule that is restored from it sends all tasks of the open round again.
+        """
+        return self._at_opening.snapshot()
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -221,6 +228,9 @@ class RoundPolicy:
 
     def _open_round(self) -> list[Dispatch]:
         self._open = None
+        # Only late answers change a schedule while a round is open.
+        takes_late = self._schedule.takes_late
+        self._at_opening = copy.copy(self._schedule) if takes_late else self._schedule
         assignment = None if self.done else self._assignment()
         if assignment is None or assignment.idle:
             return []  # the next tick closes the round, if there is one
@@ -232,7 +242,6 @@ class RoundPolicy:
             replicas=replicas(assignment, excused) if self._audit else (),
             excused=excused,
             again=self._again.get(self._round),
-            late=self._late_again,
         )
         self._open = OpenRound(
             self._round,
@@ -244,16 +253,11 @@ class RoundPolicy:
         )
         return [self._dispatch(self._round, 0, ByWorker(assignment, self._open.asked))]
 
-    @property
-    def _late_again(self) -> Sequence[LateAnswer]:
-        """The late answers that the open round used before the run was resumed."""
-        return self._late.get(self._round, ()) if self._round in self._again else ()
-
     # ---- closing ---------------------------------------------------------------------------------
 
     def _close(self, record: RoundRecord) -> list[Action]:
-        known, late = self._again.get(record.round), set(self._late_again)
-        if known is None or set(record.late) != late or (known != record.responded).any():
+        past = self._again.get(record.round)
+        if past is not None and past.contradicts(record):
             self._again.clear()
         finished = self._schedule.close_round(record.responded)
         self._used.close(record, first_round=self._first_round)

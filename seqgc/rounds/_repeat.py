@@ -1,17 +1,43 @@
-"""`Repeat`: the answers with which a round was closed before its run was resumed."""
+"""`PastRound`: a round that closed after the checkpoint of a resumed run; `Repeat`: closing it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from seqgc.ports import BoolArray, LateAnswer
+import numpy as np
 
-__all__ = ["Repeat"]
+from seqgc.ports import BoolArray, LateAnswer, RoundRecord
+from seqgc.rounds._rule import Setting
+
+__all__ = ["PastRound", "Repeat"]
 
 _PATIENCE: Final = 5.0
 _LEAST_S: Final = 10.0  # a cold start may take this long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PastRound:
+    """A round that closed after the checkpoint from which a run is resumed.
+
+    ``responded`` (n,) marks the workers whose answers the round used, and ``late`` lists the late
+    answers that it took. The resumed run closes the round with the same answers. If ``responded``
+    is None, it may use any answers. ``setting`` is the setting to which the run switched after the
+    round; None means that it did not switch.
+    """
+
+    responded: BoolArray | None = None
+    late: Sequence[LateAnswer] = ()
+    setting: Setting | None = None
+
+    def contradicts(self, record: RoundRecord) -> bool:
+        """Return True if the round has closed now with other answers than it must."""
+        if self.responded is None:
+            return False
+        same = np.array_equal(self.responded, record.responded)
+        return not same or set(self.late) != set(record.late)
 
 
 class Repeat:

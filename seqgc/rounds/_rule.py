@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.schemes import Defence, Scheme
+from seqgc.schemes import Defence, Scheme, parse_scheme
 
 _ENDINGS = ".best", ".optimizer", ".queue"  # suffixes of a model's files in a checkpoint
 
@@ -91,11 +91,52 @@ class Setting:
                     rule = f"must be left out with {self.scheme.spec}, which has no rounds to close"
                     raise ParameterError(name, rule, value)
 
+    def limited_by(self, rule: ClosingRule) -> Setting:
+        """Return the setting with the time limit and the number of attempts of another rule."""
+        timeout_s, attempts = rule.timeout_s, rule.max_attempts
+        own = replace(self.rule, timeout_s=timeout_s, max_attempts=attempts)
+        return replace(self, rule=own)
+
     @property
     def label(self) -> str:
         """A description of the setting in one line for people."""
         bundle = f", {self.jobs_per_round} jobs a round" if self.jobs_per_round > 1 else ""
         return f"{self.scheme.spec}, {self.rule.label}{bundle}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingState:
+    """A `Setting` as values of JSON; ``timeout_s`` is None if there is no time limit."""
+
+    scheme: str
+    mu: float
+    wait_out: WaitOut
+    timeout_s: float | None
+    max_attempts: int
+    jobs_per_round: int
+
+    @classmethod
+    def of(cls, setting: Setting) -> SettingState:
+        rule = setting.rule
+        return cls(
+            scheme=setting.scheme.spec,
+            mu=rule.mu,
+            wait_out=rule.wait_out,
+            timeout_s=None if math.isinf(rule.timeout_s) else rule.timeout_s,
+            max_attempts=rule.max_attempts,
+            jobs_per_round=setting.jobs_per_round,
+        )
+
+    def setting(self, n: int) -> Setting:
+        """Return the setting for ``n`` workers; raises `ParameterError` if there is none."""
+        rule = ClosingRule(
+            mu=self.mu,
+            wait_out=self.wait_out,
+            timeout_s=math.inf if self.timeout_s is None else self.timeout_s,
+            max_attempts=self.max_attempts,
+        )
+        scheme = parse_scheme(self.scheme, n=n)
+        return Setting(scheme=scheme, rule=rule, jobs_per_round=self.jobs_per_round)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

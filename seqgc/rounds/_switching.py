@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -12,20 +12,18 @@ import numpy as np
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import (
     Action,
-    BoolArray,
     Capability,
     Close,
     Dispatch,
     Event,
-    LateAnswer,
     Payload,
     Restart,
     RoundRecord,
 )
-from seqgc.rounds._answers import Answers, OnRecord
 from seqgc.rounds._dealing import DealingPolicy
 from seqgc.rounds._policy import RoundPolicy
-from seqgc.rounds._rule import Setting
+from seqgc.rounds._repeat import PastRound
+from seqgc.rounds._rule import Setting, SettingState
 from seqgc.schemes import Deal, Defence, by_rounds
 
 
@@ -82,9 +80,12 @@ class SwitchingPolicy:
     are decoded by their deadlines, as at the end of a run. Then the next scheme starts. Leaving a
     scheme of delay 0 costs nothing. Without a director there is no switch.
 
-    For ``again`` see `OnRecord`, for ``audit`` see `RoundPolicy`, and for ``batches`` and
-    ``payload`` see `Scheme.begin`. If the scheme is a `Deal`, work is dealt: each job is a round,
-    ``bundles`` is the number of bundles of models that take turns, and there are no switches.
+    In a resumed run, ``again`` are the rounds that closed after its checkpoint, by number. The
+    director is not asked after these rounds, and the run switches as it did before.
+
+    For ``audit`` see `RoundPolicy`, and for ``batches`` and ``payload`` see `Scheme.begin`. If the
+    scheme is a `Deal`, work is dealt: each job is a round, ``bundles`` is the number of bundles of
+    models that take turns, and there are no switches.
 
     Raises
     ------
@@ -118,18 +119,18 @@ class SwitchingPolicy:
         director: Director | None = None,
         payload: Payload | None = None,
         batches: Iterable[int] = (),
-        again: OnRecord | None = None,
+        again: Mapping[int, PastRound] = MappingProxyType({}),
         audit: bool = False,
         bundles: int = 1,
     ) -> None:
         self._audit, self._bundles, self._bundles_left = audit, bundles, bundles
-        again = again or OnRecord()
-        self._again, self._on_record = dict(again.answers), again
+        self._again = dict(again)
         if director is not None:
             by_rounds(setting.scheme, "a run that looks for a better one")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
         self._jobs = self._num_jobs  # of the segment; fewer after a switch is chosen
         self._payload, self._batches = payload, tuple(batches)
+        self._first = setting
         self._segments: list[Segment] = []
         self._started, self._rounds = 0, 0  # numbers of started jobs and of closed rounds
         self._next: Setting | None = None  # the chosen setting, until the last jobs are decoded
@@ -143,7 +144,7 @@ class SwitchingPolicy:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """All segments so far, including the present one."""
+        """All segments so far, including the present one; those before a `restore` are missing."""
         return tuple(self._segments)
 
     @property
@@ -154,8 +155,8 @@ class SwitchingPolicy:
     def end_after(self, job: int) -> None:
         """End the run after ``job``, which must be the latest job that has started.
 
-        Call this method between two events; in a resumed run whose end was set before, call it
-        before `repeat`. If work is dealt, jobs that have been dealt already are completed.
+        Call this method between two events. If work is dealt, jobs that have been dealt already are
+        completed.
         """
         if isinstance(self._policy, DealingPolicy):
             self._num_jobs = self._policy.end_after(job)
@@ -188,55 +189,97 @@ class SwitchingPolicy:
         return self._policy.wake_at
 
     def scheme_of(self, job: int) -> Defence:
-        """Return the scheme of a job that has started; raise `ParameterError` for no such job."""
-        if not 0 <= job < self._num_jobs:
-            raise ParameterError("job", f"must satisfy 0 <= job < {self._num_jobs}", job)
+        """Return the scheme of a job that has started; raise `ParameterError` for no such job.
+
+        A restored policy knows only the jobs of its present segment; all others have finished.
+        """
+        first = self._segments[0].first_job
+        if not first <= job < self._num_jobs:
+            raise ParameterError("job", f"must satisfy {first} <= job < {self._num_jobs}", job)
         return next(s.setting.scheme for s in reversed(self._segments) if s.first_job <= job)
 
     def start(self) -> Sequence[Dispatch]:
         """Open the first round that is not closed."""
         return self._policy.start()
 
-    def repeat(
-        self,
-        answers: Iterable[BoolArray],
-        *,
-        settings: Mapping[int, Setting] = MappingProxyType({}),
-    ) -> None:
-        """Close the first rounds of a resumed run with the same answers as before.
+    def snapshot(self) -> dict[str, object]:
+        """Return the state at the beginning of the open round, as JSON data.
 
-        Call this method before `start`. ``answers`` contains, for each of these rounds in order, a
-        mask (n,) of the workers whose answers were used. The late answers of these rounds are those
-        of ``again``, an argument of the class. If the director chose a switch after a round,
-        ``settings`` maps the number of the round to the chosen setting. Raises like
-        `Schedule.repeat`.
+        It holds the present segment, but no earlier segment and nothing of the director. A setting
+        is None if it is the one with which the policy was created.
         """
-        for responded in answers:
-            setting = settings.get(self._rounds)
-            round, known = self._rounds, self._on_record
-            self._count(responded, known.late.get(round, ()), known.finished.get(round))
-            self._go_on(setting)
-        self._shorten()
-        self._policy = self._run()
+        segment = self._segments[-1]
+        policy = self._policy
+        return {
+            "jobs": self._num_jobs,
+            "started": self._started,
+            "rounds": self._rounds,
+            "first_job": segment.first_job,
+            "first_round": segment.first_round,
+            "setting": self._as_json(segment.setting),
+            "segment_jobs": self._jobs,
+            "next": None if self._next is None else asdict(SettingState.of(self._next)),
+            "schedule": policy.snapshot() if isinstance(policy, RoundPolicy) else None,
+        }
+
+    def restore(self, state: object) -> None:
+        """Continue from a `snapshot` that was read back from JSON; only before the start.
+
+        Time limits and numbers of attempts are those of the setting with which this policy was
+        created.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If it is not a snapshot of such a policy.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of a policy with rounds must be a mapping; got {state!r}")
+        first = self._first
+
+        def number(name: str) -> int:
+            return require_int(name, state[name], least=0)
+
+        def setting(name: str) -> Setting | None:
+            if state[name] is None:
+                return None
+            return SettingState(**state[name]).setting(first.scheme.n).limited_by(first.rule)
+
+        self._num_jobs = min(self._num_jobs, number("jobs"))
+        self._started, self._rounds = number("started"), number("rounds")
+        segment = Segment(
+            setting=setting("setting") or first,
+            first_job=number("first_job"),
+            first_round=number("first_round"),
+        )
+        self._segments, self._jobs = [segment], number("segment_jobs")
+        self._next = setting("next")
+        self._policy = self._run(state["schedule"])
+
+    def _as_json(self, setting: Setting) -> dict[str, object] | None:
+        return None if setting == self._first else asdict(SettingState.of(setting))
 
     def on(self, event: Event) -> Sequence[Action]:
         """Process one event and return the actions, in order. Raises like `RoundPolicy.on`."""
+        past = self._again.get(self._rounds)  # the policy may forget it
         actions = self._policy.on(event)
         if self._director is not None:
             self._director.on(event)
-        closed = [action for action in actions if isinstance(action, Close)]
-        for each in closed[:-1]:  # several dealt jobs may close at once
-            self._count(each.record.responded, each.record.late, each.jobs)
-        return self._between_rounds(actions, closed[-1]) if closed else actions
+        closed = [action.record for action in actions if isinstance(action, Close)]
+        for _ in closed:  # several dealt jobs may close at once
+            self._count()
+        return self._between_rounds(actions, closed[-1], past) if closed else actions
 
-    def _between_rounds(self, actions: Sequence[Action], close: Close) -> Sequence[Action]:
-        decision, record = Decision(), close.record
-        setting = self._segments[-1].setting
-        self._count(record.responded, record.late, close.jobs)
+    def _between_rounds(
+        self, actions: Sequence[Action], record: RoundRecord, past: PastRound | None
+    ) -> Sequence[Action]:
+        decision, setting = Decision(), self._segments[-1].setting
         if self._director is not None:
             self._director.close(record, setting=setting)
             jobs_left = self._num_jobs - self._started
-            if self._next is None and jobs_left:
+            if self._next is None and jobs_left and past is not None:
+                decision = Decision(setting=past.setting)
+            elif self._next is None and jobs_left:
                 chosen = self._director.choose(setting=setting, jobs_left=jobs_left)
                 decision = chosen or decision
         switch_to = None if decision.setting == setting else decision.setting
@@ -246,24 +289,22 @@ class SwitchingPolicy:
         restarts = [Restart(worker=each, reason=decision.reason) for each in decision.restart]
         opening = [action for action in actions if isinstance(action, Dispatch)]
         if begins or switch_to is not None or ends:  # a new policy opens the round
-            before, self._policy = self._policy, self._run()
+            before, state = self._policy, None
+            if isinstance(before, RoundPolicy) and not begins:
+                state = before.snapshot()
+            self._policy = self._run(state)
             if isinstance(before, RoundPolicy) and isinstance(self._policy, RoundPolicy):
                 self._policy.inherit(before)
             opening = [replace(a, begins_segment=begins) for a in self._policy.start()]
         return [*closing, *restarts, *opening]
 
-    def _count(
-        self, responded: BoolArray, late: Sequence[LateAnswer], finished: Sequence[int] | None
-    ) -> None:
-        """Count a round that has closed. ``finished`` is None if its finished jobs are unknown."""
-        segment = self._segments[-1]
-        taken = [(round - segment.first_round, worker) for round, worker in late]
-        jobs = None if finished is None else [job - segment.first_job for job in finished]
-        self._answers.append(responded, taken, jobs)
+    def _count(self) -> None:
+        """Count a round that has closed."""
         self._rounds += 1
         if self._next is None:
-            first = self._segments[-1].first_job
-            self._started = min(first + len(self._answers), self._num_jobs)
+            segment = self._segments[-1]
+            closed = self._rounds - segment.first_round
+            self._started = min(segment.first_job + closed, self._num_jobs)
 
     def _shorten(self) -> bool:
         """Drop the segment's jobs that are beyond the end of the run.
@@ -283,7 +324,8 @@ class SwitchingPolicy:
         segment = self._segments[-1]
         if setting is not None:
             self._next, self._jobs = setting, self._started - segment.first_job
-        if self._next is None or len(self._answers) < self._jobs + segment.setting.scheme.delay:
+        closed = self._rounds - segment.first_round
+        if self._next is None or closed < self._jobs + segment.setting.scheme.delay:
             return False
         following, self._next = self._next, None
         if begins := self._started < self._num_jobs:  # otherwise the run was ended meanwhile
@@ -292,28 +334,28 @@ class SwitchingPolicy:
 
     def _enter(self, setting: Setting) -> None:
         """Begin a segment with a setting, over all jobs that have not started."""
-        due = self._segments[0].setting.scheme.n if self._segments else setting.scheme.n
+        due = self._first.scheme.n
         if setting.scheme.n != due:
             raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
         segment = Segment(setting=setting, first_job=self._started, first_round=self._rounds)
         self._segments.append(segment)
         self._jobs = self._num_jobs - self._started
-        self._answers = Answers()  # of the segment's closed rounds
 
-    def _run(self) -> RoundPolicy | DealingPolicy:
-        """Return a policy for the rest of the segment, after its closed rounds.
+    def _run(self, state: object = None) -> RoundPolicy | DealingPolicy:
+        """Return a policy for the rest of the segment; ``state`` is of its schedule, if it has one.
 
         If the segment is being left, it has only the jobs that have started. This is correct
         because a schedule does not depend on the number of its jobs until the last one has started.
         """
-        segment, closed = self._segments[-1], len(self._answers)
+        segment = self._segments[-1]
         if isinstance(deal := segment.setting.scheme, Deal):
             deal = deal.fitted(self._bundles, batch=min(self._batches, default=None))
             cuts = [deal.cut(batch) for batch in self._batches]
+            closed = self._rounds - segment.first_round
             return DealingPolicy(
                 deal,
                 segment.setting.rule,
-                num_jobs=self._jobs - closed,
+                num_jobs=min(self._jobs, self._num_jobs - segment.first_job) - closed,
                 in_flight=deal.jobs_in_flight(self._bundles_left),
                 first_job=segment.first_job + closed,
                 empty=np.max(cuts, axis=0) == 0 if cuts else None,
@@ -321,13 +363,13 @@ class SwitchingPolicy:
         schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
             self._jobs, batches=self._batches, payload=self._payload
         )
-        schedule.repeat(self._answers, self._answers.late, self._answers.finished)
+        if state is not None:
+            schedule.restore(state)
         return RoundPolicy(
             schedule,
             segment.setting.rule,
             first_job=segment.first_job,
             first_round=segment.first_round,
             again=self._again,
-            late=self._on_record.late,
             audit=self._audit,
         )

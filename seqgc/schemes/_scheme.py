@@ -89,8 +89,8 @@ class Schedule(ABC):
     """True if late answers to closed rounds may be useful; see `awaits`."""
 
     _state_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the attributes that `_advance` or `_take_late` change and that later rounds read.
-    Checkpoints hold these attributes. Not needed are attributes that only `decoding` reads.
+    """The names of the attributes that `_advance` or `_take_late` change and later rounds read.
+    Checkpoints hold these attributes. Attributes that only `decoding` reads are not needed.
     """
 
     def __init__(
