@@ -150,6 +150,11 @@ class AppendOnly:
                 os.ftruncate(self._descriptor, before)
             raise
 
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        return os.fstat(self._descriptor).st_size
+
     def _restore(self, size: int) -> None:
         """Write the file again after it was deleted. The open descriptor still gives its content.
 

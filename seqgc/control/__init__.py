@@ -1,7 +1,6 @@
 """Controllers: they measure the workers, adapt their shares, and replace workers that stay slow."""
 
 from seqgc.control._controlled import Controlled as Controlled
-from seqgc.control._controlled import ControlledPolicy as ControlledPolicy
 from seqgc.control._monitor import Monitor as Monitor
 from seqgc.control._monitor import Sample as Sample
 from seqgc.control._monitor import TaskMonitor as TaskMonitor

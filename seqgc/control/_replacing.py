@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from seqgc.control._monitor import TaskMonitor
 from seqgc.control._persistence import Persistence
 from seqgc.ports import Action, Dispatch, Dispatched, Event, Restart, Update
-from seqgc.rounds import AmendedPolicy, ResumablePolicy
+from seqgc.rounds import AmendedPolicy, RunPolicy
 
 __all__ = ["ReplacingPolicy"]
 
@@ -40,7 +40,7 @@ class ReplacingPolicy(AmendedPolicy):
     ([0], (7, 14, 14, 14))
     """
 
-    def __init__(self, policy: ResumablePolicy, *, monitor: TaskMonitor, rule: Persistence) -> None:
+    def __init__(self, policy: RunPolicy, *, monitor: TaskMonitor, rule: Persistence) -> None:
         super().__init__(policy)
         self._monitor, self._rule = monitor, rule
 

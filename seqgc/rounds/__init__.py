@@ -12,7 +12,6 @@ from seqgc.rounds._part_tasks import part_task as part_task
 from seqgc.rounds._part_tasks import part_update as part_update
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
 from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
-from seqgc.rounds._policy_defence import ResumablePolicy as ResumablePolicy
 from seqgc.rounds._policy_defence import RunPolicy as RunPolicy
 from seqgc.rounds._policy_defence import needs_of as needs_of
 from seqgc.rounds._policy_defence import num_rounds as num_rounds

@@ -6,19 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from seqgc.ports import Action, Capability, Event
-from seqgc.rounds._policy_defence import ResumablePolicy
+from seqgc.rounds._policy_defence import RunPolicy
 
 __all__ = ["AmendedPolicy"]
 
 
 class AmendedPolicy(ABC):
-    """A `ResumablePolicy` that wraps another ``policy``, and may change its actions.
+    """A `RunPolicy` that wraps another ``policy``, and may change its actions.
 
     Its snapshot is the snapshot of ``policy``. Any state of its own starts again when a run is
     resumed. A subclass writes `start` and `on`.
     """
 
-    def __init__(self, policy: ResumablePolicy) -> None:
+    def __init__(self, policy: RunPolicy) -> None:
         self._policy = policy
 
     @property

@@ -16,13 +16,16 @@ from seqgc.rounds._rule import ClosingRule, Setting
 from seqgc.rounds._switching import SwitchingPolicy
 from seqgc.schemes import Deal, Defence
 
-__all__ = ["PolicyDefence", "ResumablePolicy", "RunPolicy", "needs_of", "num_rounds", "policy_of"]
+__all__ = ["PolicyDefence", "RunPolicy", "needs_of", "num_rounds", "policy_of"]
 
 _ANY: Final = 10**9  # jobs: more than any run has
 
 
 class RunPolicy(Policy, Protocol):
-    """A policy of a whole run, which can be ended before all planned jobs have started."""
+    """A policy of a whole run, whose state can be stored in a checkpoint between any two events.
+
+    The run can be ended before all planned jobs have started.
+    """
 
     @property
     def num_jobs(self) -> int:
@@ -34,10 +37,6 @@ class RunPolicy(Policy, Protocol):
 
     def end_after(self, job: int) -> None:
         """End the run after ``job``, which must be the latest job that has started."""
-
-
-class ResumablePolicy(RunPolicy, Protocol):
-    """A policy whose state can be stored in a checkpoint between any two events."""
 
     def snapshot(self) -> object:
         """Return the state, as JSON data."""
@@ -99,7 +98,7 @@ class PolicyDefence(Defence):
         num_jobs: int,
         batches: Sequence[int] = (),
         payload: Payload | None = None,
-    ) -> ResumablePolicy:
+    ) -> RunPolicy:
         """Return the policy of a run of ``num_jobs`` jobs.
 
         Of the ``rule``, the policy may use the time limit and the number of attempts. ``batches``

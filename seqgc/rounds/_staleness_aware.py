@@ -8,7 +8,7 @@ from functools import partial
 
 from seqgc.ports import Action, Arrival, Decoding, Dispatch, Event, Failure, Update
 from seqgc.rounds._amended import AmendedPolicy
-from seqgc.rounds._policy_defence import ResumablePolicy
+from seqgc.rounds._policy_defence import RunPolicy
 
 __all__ = ["StalenessAware"]
 
@@ -24,7 +24,7 @@ class StalenessAware(AmendedPolicy):
     by the staleness is Zhang et al. 2016, "Staleness-aware async-SGD", Eq. 6, here in clocks.
     """
 
-    def __init__(self, policy: ResumablePolicy, *, n: int) -> None:
+    def __init__(self, policy: RunPolicy, *, n: int) -> None:
         super().__init__(policy)
         self._n = n
         self._given = 0  # updates so far

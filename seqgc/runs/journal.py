@@ -1,20 +1,24 @@
-"""The journal of a run: its decisions, which a resumed run must repeat.
+"""The journal of a run: what has happened since its last checkpoint, line by line.
 
 Theory of operation
 -------------------
-A checkpoint is the state of a run some seconds ago. The journal is the list of all decisions of the
-run: for each round, the workers whose answers were used when it closed (the survivors), and each
-switch to another setting. From the journal, a resumed run rebuilds its schedule, which depends only
-on the survivors. It closes the rounds after the checkpoint with the same survivors, so that its
-gradients have the same bits.
+A checkpoint is the state of a run some seconds ago. The journal says what a resumed run must do
+again since then: for each round, the workers whose answers were used when it closed (the
+survivors), and each switch to another setting. The resumed run closes these rounds with the same
+survivors, so that its gradients have the same bits. If the bits do not depend on the survivors
+(`seqgc.schemes.Defence.same_bits`), the line of a round does not name them.
+
+The file also has the lines before the last checkpoint. They are for people: a resumed run reads
+only the lines after the position that its checkpoint names, so that it starts equally fast after
+any number of rounds.
 
 Each line is a JSON object: schema version ``v``, serial number ``n`` (from 0, without gaps), the
 number of the master that wrote the line, the kind, the fields of this kind, and at the end ``crc``,
 the CRC-32 of all bytes before it. The run appends a line and waits until it is on the disk before
-it acts on the decision. Rounds of dealt work are an exception: their gradients have the same bits
-whichever answers are used, so their lines only have to be on the disk before the next checkpoint.
-After a crash, at most the last line is incomplete. Its decision has not been carried out, so the
-line is removed. If an earlier line is damaged, the run cannot be resumed.
+it acts on the decision. A line without survivors only has to be on the disk before the next
+checkpoint. After a crash, at most the last line is incomplete. Its decision has not been carried
+out, so the line is removed. If an earlier line after the checkpoint is damaged, the run cannot be
+resumed.
 """
 
 from __future__ import annotations
@@ -32,10 +36,11 @@ from seqgc._bounded import open_bounded
 from seqgc._durable import AppendOnly
 from seqgc.errors import DamageError, StoreError
 
-__all__ = ["Entry", "Journal", "read_journal"]
+__all__ = ["Entry", "Journal", "continues", "first_entry", "read_journal"]
 
-SCHEMA = 1
+SCHEMA = 2
 _MOST_BYTES: Final = 2**32  # enough for a million rounds with a thousand stragglers each
+_MOST_LINE_BYTES: Final = 2**28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,8 @@ class Journal:
 
     def __init__(self, path: Path, *, master: int, lines: int = 0) -> None:
         self.master: Final = master
-        self._path, self._lines = path, lines
+        self.lines = lines
+        self._path = path
         self._file = AppendOnly(path)
         self._is_synced = True
 
@@ -86,10 +92,15 @@ class Journal:
         StoreError
             If the line cannot be written. The message names the file.
         """
-        body = {"v": SCHEMA, "n": self._lines, "master": self.master, "kind": kind, **fields}
+        body = {"v": SCHEMA, "n": self.lines, "master": self.master, "kind": kind, **fields}
         text = json.dumps(body, separators=(",", ":"), allow_nan=False)[:-1].encode()
         self._append(b'%b,"crc":%d}\n' % (text, zlib.crc32(text)), sync=sync)
-        self._lines += 1
+        self.lines += 1
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        return self._file.size_bytes
 
     def sync(self) -> None:
         """Wait until all lines are on the disk; raises like `append`."""
@@ -109,20 +120,24 @@ class Journal:
         self._file.close()
 
 
-def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
+def read_journal(
+    path: Path, *, mend: bool = False, after_bytes: int = 0, after_lines: int = 0
+) -> tuple[list[Entry], int]:
     """Return the entries of a journal, and the number of bytes of an incomplete last line.
 
-    If ``mend``, remove the incomplete line from the file, so that lines can be appended.
+    Only the lines after the first ``after_lines`` lines, which have ``after_bytes`` bytes, are
+    read. If ``mend``, remove the incomplete line from the file, so that lines can be appended.
 
     Raises
     ------
     StoreError
         If the file is missing or too large.
     DamageError
-        If the file is damaged before its last line.
+        If the file is damaged before its last line, or another version of seqgc wrote it.
     """
     try:
         with open_bounded(path, most_bytes=_MOST_BYTES) as file:
+            file.seek(after_bytes)
             data = file.read()
     except OSError as error:
         raise StoreError(f"journal {path}: {error.strerror or error}") from error
@@ -130,18 +145,58 @@ def read_journal(path: Path, *, mend: bool = False) -> tuple[list[Entry], int]:
     good = 0
     for line in data.splitlines(keepends=True):
         number, entry = _entry(line) or (-1, None)
-        if entry is None or number != len(entries):
+        if entry is None or number != after_lines + len(entries):
             break
         entries.append(entry)
         good += len(line)
     torn = len(data) - good
+    _require_version(path, data[good:])
     if b"\n" in data[good:-1]:  # more lines follow, so this is not an incomplete last line
-        message = f"journal {path} is damaged in line {len(entries) + 1}, and more lines follow"
-        intact = f"the {len(entries)} lines before it are intact, and checkpoints may be, too"
+        line_number = after_lines + len(entries) + 1
+        message = f"journal {path} is damaged in line {line_number}, and more lines follow"
+        intact = f"the {line_number - 1} lines before it are intact, and checkpoints may be, too"
         raise DamageError(f"{message} ({intact}): restore the file from a backup")
     if torn and mend:
-        os.truncate(path, good)
+        os.truncate(path, after_bytes + good)
     return entries, torn
+
+
+def continues(path: Path, *, after_bytes: int, after_lines: int) -> bool:
+    """Return whether a journal has a number of lines, of this many bytes, at its beginning.
+
+    Only the first line after them is read. If the journal is missing, or is another one, the
+    result is False.
+    """
+    try:
+        with open_bounded(path, most_bytes=_MOST_BYTES) as file:
+            file.seek(max(0, after_bytes - 1))
+            end, following = file.read(min(1, after_bytes)), file.readline(_MOST_LINE_BYTES)
+    except OSError:
+        return False
+    if after_bytes and end != b"\n":
+        return False
+    entry = _entry(following)
+    return entry is None or entry[0] == after_lines
+
+
+def first_entry(path: Path) -> Entry | None:
+    """Return the first line of a journal; None if the file is missing or has no complete line.
+
+    Raises `StoreError` or `DamageError` like `read_journal`.
+    """
+    if not path.exists():
+        return None
+    try:
+        with open_bounded(path, most_bytes=_MOST_BYTES) as file:
+            line = file.readline(_MOST_LINE_BYTES)
+    except OSError as error:
+        raise StoreError(f"journal {path}: {error.strerror or error}") from error
+    if not line.endswith(b"\n"):
+        return None
+    if (entry := _entry(line)) is None or entry[0]:
+        _require_version(path, line)
+        raise DamageError(f"journal {path} is damaged in line 1: restore the file from a backup")
+    return entry[1]
 
 
 def _decoded(text: bytes) -> dict[str, Any]:
@@ -152,16 +207,36 @@ def _decoded(text: bytes) -> dict[str, Any]:
         return cast("dict[str, Any]", json.loads(text))
 
 
-def _entry(line: bytes) -> tuple[int, Entry] | None:
-    """Return the serial number and the entry of a line, or None if the line is damaged."""
+def _intact(line: bytes) -> dict[str, Any] | None:
+    """Return the fields of a line whose check sum is right, in any version; otherwise None."""
     text, mark, crc = line.rpartition(b',"crc":')
     if not mark or crc != b"%d}\n" % zlib.crc32(text):
         return None
     try:
         fields = _decoded(text + b"}")
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _require_version(path: Path, data: bytes) -> None:
+    """Raise `DamageError` if the first line of ``data`` was written by another version."""
+    fields = _intact(data[: data.find(b"\n") + 1])
+    if fields is not None and (version := fields.get("v")) != SCHEMA:
+        raise DamageError(
+            f"journal {path} is of another version of seqgc (schema {version}, not {SCHEMA}): "
+            "resume the run with that version"
+        )
+
+
+def _entry(line: bytes) -> tuple[int, Entry] | None:
+    """Return the serial number and the entry of a line, or None if the line is damaged."""
+    if (fields := _intact(line)) is None:
+        return None
+    try:
         if fields.pop("v") != SCHEMA:
             return None
         number, kind, master = (fields.pop(name) for name in ("n", "kind", "master"))
         return number, Entry(kind=kind, master=master, fields=fields)
-    except (ValueError, KeyError, AttributeError, RecursionError):
+    except KeyError:
         return None

@@ -5,9 +5,9 @@ Theory of operation
 A snapshot is a copy of the state of a run, made between two events of the loop, when the workload
 has received every decoded gradient. A thread writes it to a checkpoint while workers compute. A
 checkpoint contains everything that a resumed run cannot compute again: weights and buffers, the
-states of optimizers, gradients that have not been applied, and the results (see `HeldJob`) and
-weights of the jobs in flight. Schedules are not stored, because they are rebuilt from the journal
-(`seqgc.runs.journal`).
+states of optimizers, gradients that have not been applied, the results (see `HeldJob`) and weights
+of the jobs in flight, the state of the policy, and a position in the journal
+(`seqgc.runs.journal`). A resumed run reads only the lines of the journal after this position.
 
 The files of a checkpoint are written into a folder with a temporary name and synced. The last file
 is ``state.json``, with the length and SHA-256 of every other file. Then the folder is renamed, so
@@ -26,8 +26,8 @@ it. The old checkpoint is renamed first, and restored if the new one is never co
 A master that another master has replaced may still be writing a checkpoint (see
 `seqgc.runs.lease`). Therefore the temporary name contains the number of the master, and a master
 checks that it still owns the run before it renames the folder. No master removes the files of a
-later master. ``state.json`` names the master. A checkpoint is not used if a later master has closed
-its rounds differently.
+later master. ``state.json`` names the master. A checkpoint is not used if a later master has
+continued from an earlier checkpoint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from seqgc.errors import DamageError, one_line
 
 __all__ = ["Snapshot", "SnapshotFolder", "Tensors", "encoded"]
 
-SCHEMA = 5
+SCHEMA = 6
 _STATE = "state.json"
 _BLANK = b'"sha256":""}'  # the end of state.json before its digest is inserted
 _MOST_STATE_BYTES = 2**30
@@ -62,7 +62,6 @@ _KEPT = 2
 
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 _State = TypeVar("_State")
-Knows: TypeAlias = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -171,12 +170,13 @@ class SnapshotFolder(Generic[_State]):
         useful = [n for n in self.numbers if n not in self._useless]
         self._remove(*remains, *outdated, *useful[_KEPT:])
 
-    def newest(self, *, knows: Knows = lambda *_: True) -> tuple[Snapshot[_State], list[str]]:
+    def newest(
+        self, *, fits: Callable[[Snapshot[_State]], bool] = lambda _: True
+    ) -> tuple[Snapshot[_State], list[str]]:
         """Return the newest usable checkpoint, and the faults of newer checkpoints.
 
-        ``knows(rounds, master)`` returns True if the journal has the first ``rounds`` rounds as
-        this master closed them. Otherwise the checkpoint of this master after these rounds is not
-        used.
+        A checkpoint is not used if ``fits`` returns False for it: the journal does not have its
+        rounds.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class SnapshotFolder(Generic[_State]):
         for rounds in self.numbers:
             try:
                 snapshot = self._read(rounds)
-                if knows(rounds, snapshot.master):
+                if fits(snapshot):
                     return snapshot, damage
                 damage.append(f"checkpoint {rounds} has rounds that the journal does not have")
             except _OtherVersionError as error:

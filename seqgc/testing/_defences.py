@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seqgc import master
-from seqgc.control import ControlledPolicy
 from seqgc.errors import ScheduleError, WireError, WorkerError
 from seqgc.ports import (
     Arrival,
@@ -32,7 +31,13 @@ from seqgc.ports import (
     WeightRef,
 )
 from seqgc.profiles import ByRound
-from seqgc.rounds import ClosingRule, PolicyDefence, ResumablePolicy, num_rounds
+from seqgc.rounds import (
+    ClosingRule,
+    PolicyDefence,
+    RunPolicy,
+    SwitchingPolicy,
+    num_rounds,
+)
 from seqgc.schemes import Defence, parse_scheme
 from seqgc.testing._codes import calling, check_value, complaining, refuses
 from seqgc.virtual import Conduct, Fault, Faults, RandomFaults, VirtualBackend, WorkerKind
@@ -224,7 +229,7 @@ class _RunConditions:
     def backend(self, ledger: _GradientLedger, faults: Faults | None = None) -> VirtualBackend:
         return self._draws[1].backend(ledger, faults)
 
-    def policy(self) -> ResumablePolicy:
+    def policy(self) -> RunPolicy:
         with calling("making its policy"):
             return self.defence.policy(self._draws[2], num_jobs=self.jobs)
 
@@ -278,7 +283,7 @@ class _ObservedRun:
 
     def run(
         self,
-        policy: ResumablePolicy,
+        policy: RunPolicy,
         rest: _Rest = lambda _number, _backend, _hold: None,
         *,
         held: master.Held | None = None,
@@ -290,7 +295,7 @@ class _ObservedRun:
         backend = self._conditions.backend(self.ledger, self._faults)
         self.rests = 0
         self._lost += self._conditions.defence.n if self.log else 0  # tasks of the interrupted run
-        if isinstance(policy, ControlledPolicy):
+        if isinstance(policy, SwitchingPolicy):
             self.ledger.cut_by(policy.scheme_of)
 
         def pause(hold: master.Holding) -> None:
@@ -419,12 +424,12 @@ def _check_early_end(conditions: _RunConditions, number: int) -> None:
     assert complete == list(range(jobs)), line
 
 
-def _state(policy: ResumablePolicy) -> object:
+def _state(policy: RunPolicy) -> object:
     with calling("a snapshot as JSON"):
         return json.loads(json.dumps(policy.snapshot()))
 
 
-def _check_foreign(policy: ResumablePolicy, n: int, *, at: float) -> None:
+def _check_foreign(policy: RunPolicy, n: int, *, at: float) -> None:
     """Require that unexpected events are dropped or raise an error, and change nothing."""
     state = _state(policy), policy.wake_at
     for round, attempt in ((_FAR, 0), (0, _FAR)):

@@ -233,7 +233,8 @@ class AdaptiveDirector:
 
     After the first ``probe`` rounds, and then every ``retune`` rounds, the director asks the tuner.
     After each round it checks for an answer without waiting. A search that fails changes nothing.
-    ``note`` is called with every answer as soon as it is known. ``max_delay`` is the largest delay,
+    ``begin`` is called when a round has closed, before a decision is made, and ``note`` with every
+    answer as soon as it is known, and the number of the round. ``max_delay`` is the largest delay,
     in rounds, that a scheme may have. ``batch`` is the batch size if all models have the same;
     otherwise it is None, and loads are nominal.
     """
@@ -245,10 +246,12 @@ class AdaptiveDirector:
         n: int,
         max_delay: int,
         tuner: Tuner,
-        note: Callable[[Answer], None],
+        begin: Callable[[], None],
+        note: Callable[[Answer, int], None],
         batch: int | None = None,
     ) -> None:
-        self._adaptation, self._tuner, self._note = adaptation, tuner, note
+        self._adaptation, self._tuner = adaptation, tuner
+        self._begin, self._note, self._round = begin, note, -1
         self._batch, self._max_delay = batch, max_delay
         # A search uses the larger of `probe` and `retune` rounds.
         self._seen = SeenRounds(n, window=max(adaptation.probe or 1, adaptation.retune or 1))
@@ -264,14 +267,16 @@ class AdaptiveDirector:
         self._rounds_to_search = state.rounds_to_search
         self._seen.restore(state.rows)
 
-    def repeat(self) -> None:
-        """Restart the count of rounds to the next search, as a repeated choice requires."""
+    def skip_search(self) -> None:
+        """Restart the count of rounds to the next search, after a choice that is made again."""
         self._rounds_to_search = self._adaptation.retune
 
     def on(self, event: Event) -> None:
         self._seen.on(event)
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
+        self._begin()
+        self._round = record.round
         self._seen.close(record, jobs_per_round=setting.jobs_per_round)
         if self._rounds_to_search is not None:
             self._rounds_to_search -= 1
@@ -288,7 +293,7 @@ class AdaptiveDirector:
         self._searching = False
         if isinstance(answer, Choice):
             answer = replace(answer, jobs_left=jobs_left)
-        self._note(answer)
+        self._note(answer, self._round)
         return Decision(setting=answer.setting) if isinstance(answer, Choice) else None
 
     def _search(self, setting: Setting, jobs_left: int) -> None:
@@ -296,7 +301,7 @@ class AdaptiveDirector:
         try:
             profile = self._seen.profile(alpha=alpha)
         except ProfileError as error:
-            self._note(SearchFailure(reason=f"alpha={alpha}: {error}"))
+            self._note(SearchFailure(reason=f"alpha={alpha}: {error}"), self._round)
             return
         self._tuner.submit(
             Question(

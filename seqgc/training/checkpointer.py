@@ -18,6 +18,7 @@ from seqgc.runs.metrics import JobMetrics, Written
 from seqgc.runs.packing import PackedJob
 from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import DirectorState, SlowdownState
+from seqgc.training.history import ChoiceState, JournalState
 from seqgc.training.results import RunCounts
 from seqgc.training.workload import WorkloadState
 
@@ -71,7 +72,6 @@ class RandomState:
 class RunState:
     """The state of a run without its tensors, for checkpoints."""
 
-    jobs: int  # number of jobs of the whole run, as known so far
     begun: int  # number of jobs that the loop has begun
     held: list[PackedJob]
     workload: WorkloadState
@@ -82,7 +82,10 @@ class RunState:
     random: RandomState
     unwritten: list[JobMetrics]  # not in metrics.csv: the disk was full, or failed
     slowdown: SlowdownState
-    policy: str = ""  # state of a defence's own policy, as JSON
+    policy: str  # state of the policy, as JSON
+    journal: JournalState
+    choices: list[ChoiceState]  # to switch to another setting, in their order
+    switches: list[tuple[int, int]]  # for each switch: the first job and round of its setting
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]

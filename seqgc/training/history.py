@@ -5,116 +5,150 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from seqgc.errors import DamageError, SeqgcError, StoreError
 from seqgc.models.provenance import differences
-from seqgc.ports import Close, Dispatch, LastingObserver, Notice, Observer, RoundRecord, Seen
-from seqgc.rounds import Answers, ClosingRule, Setting, WaitOut
-from seqgc.runs.journal import Entry, Journal, read_journal
+from seqgc.ports import (
+    BoolArray,
+    Close,
+    Dispatch,
+    LastingObserver,
+    Notice,
+    Observer,
+    RoundRecord,
+    Seen,
+)
+from seqgc.rounds import ClosingRule, PastRound, SettingState
+from seqgc.runs.journal import Entry, Journal, continues, read_journal
 from seqgc.runs.lease import Lease
-from seqgc.schemes import parse_scheme
 from seqgc.training.tuner import Choice
 
-__all__ = ["History", "Recorder", "read_history"]
+__all__ = [
+    "ChoiceState",
+    "History",
+    "JournalState",
+    "Recorder",
+    "history_since",
+    "limited",
+    "read_history",
+]
 
 
 @dataclass(slots=True, kw_only=True)
-class History:
-    """The content of a run's journal."""
+class JournalState:
+    """A position in the journal, and what the lines before it say about the run.
 
-    answers: Answers = field(default_factory=Answers)  # the workers that responded, by round
-    choices: dict[int, Choice] = field(default_factory=dict)
-    """Decisions to switch, by the round after which they were made."""
-    expelled: set[int] = field(default_factory=set)
-    """Workers that an audit has excluded."""
+    Checkpoints hold it, so that a resumed run reads only the later lines.
+    """
+
+    lines: int = 0
+    size_bytes: int = 0
+    num_workers: int = 0
+    name: str = ""  # name of the run's folder when it began, which seeds rounding
     fingerprint: dict[str, str] = field(default_factory=dict)
     """The current fingerprint (`seqgc.training.fingerprint`)."""
-    fingerprints: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Each fingerprint that the run has had, by the number of the first master that had it."""
-    name: str = ""  # name of the run's folder when it began, which seeds rounding
+    expelled: set[int] = field(default_factory=set)
+    """Workers that an audit has excluded."""
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
     """Memories of lasting observers, by the observers' names."""
-    first_rounds: dict[int, int] = field(default_factory=dict)
-    """For each master, the first round that it closed itself, and did not repeat."""
     pin: dict[str, str] = field(default_factory=dict)  # the pin of its latest crew (see `Crew`)
     group_sizes: dict[str, int] = field(default_factory=dict)
     """By model: how many models of its form workers compute at once (`GroupSizes`)."""
-    num_workers: int = 0
-    lines: int = 0  # number of lines of the journal
+
+
+@dataclass(slots=True, kw_only=True)
+class History(JournalState):
+    """The content of a run's journal: its state, and what has happened since a checkpoint.
+
+    ``first`` is the number of rounds at the checkpoint, or 0 if there is none.
+    """
+
+    first: int = 0
+    closed: dict[int, PastRound] = field(default_factory=dict)
+    """The rounds that closed since the checkpoint, by number, without gaps."""
+    choices: dict[int, Choice] = field(default_factory=dict)
+    """Decisions to switch since the checkpoint, by the round after which they were made."""
+    is_superseded: bool = False  # True if a later master has continued from an earlier checkpoint
     torn_bytes: int = 0
 
-    def knows(self, rounds: int, master: int) -> bool:
-        """Return whether the first ``rounds`` rounds have not changed since ``master``."""
-        later = [first for by, first in self.first_rounds.items() if by > master]
-        return rounds <= min([len(self.answers), *later])
+    @classmethod
+    def since(cls, state: JournalState, *, rounds: int) -> History:
+        """Return the history at a checkpoint after this number of rounds."""
+        return cls(first=rounds, **_fields(state))
 
-    def apply_limits(self, rule: ClosingRule) -> None:
-        """Replace the time limit and number of attempts in all recorded settings."""
-
-        def limited(setting: Setting) -> Setting:
-            timeout_s, attempts = rule.timeout_s, rule.max_attempts
-            own = replace(setting.rule, timeout_s=timeout_s, max_attempts=attempts)
-            return replace(setting, rule=own)
-
+    def again(self) -> dict[int, PastRound]:
+        """Return the rounds that a resumed run must close as before, with its switches."""
+        past = dict(self.closed)
         for round, choice in self.choices.items():
-            current, found = limited(choice.current), limited(choice.found)
-            self.choices[round] = replace(choice, current=current, found=found)
+            past[round] = replace(past.get(round, PastRound()), setting=choice.setting)
+        return past
 
-    def fingerprint_of(self, master: int) -> dict[str, str]:
-        """Return the fingerprint that the run had under ``master``."""
-        masters = [by for by in self.fingerprints if by <= master]
-        return self.fingerprints[max(masters)] if masters else self.fingerprint
+    def limit(self, rule: ClosingRule) -> None:
+        """Replace the time limit and number of attempts in all recorded settings."""
+        self.choices = {round: limited(each, rule) for round, each in self.choices.items()}
+
+    def forget_from(self, round: int) -> None:
+        """Forget a round and all that followed it, but not the switch after it."""
+        self.closed = {r: past for r, past in self.closed.items() if r < round}
+        self.choices = {r: choice for r, choice in self.choices.items() if r <= round}
 
     def take(self, entry: Entry) -> None:
         """Add the next line of the journal."""
         self.lines += 1
-        fields = entry.fields
-        if "memories" in fields:
-            self.memories = msgspec.convert(fields.pop("memories"), dict[str, dict[str, float]])
+        body = entry.fields
+        if "memories" in body:
+            self.memories = msgspec.convert(body.pop("memories"), dict[str, dict[str, float]])
         match entry.kind:
             case "begin":
-                begin = msgspec.convert(fields, _Begin)
-                if begin.fingerprint != self.fingerprint:
-                    self.fingerprints[entry.master] = begin.fingerprint
+                begin = msgspec.convert(body, _Begin)
                 self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
-                self.name = begin.name or self.name
+                self.name = begin.name
+                self.is_superseded |= begin.since < self.first
             case "pin":
-                self.pin = msgspec.convert(fields, dict[str, str])
+                self.pin = msgspec.convert(body, dict[str, str])
             case "group":
-                self.group_sizes = msgspec.convert(fields["sizes"], dict[str, _GroupSize])
+                self.group_sizes = msgspec.convert(body["sizes"], dict[str, _GroupSize])
             case "round":
-                closed = msgspec.convert(fields, _Round)
-                responded = np.ones(self.num_workers, dtype=np.bool_)
-                responded[closed.stragglers] = False
-                if closed.round > len(self.answers):
-                    raise StoreError(f"round {closed.round} follows {len(self.answers)} rounds")
-                # If a repeated round closed differently, the rounds after it are not valid.
-                self.answers.forget_from(closed.round)
-                self.choices = {r: c for r, c in self.choices.items() if r <= closed.round}
-                self.answers.append(responded, closed.late, closed.jobs)
-                before = self.first_rounds.get(entry.master, closed.round)
-                self.first_rounds[entry.master] = min(before, closed.round)
+                self._close(msgspec.convert(body, _Round))
             case "decide":
-                decision = msgspec.convert(fields, _Decision)
-                self.choices[decision.round] = decision.choice(self.num_workers)
+                decision = msgspec.convert(body, _Decision)
+                self.choices[decision.round] = decision.choice.choice(self.num_workers)
             case "expel":
-                self.expelled.add(msgspec.convert(fields, _Expulsion).worker)
+                self.expelled.add(msgspec.convert(body, _Expulsion).worker)
+
+    def _close(self, line: _Round) -> None:
+        following = self.first + len(self.closed)
+        if line.round > following:
+            raise StoreError(f"round {line.round} follows {following} rounds")
+        responded: BoolArray | None = None
+        if line.stragglers is not None:
+            responded = np.ones(self.num_workers, dtype=np.bool_)
+            responded[line.stragglers] = False
+        # The line is of a round that a later master could not close again as before.
+        self.forget_from(line.round)
+        self.closed[line.round] = PastRound(responded=responded, late=line.late)
+
+
+def _fields(state: JournalState) -> dict[str, Any]:
+    """Return copies of the fields of a journal's state."""
+    values = {each.name: getattr(state, each.name) for each in fields(JournalState)}
+    return {name: v.copy() if isinstance(v, dict | set) else v for name, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begin:
     workers: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     fingerprint: dict[str, str]
-    name: str = ""  # missing in journals of earlier versions
+    name: str
+    since: int  # number of rounds of the checkpoint from which the master continues
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -126,9 +160,8 @@ _GroupSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
     round: _Number
-    stragglers: list[_Number]
+    stragglers: list[_Number] | None = None  # None: the bits do not depend on them
     late: list[tuple[_Number, _Number]] = field(default_factory=list)  # rounds and workers
-    jobs: list[_Number] | None = None  # finished jobs; missing in journals of earlier versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,50 +170,29 @@ class _Expulsion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Setting:
-    """A `Setting` as JSON."""
+class ChoiceState:
+    """A `Choice` as values of JSON."""
 
-    scheme: str
-    mu: float
-    wait_out: WaitOut
-    timeout_s: float | None  # None: no limit
-    max_attempts: int
-    jobs_per_round: int
-
-    @classmethod
-    def of(cls, setting: Setting) -> _Setting:
-        rule = setting.rule
-        return cls(
-            scheme=setting.scheme.spec,
-            mu=rule.mu,
-            wait_out=rule.wait_out,
-            timeout_s=None if math.isinf(rule.timeout_s) else rule.timeout_s,
-            max_attempts=rule.max_attempts,
-            jobs_per_round=setting.jobs_per_round,
-        )
-
-    def setting(self, n: int) -> Setting:
-        rule = ClosingRule(
-            mu=self.mu,
-            wait_out=self.wait_out,
-            timeout_s=math.inf if self.timeout_s is None else self.timeout_s,
-            max_attempts=self.max_attempts,
-        )
-        scheme = parse_scheme(self.scheme, n=n)
-        return Setting(scheme=scheme, rule=rule, jobs_per_round=self.jobs_per_round)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decision:
-    round: int
-    current: _Setting
-    found: _Setting
+    current: SettingState
+    found: SettingState
     current_s: float
     found_s: float
     jobs_left: int
     searched: int
 
+    @classmethod
+    def of(cls, choice: Choice) -> ChoiceState:
+        return cls(
+            current=SettingState.of(choice.current),
+            found=SettingState.of(choice.found),
+            current_s=choice.current_s,
+            found_s=choice.found_s,
+            jobs_left=choice.jobs_left,
+            searched=choice.searched,
+        )
+
     def choice(self, n: int) -> Choice:
+        """Return the choice for ``n`` workers."""
         return Choice(
             current=self.current.setting(n),
             found=self.found.setting(n),
@@ -191,36 +203,61 @@ class _Decision:
         )
 
 
-def read_history(path: Path) -> History:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    round: int
+    choice: ChoiceState
+
+
+def limited(choice: Choice, rule: ClosingRule) -> Choice:
+    """Return a choice with the time limit and number of attempts of a rule in its settings."""
+    current, found = choice.current.limited_by(rule), choice.found.limited_by(rule)
+    return replace(choice, current=current, found=found)
+
+
+def read_history(path: Path, since: History | None = None) -> History:
     """Read a journal, and cut off an incomplete last line.
 
-    If there is no journal, or the run ended before its first line, ``num_workers`` is 0. The
-    run's name is that of the folder, unless the journal has an earlier name.
+    With ``since``, the history at a checkpoint, only the later lines are read. If there is no
+    journal, or the run ended before its first line, ``num_workers`` is 0, and the name is that of
+    the folder.
 
     Raises
     ------
     DamageError
         If the file is damaged.
     """
-    name = path.parent.resolve().name
+    history = since or History(name=path.parent.resolve().name)
     if not path.exists():
-        return History(name=name)
-    entries, torn_bytes = read_journal(path, mend=True)
-    history = History(name=name, torn_bytes=torn_bytes)
-    for number, entry in enumerate(entries, start=1):
+        return history
+    first_line = history.lines + 1
+    entries, history.torn_bytes = read_journal(
+        path, mend=True, after_bytes=history.size_bytes, after_lines=history.lines
+    )
+    for number, entry in enumerate(entries, start=first_line):
         try:
             history.take(entry)
-        except (msgspec.ValidationError, IndexError, SeqgcError) as error:
+        except (msgspec.ValidationError, KeyError, IndexError, SeqgcError) as error:
             raise DamageError(f"journal {path}, line {number}: {error}") from error
     if entries and not history.num_workers:
         raise DamageError(f"journal {path} has no beginning: the run cannot be resumed")
     return history
 
 
-class Recorder:
-    """An observer that writes the run's history to the journal, and then updates ``history``.
+def history_since(path: Path, state: JournalState, *, rounds: int) -> History | None:
+    """Return the history since a checkpoint; None if the journal does not continue from it."""
+    if not continues(path, after_bytes=state.size_bytes, after_lines=state.lines):
+        return None
+    history = read_history(path, History.since(state, rounds=rounds))
+    return None if history.is_superseded else history
 
-    If a round closes again with the same answers, it is not written again. Every line contains the
+
+class Recorder:
+    """An observer that writes the run's history to the journal.
+
+    ``repeats`` returns True for a round that a resumed run must close with the same answers; the
+    lines of other rounds do not name the answers. If a round closes again as it must, it is not
+    written again. Every line contains the
     memories of the lasting ``observers``, such as spent money. If a memory has changed, a line is
     written before tasks leave, so that the next master knows the memory.
     """
@@ -234,6 +271,7 @@ class Recorder:
         observers: Sequence[Observer] = (),
     ) -> None:
         self._journal, self.history, self.lease = journal, history, lease
+        self.repeats: Callable[[int], bool] = lambda _: True
         self._begins: tuple[dict[str, str], int] | None = None
         self._lasting: dict[str, LastingObserver] = {}
         for each in observers:
@@ -258,9 +296,14 @@ class Recorder:
         self._journal.append(kind, sync=sync, **fields)
         self.lease.check()  # again, because writing may have taken long
 
-    def sync(self) -> None:
-        """Wait until all lines are on the disk; raise `StoreError` if that fails."""
+    def mark(self) -> JournalState:
+        """Return the state of the journal for a checkpoint, when all lines are on the disk.
+
+        Raises `StoreError` if they cannot be written.
+        """
         self._journal.sync()
+        state = JournalState(**_fields(self.history))
+        return replace(state, lines=self._journal.lines, size_bytes=self._journal.size_bytes)
 
     def restore_observers(self) -> list[str]:
         """Restore the recorded state of each `LastingObserver`.
@@ -299,7 +342,7 @@ class Recorder:
         if self._begins is not None:
             (fingerprint, workers), self._begins = self._begins, None
             about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
-            self.write("begin", **about)
+            self.write("begin", **about, since=self.history.first)
             self.history.fingerprint, self.history.num_workers = fingerprint, workers
 
     def pin(self, pin: Mapping[str, str]) -> list[str]:
@@ -338,37 +381,22 @@ class Recorder:
 
     def decide(self, round: int, choice: Choice) -> None:
         """Record a decision to switch after ``round``, before the round itself is recorded."""
-        body = _Decision(
-            round=round,
-            current=_Setting.of(choice.current),
-            found=_Setting.of(choice.found),
-            current_s=choice.current_s,
-            found_s=choice.found_s,
-            jobs_left=choice.jobs_left,
-            searched=choice.searched,
-        )
+        body = _Decision(round=round, choice=ChoiceState.of(choice))
         self.write("decide", **msgspec.to_builtins(body))
-        self.history.choices[round] = choice
 
     def contradicts(self, record: RoundRecord) -> bool:
-        """Return whether a round has closed with other answers than the journal has for it."""
-        answers, round = self.history.answers, record.round
-        # The gradient of a dealt job has the same bits, whichever workers sent its pieces.
-        if record.reason == "dealt" or round >= len(answers):
-            return False
-        same = np.array_equal(answers[round], record.responded)
-        return not same or set(answers.late.get(round, ())) != set(record.late)
+        """Return whether a round has closed with other answers than it must."""
+        past = self.history.closed.get(record.round)
+        return past is not None and past.contradicts(record)
 
     def _close(self, close: Close) -> None:
-        answers, choices, record = self.history.answers, self.history.choices, close.record
-        round, responded = record.round, record.responded
-        if round < len(answers) and not self.contradicts(record):
+        record = close.record
+        if record.round in self.history.closed and not self.contradicts(record):
             return
-        late = {"late": [list(each) for each in record.late]} if record.late else {}
-        stragglers = np.flatnonzero(~responded).tolist()
-        sync = record.reason != "dealt" or bool(self._lasting)  # see `seqgc.runs.journal`
-        fields = {"round": round, "stragglers": stragglers, "jobs": close.jobs, **late}
-        self._write("round", fields, sync=sync)
-        answers.forget_from(round)
-        for later in [r for r in choices if r > round]:
-            del choices[later]
+        body: dict[str, object] = {"round": record.round}
+        if repeats := self.repeats(record.round):
+            body["stragglers"] = np.flatnonzero(~record.responded).tolist()
+            if record.late:
+                body["late"] = [list(each) for each in record.late]
+        self._write("round", body, sync=repeats or bool(self._lasting))
+        self.history.forget_from(record.round)

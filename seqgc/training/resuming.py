@@ -3,8 +3,8 @@
 A run that is resumed with ``--accept-changes`` continues if its state can be loaded. Two kinds of
 changes would make the result silently wrong, and raise an error:
 
-- The fields in ``_FIXED`` must not change. The rounds in the journal are replayed with them, and
-  an optimizer restores its settings from the checkpoint together with its state. The code of an
+- The fields in ``_FIXED`` must not change. The state of the policy depends on them, and an
+  optimizer restores its settings from the checkpoint together with its state. The code of an
   optimizer or a scheduler may change.
 - The fields in ``_OF_RESULTS`` must not change if the checkpoint contains results of closed rounds,
   or lost points that will be drawn again. The reason is that all results of a gradient must be
@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from shutil import rmtree
 from typing import Final
 
+import msgspec
 import torch
 
 from seqgc._durable import sync_folder
@@ -33,13 +34,13 @@ from seqgc.models.provenance import excerpts
 from seqgc.ports import Observer
 from seqgc.rounds import Setting
 from seqgc.runs.folder import RunDirectory
-from seqgc.runs.journal import Journal
+from seqgc.runs.journal import Journal, first_entry
 from seqgc.runs.lease import Lease
 from seqgc.runs.packing import PackedJob
 from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.training.checkpointer import RunSnapshot, RunState
 from seqgc.training.fingerprint import changes, completed, require_same
-from seqgc.training.history import History, Recorder, read_history
+from seqgc.training.history import History, Recorder, history_since, read_history
 from seqgc.training.plan import PlannedRun, TrainingPlan
 
 __all__ = ["RunRecord", "acquire_run", "begun_with"]
@@ -94,7 +95,10 @@ def begun_with(plan: TrainingPlan, directory: RunDirectory) -> TrainingPlan:
     """
     if isinstance(plan.scheme, Setting):
         return plan
-    fingerprint = read_history(directory.journal).fingerprint
+    begin = first_entry(directory.journal)
+    fingerprint = (
+        {} if begin is None else msgspec.convert(begin.fields["fingerprint"], dict[str, str])
+    )
     jobs = fingerprint.get("jobs_per_round", "")
     if plan.jobs_per_round is None and jobs.isdecimal():
         plan = replace(plan, jobs_per_round=int(jobs))
@@ -119,21 +123,20 @@ def acquire_run(
     new fingerprint after it has restored the checkpoint.
     """
     with closing(Lease(directory.path)) as lease:
-        history = read_history(directory.journal)
+        snapshot, history, warnings = _newest(directory)
         if not history.lines:
             sync_folder(directory.path.absolute().parent)
-        snapshot, warnings = _newest(directory, history)
         before = completed(history.fingerprint, now)
         if history.num_workers and not accept_changes:
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
         if snapshot is not None:  # it may be older than the most recently accepted changes
-            before = completed(history.fingerprint_of(snapshot.master), now)
+            before = completed(snapshot.state.journal.fingerprint, now)
         if history.num_workers and before != now:
             snapshot, dropped = _with_changes(snapshot, before, now, plan=planned.plan)
             warnings += dropped
-        history.apply_limits(planned.setting.rule)
+        history.limit(planned.setting.rule)
         for old_weights in directory.path.glob("weights*"):  # of earlier masters
             rmtree(old_weights, ignore_errors=True)
         with closing(Journal(directory.journal, master=lease.number, lines=history.lines)) as file:
@@ -145,25 +148,38 @@ def acquire_run(
             )
 
 
-def _newest(directory: RunDirectory, history: History) -> tuple[RunSnapshot | None, list[str]]:
-    """Return the checkpoint to continue from (None: the run begins at round 0), and warnings."""
-    warnings = []
-    if history.torn_bytes:
-        warnings.append(f"the journal's last line is torn: {history.torn_bytes} bytes are cut off")
-    folder = SnapshotFolder(directory.checkpoints, RunState)
+def _newest(directory: RunDirectory) -> tuple[RunSnapshot | None, History, list[str]]:
+    """Return the checkpoint to continue from, the history since then, and warnings.
+
+    The checkpoint is None if the run begins at round 0.
+    """
+    journal, warnings = directory.journal, list[str]()
+    folder, snapshot = SnapshotFolder(directory.checkpoints, RunState), None
     folder.mend()
-    if not folder.numbers:  # the first is written when the first tasks have left
-        if closed := len(history.answers):
+    if folder.numbers:
+        if first_entry(journal) is None:
+            raise DamageError(
+                f"journal {journal} has no beginning, although the run has checkpoints "
+                f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
+            )
+        histories = list[History]()
+
+        def fits(found: RunSnapshot) -> bool:
+            history = history_since(journal, found.state.journal, rounds=found.rounds)
+            histories.extend([] if history is None else [history])
+            return history is not None
+
+        snapshot, warnings = folder.newest(fits=fits)
+        (history,) = histories
+    else:  # the first is written when the first tasks have left
+        history = read_history(journal)
+        if closed := len(history.closed):
             text = f"the journal has {closed} closed rounds, and {folder.root} has no checkpoint"
             warnings.append(f"{text}: the run begins again at its first round")
-        return None, warnings
-    if not history.num_workers:
-        raise DamageError(
-            f"journal {directory.journal} has no beginning, although the run has checkpoints "
-            f"({', '.join(map(str, folder.numbers))}): restore the journal from a backup"
-        )
-    snapshot, damage = folder.newest(knows=history.knows)
-    return snapshot, [*warnings, *damage]
+    if history.torn_bytes:
+        text = f"the journal's last line is torn: {history.torn_bytes} bytes are cut off"
+        warnings.insert(0, text)
+    return snapshot, history, warnings
 
 
 # ---- changes that were accepted ------------------------------------------------------------------

@@ -56,7 +56,7 @@ from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import Switch
 from seqgc.training.callbacks import Validated
 from seqgc.training.checkpointer import Checkpointer, RandomState, RunSnapshot, RunState
-from seqgc.training.history import Recorder
+from seqgc.training.history import ChoiceState, Recorder
 from seqgc.training.plan import PlannedRun
 from seqgc.training.results import RunCounts
 from seqgc.training.strategies import ControlledStrategy, PolicyStrategy, SchemeStrategy, Strategy
@@ -163,6 +163,7 @@ class TrainingSession:
                 before_decision=self._begin_step,
                 notify=self._notify,
             )
+        recorder.repeats = self._strategy.repeats
         self._users, self._observers = tuple(observers), tuple[ports.Observer, ...]()
 
     @property
@@ -291,7 +292,7 @@ class TrainingSession:
                 self._begin_step()
         elif isinstance(seen, ports.Close):
             self._begin_step()
-            if self._strategy.repeats and self._recorder.contradicts(seen.record):
+            if self._recorder.contradicts(seen.record):
                 self.warn(
                     f"round {seen.record.round} closed on other answers than before the run was "
                     "resumed: from here on its results may differ in the last bits"
@@ -384,7 +385,7 @@ class TrainingSession:
     # ---- checkpoints and the end ----------------------------------------------------------------
 
     def _take_snapshot(self, held: master.Held) -> RunSnapshot:
-        self._recorder.sync()  # a checkpoint whose rounds the journal lacks could not be used
+        journal = self._recorder.mark()
         with suppress(OSError):  # the checkpoint contains losses that could not be written
             self._metrics.update(sync=True)
         state, files = self._workload.snapshot()
@@ -393,7 +394,6 @@ class TrainingSession:
         return Snapshot(
             rounds=self._strategy.policy.rounds,
             state=RunState(
-                jobs=self.num_jobs,
                 begun=held.begun,
                 held=jobs,
                 workload=state,
@@ -405,6 +405,9 @@ class TrainingSession:
                 unwritten=self._metrics.unwritten,
                 slowdown=strategy.slowdown,
                 policy=strategy.policy,
+                journal=journal,
+                choices=[ChoiceState.of(choice) for choice in strategy.choices],
+                switches=[(each.first_job, each.first_round) for each in strategy.switches],
             ),
             files=files | {FLIGHT: flight},
         )

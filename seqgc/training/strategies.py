@@ -1,9 +1,10 @@
 """Strategies, which create the policy of a run, restore it from a checkpoint, and update it.
 
-There are three kinds. A scheme runs in rounds, and the run may switch to other schemes; rounds in
-the journal are closed again with the recorded answers (`SchemeStrategy`). A defence such as ``ssp``
-has its own policy, whose state is in the checkpoint (`PolicyStrategy`). A controller changes the
-workers' shares between rounds (`ControlledStrategy`).
+There are three kinds. A scheme runs in rounds, and the run may switch to other schemes
+(`SchemeStrategy`). A defence such as ``ssp`` has its own policy (`PolicyStrategy`). A controller
+changes the workers' shares between rounds (`ControlledStrategy`). The state of each policy is in
+the checkpoint. Codes whose bits depend on who answered need more: a resumed run closes the rounds
+since the checkpoint with the answers in the journal.
 """
 
 from __future__ import annotations
@@ -11,26 +12,13 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from seqgc import ports
-from seqgc.control import Controlled, ControlledPolicy
+from seqgc.control import Controlled
 from seqgc.errors import StoreError, one_line
-from seqgc.ports import Event, RoundRecord
-from seqgc.rounds import (
-    Decision,
-    Director,
-    OnRecord,
-    PolicyDefence,
-    ResumablePolicy,
-    RunPolicy,
-    Segment,
-    Setting,
-    StalenessAware,
-    SwitchingPolicy,
-)
+from seqgc.rounds import PolicyDefence, RunPolicy, Segment, StalenessAware, SwitchingPolicy
 from seqgc.schemes import Scheme
 from seqgc.training.adaptive import (
     AdaptiveDirector,
@@ -39,7 +27,7 @@ from seqgc.training.adaptive import (
     SlowdownWatch,
     Switch,
 )
-from seqgc.training.history import Recorder
+from seqgc.training.history import Recorder, limited
 from seqgc.training.tuner import Answer, Choice, Tuner
 from seqgc.training.workload import ModelsWorkload, TorchWorkload
 
@@ -59,65 +47,20 @@ __all__ = [
 _Notify = Callable[[str, dict[str, object]], None]
 
 
-class RecordedDirector:
-    """A director that records each decision before the run acts on it.
-
-    If the decision for a round is in the journal already, it is repeated. ``before_decision`` is
-    called before a decision is made.
-    """
-
-    def __init__(
-        self,
-        director: AdaptiveDirector,
-        recorder: Recorder,
-        *,
-        answers: list[Answer],
-        before_decision: Callable[[], None],
-    ) -> None:
-        self._director, self._recorder, self._answers = director, recorder, answers
-        self._before_decision = before_decision
-        self._round = -1
-
-    def on(self, event: Event) -> None:
-        self._director.on(event)
-
-    def close(self, record: RoundRecord, *, setting: Setting) -> None:
-        self._round = record.round
-        self._before_decision()
-        self._director.close(record, setting=setting)
-
-    def choose(self, *, setting: Setting, jobs_left: int) -> Decision | None:
-        recorded = self._recorder.history.choices.get(self._round)
-        if recorded is not None:
-            self._director.repeat()
-            self._answers.append(recorded)
-            return Decision(setting=recorded.setting)
-        if self._round < len(self._recorder.history.answers):
-            return None  # the round is in the journal, without a decision
-        decision = self._director.choose(setting=setting, jobs_left=jobs_left)
-        if decision is not None and decision.setting not in {None, setting}:
-            self._recorder.decide(self._round, _latest_choice(self._answers))
-        return decision
-
-
-def _latest_choice(answers: Sequence[Answer]) -> Choice:
-    return next(answer for answer in reversed(answers) if isinstance(answer, Choice))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyState:
     """The part of a checkpoint that belongs to the strategy."""
 
     director: DirectorState | None = None  # None if the run does not search for better settings
     slowdown: SlowdownState = field(default_factory=SlowdownState)
-    policy: str = ""  # state of a defence's own policy, as JSON
+    policy: str  # state of the policy, as JSON
+    choices: Sequence[Choice] = ()  # to switch to another setting
+    switches: Sequence[Switch] = ()
 
 
 class Strategy(ABC):
     """The policy of a run, its own observers, and its part of the checkpoints."""
 
-    repeats: ClassVar[bool]
-    """True if a resumed run closes the rounds after its checkpoint with the recorded answers."""
     changes_only_at_close: ClassVar[bool]
     """True if the stored part of the policy's state changes only when a round closes."""
 
@@ -132,8 +75,19 @@ class Strategy(ABC):
     def restore(self, snapshot: RunSnapshot) -> str:
         """Restore a checkpoint; return a warning, or an empty text."""
 
-    @abstractmethod
-    def snapshot(self) -> StrategyState: ...
+    def snapshot(self) -> StrategyState:
+        return StrategyState(policy=json.dumps(self.policy.snapshot()))
+
+    def repeats(self, round: int) -> bool:  # noqa: ARG002 (for overriding)
+        """Return True if a resumed run must close the latest closed round with the same answers."""
+        return False
+
+    def _restore_policy(self, snapshot: RunSnapshot, *, spec: str) -> None:
+        try:
+            self.policy.restore(json.loads(snapshot.state.policy))
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"the checkpoint is of another defence than {spec}: {one_line(error)}"
+            raise StoreError(message) from error
 
     def follow(self, seen: ports.Seen) -> None:
         """Update the policy before it receives the event ``seen``, which is in the journal.
@@ -145,14 +99,13 @@ class Strategy(ABC):
 
 
 class SchemeStrategy(Strategy):
-    """The strategy of a scheme. A resumed run repeats its rounds from the recorded answers.
+    """The strategy of a scheme.
 
     If the plan has an ``adaptation``, ``tuner`` searches for better settings; each switch is
     appended to ``switches``. ``before_decision`` is called before a decision is made, and
     ``notify`` sends a notice to the observers.
     """
 
-    repeats = True
     changes_only_at_close = True
     policy: SwitchingPolicy
 
@@ -172,13 +125,13 @@ class SchemeStrategy(Strategy):
         self._recorder, self._run = recorder, run
         plan, setting = run.plan, run.setting
         self.answers = self._answers = list[Answer]()
+        self._choices = list[Choice]()
         self._slowdown = SlowdownWatch(
             setting.scheme.n, setting=lambda: self.policy.segments[-1].setting, notify=notify
         )
         if isinstance(setting.scheme, Scheme):  # the watch compares rounds
             self.observers = (self._slowdown,)
         self._adaptive: AdaptiveDirector | None = None
-        self._director: Director | None = None
         if plan.adaptation is not None and tuner is not None:
             sizes = workload.batch_sizes
             self._adaptive = AdaptiveDirector(
@@ -186,57 +139,56 @@ class SchemeStrategy(Strategy):
                 n=setting.scheme.n,
                 max_delay=run.max_delay,
                 tuner=tuner,
+                begin=before_decision,
                 note=self._add_answer,
                 batch=sizes[0] if len(sizes) == 1 else None,
             )
-            self._director = RecordedDirector(
-                self._adaptive, recorder, answers=self._answers, before_decision=before_decision
-            )
-        self.policy = self._make_policy(first=0)
-
-    def _make_policy(self, *, first: int) -> SwitchingPolicy:
-        """Return a policy that repeats the recorded rounds from round ``first`` on."""
-        recorded, run = self._recorder.history.answers, self._run
-        return SwitchingPolicy(
-            run.setting,
+        self.policy = SwitchingPolicy(
+            setting,
             num_jobs=run.num_jobs,
-            director=self._director,
-            payload=run.plan.payload,
-            batches=self._workload.batch_sizes,
-            again=OnRecord(
-                answers={round: recorded[round] for round in range(first, len(recorded))},
-                late=recorded.late,
-                finished=recorded.finished,
-            ),
-            audit=run.plan.audit,
+            director=self._adaptive,
+            payload=plan.payload,
+            batches=workload.batch_sizes,
+            again=recorder.history.again(),
+            audit=plan.audit,
             bundles=run.bundles,
         )
+        self._segment = self.policy.segments[-1]
 
     def restore(self, snapshot: RunSnapshot) -> str:
-        history, rounds, state = self._recorder.history, snapshot.rounds, snapshot.state
-        if state.policy:
-            spec = self._run.setting.scheme.spec
-            raise StoreError(f"the checkpoint is of another defence than {spec}: it has no rounds")
-        choices = {r: choice for r, choice in sorted(history.choices.items()) if r < rounds}
-        policy = self.policy = self._make_policy(first=rounds)
-        policy.end_after(state.jobs - 1)
-        settings = {round: choice.setting for round, choice in choices.items()}
-        policy.repeat(islice(history.answers, rounds), settings=settings)
-        self._answers += choices.values()
-        for segment, choice in zip(policy.segments[1:], choices.values(), strict=False):
-            self._adopt(segment, choice)
+        state, setting = snapshot.state, self._run.setting
+        self._restore_policy(snapshot, spec=setting.scheme.spec)
+        self._choices += [
+            limited(each.choice(setting.scheme.n), setting.rule) for each in state.choices
+        ]
+        self._answers += self._choices
+        for (job, round), choice in zip(state.switches, self._choices, strict=False):
+            self._switches.append(Switch(first_job=job, first_round=round, choice=choice))
+        self._segment = self.policy.segments[-1]
+        if (scheme := self._segment.setting.scheme) != setting.scheme:
+            self._scheme_workload.switch(scheme)
         self._slowdown.restore(state.slowdown)
         self._workload.restore(state.workload, snapshot.files)
-        policy.go_on_with(self._workload.bundles_left)
+        self.policy.go_on_with(self._workload.bundles_left)
         if self._adaptive is not None and state.director is not None:
             self._adaptive.restore(state.director)
         return ""
 
     def snapshot(self) -> StrategyState:
-        return StrategyState(
+        return replace(
+            super().snapshot(),
             director=None if self._adaptive is None else self._adaptive.snapshot(),
             slowdown=self._slowdown.snapshot(),
+            choices=self._choices,
+            switches=self._switches,
         )
+
+    def repeats(self, round: int) -> bool:
+        segment = next(each for each in reversed(self.policy.segments) if each.first_round <= round)
+        scheme = segment.setting.scheme
+        # Numbers that are rounded at random depend on the worker.
+        is_fixed = scheme.same_bits and not self._run.plan.stochastic_rounding
+        return isinstance(scheme, Scheme) and not is_fixed
 
     def follow(self, seen: ports.Seen) -> None:
         """Pass the number of remaining bundles to the policy; switch the workload's scheme.
@@ -246,27 +198,39 @@ class SchemeStrategy(Strategy):
         """
         self.policy.go_on_with(self._workload.bundles_left)
         super().follow(seen)
-        segments = self.policy.segments
-        if isinstance(seen, ports.Dispatch) and len(segments) > 1 + len(self._switches):
-            switch = self._adopt(segments[-1], _latest_choice(self._answers))
-            self._notify("switch", switch.fields)
+        if isinstance(seen, ports.Close):
+            self._choose_again(seen.record.round)
+        segment = self.policy.segments[-1]
+        if isinstance(seen, ports.Dispatch) and segment is not self._segment:
+            self._segment = segment
+            self._adopt(segment, self._choices[-1])
 
-    def _add_answer(self, answer: Answer) -> None:
+    def _choose_again(self, round: int) -> None:
+        """Record a choice after this round that the journal has, and that the policy repeats."""
+        choice = self._recorder.history.choices.get(round)
+        if choice is not None and self._adaptive is not None:
+            self._choices.append(choice)
+            self._answers.append(choice)
+            self._adaptive.skip_search()
+
+    def _add_answer(self, answer: Answer, round: int) -> None:
         self._answers.append(answer)
         self._notify("search", answer.fields)
+        if isinstance(answer, Choice) and answer.setting != answer.current:
+            self._recorder.decide(round, answer)
+            self._choices.append(answer)
 
-    def _adopt(self, segment: Segment, choice: Choice) -> Switch:
+    def _adopt(self, segment: Segment, choice: Choice) -> None:
         switch = Switch(first_job=segment.first_job, first_round=segment.first_round, choice=choice)
         self._switches.append(switch)
         self._scheme_workload.switch(switch.after.scheme)
-        return switch
+        self._notify("switch", switch.fields)
 
 
-class _ResumableStrategy(Strategy):
-    """A strategy whose policy is restored from the checkpoint, not from the journal."""
+class PolicyStrategy(Strategy):
+    """The strategy of a defence with its own policy, in which batches arrive in parts."""
 
-    repeats = False
-    policy: ResumablePolicy
+    changes_only_at_close = False
 
     def __init__(
         self, workload: ModelsWorkload, defence: PolicyDefence, *, run: PlannedRun
@@ -279,33 +243,12 @@ class _ResumableStrategy(Strategy):
             batches=workload.batch_sizes,
             payload=run.plan.payload,
         )
-
-    def _restore_policy(self, snapshot: RunSnapshot) -> None:
-        try:
-            self.policy.restore(json.loads(snapshot.state.policy))
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"the checkpoint is of another defence than {self._spec}: {one_line(error)}"
-            raise StoreError(message) from error
-
-    def snapshot(self) -> StrategyState:
-        return StrategyState(policy=json.dumps(self.policy.snapshot()))
-
-
-class PolicyStrategy(_ResumableStrategy):
-    """The strategy of a defence with its own policy, in which batches arrive in parts."""
-
-    changes_only_at_close = False
-
-    def __init__(
-        self, workload: ModelsWorkload, defence: PolicyDefence, *, run: PlannedRun
-    ) -> None:
-        super().__init__(workload, defence, run=run)
         self._same_bits, self._most_again = run.repeats, defence.most_again
         if (updates := run.plan.updates) is not None and updates.aware:
             self.policy = StalenessAware(self.policy, n=defence.n)
 
     def restore(self, snapshot: RunSnapshot) -> str:
-        self._restore_policy(snapshot)
+        self._restore_policy(snapshot, spec=self._spec)
         self._workload.restore(snapshot.state.workload, snapshot.files)
         if self._same_bits:
             return ""
@@ -321,20 +264,26 @@ class PolicyStrategy(_ResumableStrategy):
         )
 
 
-class ControlledStrategy(_ResumableStrategy):
+class ControlledStrategy(Strategy):
     """The strategy of a controller, which changes the workers' shares between rounds."""
 
     changes_only_at_close = True
-    policy: ControlledPolicy
+    policy: SwitchingPolicy
 
     def __init__(self, workload: TorchWorkload, defence: Controlled, *, run: PlannedRun) -> None:
-        super().__init__(workload, defence, run=run)
-        self._scheme_workload = workload
-        self._adopted_segments = 0
+        super().__init__(workload)
+        self._spec, self._scheme_workload = defence.spec, workload
+        self.policy = defence.policy(
+            run.setting.rule,
+            num_jobs=run.num_jobs,
+            batches=workload.batch_sizes,
+            payload=run.plan.payload,
+        )
+        self._segment: Segment | None = None  # the segment that the workload has adopted
         self._adopt()
 
     def restore(self, snapshot: RunSnapshot) -> str:
-        self._restore_policy(snapshot)
+        self._restore_policy(snapshot, spec=self._spec)
         self._adopt()  # must come before the workload has unfinished jobs
         self._workload.restore(snapshot.state.workload, snapshot.files)
         return (
@@ -349,6 +298,6 @@ class ControlledStrategy(_ResumableStrategy):
         super().follow(seen)
 
     def _adopt(self) -> None:
-        if len(segments := self.policy.segments) > self._adopted_segments:
-            self._adopted_segments = len(segments)
-            self._scheme_workload.switch(segments[-1].setting.scheme)
+        if (segment := self.policy.segments[-1]) is not self._segment:
+            self._segment = segment
+            self._scheme_workload.switch(segment.setting.scheme)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from seqgc.control import ControlledPolicy
 from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints, WeightRef
+from seqgc.rounds import SwitchingPolicy
 
 
 class Sums:
     """Jobs whose gradient is the sum of the numbers of their batch's points, from 0 on."""
 
-    def __init__(self, policy: ControlledPolicy, *, batch: int) -> None:
+    def __init__(self, policy: SwitchingPolicy, *, batch: int) -> None:
         self._policy, self._batch = policy, batch
         self.done: list[int] = []
         self.largest = 0  # points of a mini-task

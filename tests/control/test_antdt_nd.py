@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqgc.control import AntDTND, AntDTNDDirector, ControlledPolicy
+from seqgc.control import AntDTND, AntDTNDDirector
 from seqgc.errors import ParameterError
 from seqgc.master import run
 from seqgc.ports import Notice, Restart, Seen
 from seqgc.profiles import ByRound
 from seqgc.profiles.slowdowns import SleepWindows
-from seqgc.rounds import ClosingRule, Setting
+from seqgc.rounds import ClosingRule, Setting, SwitchingPolicy
 from seqgc.search import ReplayBackend
 from seqgc.virtual import VirtualBackend
 from tests.control.runs import Virtual, virtual
@@ -115,7 +115,7 @@ def test_a_busy_cluster_replaces_nobody_until_it_is_no_more() -> None:
     sleeps = SleepWindows(n=4, intensity=0.75, probability=0.0)
     director = AntDTNDDirector(defence, parts=64, busy=busy)
     setting = Setting(scheme=defence.first(64))
-    policy = ControlledPolicy(setting, director, num_jobs=80, batches=[64])
+    policy = SwitchingPolicy(setting, director=director, num_jobs=80, batches=[64])
     run(
         policy,
         backend := VirtualBackend(4, sleeps.pace()),
