@@ -68,10 +68,13 @@ class JournalState:
 class History(JournalState):
     """The content of a run's journal: its state, and what has happened since a checkpoint.
 
-    ``first`` is the number of rounds at the checkpoint, or 0 if there is none.
+    ``origin`` is the state from which the journal was read. ``first`` is the number of rounds at
+    the checkpoint, and ``by`` the master that wrote it; both are 0 if there is none.
     """
 
+    origin: JournalState = field(default_factory=JournalState)
     first: int = 0
+    by: int = 0
     closed: dict[int, PastRound] = field(default_factory=dict)
     """The rounds that closed since the checkpoint, by number, without gaps."""
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -80,9 +83,13 @@ class History(JournalState):
     torn_bytes: int = 0
 
     @classmethod
-    def since(cls, state: JournalState, *, rounds: int) -> History:
-        """Return the history at a checkpoint after this number of rounds."""
-        return cls(first=rounds, **_fields(state))
+    def since(cls, state: JournalState, *, rounds: int = 0, by: int = 0) -> History:
+        """Return the history before any line after ``state`` has been read."""
+        return cls(origin=state, first=rounds, by=by, **_fields(state))
+
+    def has_after(self, rounds: int) -> bool:
+        """Return True if the run must still close a round, or make a switch, as before."""
+        return max([*self.closed, *self.choices], default=-1) >= rounds
 
     def again(self) -> dict[int, PastRound]:
         """Return the rounds that a resumed run must close as before, with its switches."""
@@ -111,7 +118,7 @@ class History(JournalState):
                 begin = msgspec.convert(body, _Begin)
                 self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
                 self.name = begin.name
-                self.is_superseded |= begin.since < self.first
+                self.is_superseded |= entry.master > self.by and begin.since < self.first
             case "pin":
                 self.pin = msgspec.convert(body, dict[str, str])
             case "group":
@@ -134,7 +141,8 @@ class History(JournalState):
             responded[line.stragglers] = False
         # The line is of a round that a later master could not close again as before.
         self.forget_from(line.round)
-        self.closed[line.round] = PastRound(responded=responded, late=line.late)
+        if line.round >= self.first:
+            self.closed[line.round] = PastRound(responded=responded, late=line.late)
 
 
 def _fields(state: JournalState) -> dict[str, Any]:
@@ -227,7 +235,7 @@ def read_history(path: Path, since: History | None = None) -> History:
     DamageError
         If the file is damaged.
     """
-    history = since or History(name=path.parent.resolve().name)
+    history = since or History.since(JournalState(name=path.parent.resolve().name))
     if not path.exists():
         return history
     first_line = history.lines + 1
@@ -244,11 +252,14 @@ def read_history(path: Path, since: History | None = None) -> History:
     return history
 
 
-def history_since(path: Path, state: JournalState, *, rounds: int) -> History | None:
-    """Return the history since a checkpoint; None if the journal does not continue from it."""
+def history_since(path: Path, state: JournalState, *, rounds: int, by: int) -> History | None:
+    """Return the history since a checkpoint of the master ``by`` after this number of rounds.
+
+    Return None if the journal does not continue from the checkpoint.
+    """
     if not continues(path, after_bytes=state.size_bytes, after_lines=state.lines):
         return None
-    history = read_history(path, History.since(state, rounds=rounds))
+    history = read_history(path, History.since(state, rounds=rounds, by=by))
     return None if history.is_superseded else history
 
 
@@ -296,12 +307,16 @@ class Recorder:
         self._journal.append(kind, sync=sync, **fields)
         self.lease.check()  # again, because writing may have taken long
 
-    def mark(self) -> JournalState:
-        """Return the state of the journal for a checkpoint, when all lines are on the disk.
+    def mark(self, rounds: int) -> JournalState:
+        """Return the state of the journal for a checkpoint after this number of rounds.
 
-        Raises `StoreError` if they cannot be written.
+        All lines are on the disk then. The position is the end of the journal. If rounds are still
+        to be closed as before, it is the position from which their lines were read. Raises
+        `StoreError` if the lines cannot be written.
         """
         self._journal.sync()
+        if self.history.has_after(rounds):
+            return replace(self.history.origin, fingerprint=dict(self.history.fingerprint))
         state = JournalState(**_fields(self.history))
         return replace(state, lines=self._journal.lines, size_bytes=self._journal.size_bytes)
 

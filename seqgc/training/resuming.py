@@ -165,7 +165,8 @@ def _newest(directory: RunDirectory) -> tuple[RunSnapshot | None, History, list[
         histories = list[History]()
 
         def fits(found: RunSnapshot) -> bool:
-            history = history_since(journal, found.state.journal, rounds=found.rounds)
+            state, by = found.state.journal, found.master
+            history = history_since(journal, state, rounds=found.rounds, by=by)
             histories.extend([] if history is None else [history])
             return history is not None
 

@@ -385,14 +385,15 @@ class TrainingSession:
     # ---- checkpoints and the end ----------------------------------------------------------------
 
     def _take_snapshot(self, held: master.Held) -> RunSnapshot:
-        journal = self._recorder.mark()
+        rounds = self._strategy.policy.rounds
+        journal = self._recorder.mark(rounds)
         with suppress(OSError):  # the checkpoint contains losses that could not be written
             self._metrics.update(sync=True)
         state, files = self._workload.snapshot()
         flight, strategy = dict(files[FLIGHT]), self._strategy.snapshot()
         jobs = [pack_held(job, flight) for job in held.jobs]
         return Snapshot(
-            rounds=self._strategy.policy.rounds,
+            rounds=rounds,
             state=RunState(
                 begun=held.begun,
                 held=jobs,
