@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from seqgc.ports import (
 from seqgc.rounds import (
     ClosingRule,
     Decision,
-    OnRecord,
+    PastRound,
     RoundPolicy,
     Segment,
     Setting,
@@ -223,32 +225,38 @@ class Known(Script):
     cut=st.floats(0, 1),
     seed=st.integers(0, 10**6),
 )
-def test_a_policy_that_repeats_rounds_and_switches_goes_on_as_the_first_did(
+def test_a_restored_policy_switches_and_goes_on_as_the_first_did(
     first: Setting, choices: dict[int, Setting], cut: float, seed: int
 ) -> None:
     director, num_jobs = Known(choices), 24
     times = 0.1 + np.random.default_rng(seed).pareto(0.9, size=(80, N))
     policy = SwitchingPolicy(first, num_jobs=num_jobs, director=director)
     sent, sent_again = Tasks(), Tasks()
-    run(policy, ReplayBackend(times), observe=sent)
-    answers = [record.responded for record in director.records]
-    number = round(cut * len(answers))
-    other = SwitchingPolicy(
-        first,
-        num_jobs=num_jobs,
-        director=Known(choices),
-        again=OnRecord(
-            answers=dict(enumerate(answers)),
-            late={record.round: record.late for record in director.records},
-        ),
-    )
-    other.repeat(answers[:number], settings=director.made)
-    assert other.rounds == number
+    states = list[str]()
+    rest = partial(note, policy, states)
+    run(policy, ReplayBackend(times), observe=sent, rest=rest)
+    state = json.loads(states[round(cut * (len(states) - 1))])
+    past = {
+        record.round: PastRound(
+            responded=record.responded,
+            late=record.late,
+            setting=director.made.get(record.round),
+        )
+        for record in director.records
+    }
+    other = SwitchingPolicy(first, num_jobs=num_jobs, director=Known({}), again=past)
+    other.restore(state)
+    number = other.rounds
     run(other, ReplayBackend(times), observe=sent_again)
-    assert other.segments == policy.segments
+    later = policy.segments.index(other.segments[0])
+    assert other.segments == policy.segments[later:]
     # Before its own rounds a policy asks again for late answers that later ones took.
     of_rounds = {round: sent_again.of[round] for round in sent_again.of if round >= number}
     assert of_rounds == {round: sent.of[round] for round in sent.of if round >= number}
+
+
+def note(policy: SwitchingPolicy, states: list[str], _: object) -> None:
+    states.append(json.dumps(policy.snapshot()))
 
 
 class Tasks:
@@ -318,23 +326,25 @@ def test_a_scheme_without_delay_is_left_at_once_and_one_with_delay_drains_first(
 
 @pytest.mark.parametrize("spec", ["sr-sgc:B=2,W=3,lam=4", "m-sgc:B=2,W=3,lam=2"])
 def test_a_run_that_ends_while_a_scheme_drains_goes_on_with_no_other(spec: str) -> None:
-    director = Known({3: setting("gc:s=2")})
+    director, states = Known({3: setting("gc:s=2")}), list[str]()
     policy = SwitchingPolicy(setting(spec), num_jobs=20, director=director)
     workload = SwitchingWorkload(policy.scheme_of, seed=0)
 
     def end(_: Callable[[], object]) -> None:
         if director.made:  # and rounds are left in which the last jobs end
             policy.end_after(workload.begun[-1])
+            note(policy, states, None)
 
     backend = ReplayBackend(np.ones((20, N)), compute=workload.compute)
     run(policy, backend, workload, rest=end)
     assert sorted(workload.errors) == workload.begun == list(range(4))
     assert [part.setting.scheme.spec for part in policy.segments] == [spec]
-    resumed = SwitchingPolicy(setting(spec), num_jobs=20, director=Known({}))
-    resumed.end_after(3)
-    resumed.repeat([each.responded for each in director.records], settings=director.made)
-    assert resumed.done
-    assert resumed.segments == policy.segments
+    for state in (states[0], states[-1]):
+        resumed = SwitchingPolicy(setting(spec), num_jobs=20, director=Known({}))
+        resumed.restore(json.loads(state))
+        run(resumed, ReplayBackend(np.ones((20, N))))
+        assert resumed.segments == policy.segments
+    assert resumed.rounds == policy.rounds
 
 
 def test_a_straggler_of_an_earlier_segment_is_dropped_by_the_next() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from seqgc.codes import GradientCode
 from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Action, BoolArray, Close, Event, RoundRecord
-from seqgc.rounds import ClosingRule, OnRecord, RoundGate, Setting, SwitchingPolicy
+from seqgc.rounds import ClosingRule, PastRound, RoundGate, Setting, SwitchingPolicy
 from seqgc.schemes import GC, parse_scheme
 from seqgc.search import ReplayBackend
 
@@ -27,9 +27,9 @@ SPECS = ["uncoded", "gc:s=1", "sr-sgc:B=1,W=2,lam=1", "m-sgc:B=1,W=3,lam=2"]
 
 def gate(again: str, *, timeout_s: float = 9.0) -> RoundGate:
     """Return a gate that waits for the workers marked in ``again``, such as "1101"."""
-    return RoundGate(
-        GC(n=N, s=2).start(1), ClosingRule(mu=0.5, timeout_s=timeout_s), again=mask(again)
-    )
+    past = PastRound(responded=mask(again))
+    rule = ClosingRule(mu=0.5, timeout_s=timeout_s)
+    return RoundGate(GC(n=N, s=2).start(1), rule, again=past)
 
 
 def mask(text: str) -> BoolArray:
@@ -94,19 +94,30 @@ def test_if_one_of_them_does_not_answer_in_time_those_who_did_count() -> None:
 
 @pytest.mark.parametrize("spec", [*SPECS, *TAKING])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: int) -> None:
-    """From any round on, whatever the workers' times are now."""
+def test_a_restored_policy_closes_the_rounds_on_record_as_the_first_did(
+    spec: str, seed: int
+) -> None:
+    """From a snapshot between any two events, whatever the workers' times are now."""
     rng = np.random.default_rng(seed)
     setting = Setting(scheme=parse_scheme(spec, n=N), rule=ClosingRule(wait_out="feasible"))
     jobs = 12
     times = 1 + rng.pareto(1.0, (jobs + setting.scheme.delay, N))
-    first: list[RoundRecord] = []
-    run(SwitchingPolicy(setting, num_jobs=jobs), ReplayBackend(times), observe=records(first))
-    cut, known = sorted(rng.integers(0, len(first), 2).tolist())
-    answers = {record.round: record.responded for record in first[:known]}
-    late = {record.round: record.late for record in first[:known]}
-    policy = SwitchingPolicy(setting, num_jobs=jobs, again=OnRecord(answers=answers, late=late))
-    policy.repeat([record.responded for record in first[:cut]])
+    first, states = list[RoundRecord](), list[tuple[int, str]]()
+    whole = SwitchingPolicy(setting, num_jobs=jobs)
+
+    def rest(_: object) -> None:
+        states.append((whole.rounds, json.dumps(whole.snapshot())))
+
+    run(whole, ReplayBackend(times), observe=records(first), rest=rest)
+    cut, state = states[rng.integers(len(states))]
+    known = int(rng.integers(cut, len(first) + 1))
+    past = {
+        record.round: PastRound(responded=record.responded, late=record.late)
+        for record in first[cut:known]
+    }
+    policy = SwitchingPolicy(setting, num_jobs=jobs, again=past)
+    policy.restore(json.loads(state))
+    assert json.dumps(policy.snapshot()) == state
     second: list[RoundRecord] = []
     run(policy, ReplayBackend(times + rng.random(times.shape)), observe=records(second))
     assert [record.round for record in second] == list(range(cut, len(first)))
@@ -114,6 +125,14 @@ def test_a_policy_that_repeats_rounds_goes_on_as_the_first_did(spec: str, seed: 
         np.testing.assert_array_equal(record.responded, first[record.round].responded)
         assert set(record.late) == set(first[record.round].late)
         assert record.reason in {"again", "idle"}
+
+
+def test_a_round_that_any_answers_may_close_waits_for_no_worker() -> None:
+    setting = Setting(scheme=GC(n=N, s=1), rule=ClosingRule(timeout_s=5.0))
+    seen: list[RoundRecord] = []
+    policy = SwitchingPolicy(setting, num_jobs=1, again={0: PastRound()})
+    run(policy, ReplayBackend(np.array([[1.0, 1.0, 1.0, 99.0]])), observe=records(seen))
+    assert [record.reason for record in seen] == ["tolerance"]
 
 
 @pytest.mark.parametrize("spec", TAKING)
@@ -176,51 +195,9 @@ def test_once_a_round_closes_otherwise_what_followed_it_is_void() -> None:
     """These answers may not even suffice any more (SR-SGC, after other stragglers)."""
     rule = ClosingRule(mu=0.5, timeout_s=5.0)
     setting = Setting(scheme=GC(n=N, s=1), rule=rule)
-    again = {0: mask("1111"), 1: mask("1110")}
+    again = {round: PastRound(responded=mask(each)) for round, each in enumerate(["1111", "1110"])}
     times = np.array([[1.0, 1.0, 1.0, 99.0], [99.0, 1.0, 1.0, 1.0]])
     seen: list[RoundRecord] = []
-    policy = SwitchingPolicy(setting, num_jobs=2, again=OnRecord(answers=again))
+    policy = SwitchingPolicy(setting, num_jobs=2, again=again)
     run(policy, ReplayBackend(times), observe=records(seen))
     assert [record.reason for record in seen] == ["timeout", "tolerance"]
-
-
-def test_what_a_round_is_known_to_have_finished_is_not_judged_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """At most s stragglers: nobody reattempts anything, and each round finishes its own job."""
-    responded, jobs = mask("1011"), 6
-    one = parse_scheme("sr-sgc:B=1,W=2,lam=2", n=N).begin(jobs, payload="float32")
-    known = [one.close_round(responded) for _ in range(jobs)]
-    assert known == [(job,) for job in range(jobs)]
-    judged: list[BoolArray] = []
-    is_within = GradientCode.is_within
-
-    def counted(self: GradientCode, answered: BoolArray, *about: object) -> bool:
-        judged.append(answered)
-        return is_within(self, answered, *about)
-
-    monkeypatch.setattr(GradientCode, "is_within", counted)
-    other = parse_scheme("sr-sgc:B=1,W=2,lam=2", n=N).begin(jobs, payload="float32")
-    other.repeat([responded] * 4, finished=dict(enumerate(known[:3])))
-    assert len(judged) == 1, "of round 3 alone nobody knew"
-    assert other.close_round(responded) == (4,)
-    assert len(judged) == 2
-
-
-def test_a_policy_that_repeats_rounds_knows_what_they_finished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    setting = Setting(scheme=parse_scheme("sr-sgc:B=1,W=2,lam=2", n=N))
-    first = SwitchingPolicy(setting, num_jobs=3)
-    closes: list[Close] = []
-    run(
-        first,
-        ReplayBackend(np.ones((4, N))),
-        observe=lambda s: closes.extend([s] if isinstance(s, Close) else []),
-    )
-    finished = {close.record.round: close.jobs for close in closes}
-    assert finished == {0: (0,), 1: (1,), 2: (2,), 3: ()}
-    monkeypatch.delattr(GradientCode, "is_within")
-    policy = SwitchingPolicy(setting, num_jobs=3, again=OnRecord(finished=finished))
-    policy.repeat([close.record.responded for close in closes])
-    assert policy.done

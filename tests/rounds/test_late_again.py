@@ -12,7 +12,7 @@ import pytest
 from seqgc.errors import WorkerError
 from seqgc.master import run
 from seqgc.ports import Action, Arrival, Close, Event, LateAnswer, RoundRecord, Task
-from seqgc.rounds import ClosingRule, RoundPolicy, WaitOut
+from seqgc.rounds import ClosingRule, PastRound, RoundPolicy, WaitOut
 from seqgc.schemes import Scheme, parse_scheme
 from tests.kit import SOAK
 from tests.rounds.crew import Crew, What
@@ -53,10 +53,13 @@ def rounds_of(
         elif isinstance(seen, Arrival):
             came.append((seen.round, seen.worker))
 
-    schedule, late = scheme.start(jobs), {each.round: each.late for each in (*closed, *again)}
-    schedule.repeat([record.responded for record in closed], late)
-    masks = {record.round: record.responded for record in again}
-    policy = RoundPolicy(schedule, rule, again=masks, late=late)
+    schedule = scheme.start(jobs)
+    for each in closed:
+        for late in each.late:
+            schedule.take_late(*late)
+        schedule.close_round(each.responded)
+    past = {each.round: PastRound(responded=each.responded, late=each.late) for each in again}
+    policy = RoundPolicy(schedule, rule, again=past)
     try:
         run(policy, Crew(what), observe=observe)
     except WorkerError:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from seqgc.errors import ScheduleError
 from seqgc.ports import BoolArray, Decoding, FloatArray, IntArray, Payload
 from seqgc.schemes import (
     GC,
-    MSGC,
     SRSGC,
     GCSchedule,
     Grid,
@@ -24,6 +25,7 @@ from seqgc.schemes import (
     register,
     registered,
 )
+from seqgc.schemes.sr_sgc import SRSGCSchedule
 from seqgc.stragglers import PerRound, StragglerModel
 from seqgc.testing import check_scheme
 
@@ -155,48 +157,90 @@ def test_chunks_that_an_approximation_lacks_must_be_named() -> None:
         check_scheme(replace(lacking, lie="unnamed"))
 
 
-class Forgetful(Scheme):
-    """Says of how many of the latest rounds all that follows is a function."""
+class ForgetfulSchedule(SRSGCSchedule):
+    """A schedule whose snapshot misses an attribute, or that remembers too much."""
 
-    reach: int
+    def _snapshot(self) -> Mapping[str, object]:
+        names = [name for name in self._state_names if name != FORGOTTEN["name"]]
+        return {name: getattr(self, name) for name in names}
+
+    def _restore(self, state: Mapping[str, object]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class RememberingSchedule(SRSGCSchedule):
+    _state_names = (*SRSGCSchedule._state_names, "_all")
+
+    def __init__(self, scheme: SRSGC, *args: object, **options: object) -> None:
+        super().__init__(scheme, *args, **options)  # type: ignore[arg-type]
+        self._all: tuple[BoolArray, ...] = ()
+
+    def _advance(self, responded: BoolArray) -> tuple[int, ...]:
+        finished = super()._advance(responded)
+        self._all = (*self._all, responded)
+        return finished
+
+
+class UnnamedSchedule(SRSGCSchedule):
+    _state_names = ()
+
+
+class UnstorableSchedule(SRSGCSchedule):
+    _state_names = (*SRSGCSchedule._state_names, "_code")
+
+
+FORGOTTEN = {"name": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(SRSGC):
+    kind_of_schedule: ClassVar[type[SRSGCSchedule]] = ForgetfulSchedule
 
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        schedule = super().start(num_jobs, conformity=conformity)  # type: ignore[safe-super]
-        schedule._reach = self.reach
-        return schedule
+        return self.kind_of_schedule(self, num_jobs, conformity=conformity)
 
     @classmethod
     def candidates(cls, n: int, grid: Grid) -> Iterable[Scheme]:  # noqa: ARG003
         return ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForgetfulSR(Forgetful, SRSGC):
-    """In truth it is all of them."""
-
-    reach: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForgetfulM(Forgetful, MSGC):
-    """In truth ``delay + 1``."""
-
-    reach: int
-
-
-@pytest.mark.parametrize("reach", [1, 2, 4, 8])
-def test_a_schedule_that_forgets_too_early_is_found(reach: int) -> None:
-    register("forgetful")(ForgetfulSR)
-    with pytest.raises(AssertionError, match=r"after \d+ repeated rounds"):
-        check_scheme(ForgetfulSR(n=6, B=1, W=3, lam=2, reach=reach))
-
-
-@pytest.mark.parametrize("reach", [1, 2, 3, 4, 5])
-def test_m_sgc_forgets_a_job_when_it_is_over_and_not_before(reach: int) -> None:
-    register("forgetful")(ForgetfulM)
-    scheme = ForgetfulM(n=4, B=2, W=3, lam=2, reach=reach)
-    if reach > scheme.delay:
+@pytest.mark.parametrize("name", SRSGCSchedule._state_names)
+def test_a_schedule_whose_snapshot_lacks_an_attribute_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register("forgetful")(Forgetful)
+    scheme = Forgetful(n=5, B=2, W=3, lam=3, late="take")
+    monkeypatch.setitem(FORGOTTEN, "name", "")
+    check_scheme(scheme)
+    monkeypatch.setitem(FORGOTTEN, "name", name)
+    with pytest.raises(AssertionError, match=r"restored in round \d+: "):
         check_scheme(scheme)
-        return
-    with pytest.raises(AssertionError, match=r"after \d+ repeated rounds"):
-        check_scheme(scheme)
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        (RememberingSchedule, "snapshots grow with the rounds: "),
+        (UnnamedSchedule, "names no attributes that a checkpoint must hold"),
+        (UnstorableSchedule, "cannot hold an object of the type CyclicCode"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_taken_or_grows_is_found(
+    kind: type[SRSGCSchedule], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register("forgetful")(Forgetful)
+    monkeypatch.setattr(Forgetful, "kind_of_schedule", kind)
+    with pytest.raises(AssertionError, match=complaint):
+        check_scheme(Forgetful(n=5, B=1, W=2, lam=2))
+
+
+def test_a_schedule_that_has_closed_a_round_is_not_restored() -> None:
+    schedule = GC(n=2, s=1).start(2)
+    state = schedule.snapshot()
+    schedule.close_round(np.array([True, False]))
+    with pytest.raises(ScheduleError, match="only be restored before its first round closes"):
+        schedule.restore(state)
+    for wrong in (None, {}, {"round": 9, "past": {}, "own": {}}):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            GC(n=2, s=1).start(2).restore(wrong)

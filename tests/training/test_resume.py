@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,9 +177,9 @@ def test_a_late_task_finds_its_weights_and_so_does_one_that_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a late answer brings of the job before its own is read until its round is over."""
-    late, crew = plan("ra-sgc:s=0,q=0.3,r=2", steps=2), workers.custom(N, forgetful)
-    watch = CopyAt(tmp_path / "run", {102})
-    due = property(lambda self: watch.seen > 90 and self.latest is None)
+    late, crew = plan("ra-sgc:s=0,q=0.3,r=2,p=2", steps=2), workers.custom(N, forgetful)
+    watch = CopyAt(tmp_path / "run", {65})
+    due = property(lambda self: watch.seen > 45 and self.latest is None)
     monkeypatch.setattr(Checkpointer, "due", due)
     monkeypatch.setattr(Checkpointer, "begin", lambda self, take: self._write(take()))
     result = train(late, crew, run=tmp_path / "run", observers=[watch])
