@@ -49,6 +49,9 @@ from tests.training.reference import flat, make_model, train_alone
 N = 6
 
 
+def noop(*_: object) -> None: ...
+
+
 def setting(spec: str, *, mu: float = 0.0, n: int = N) -> Setting:
     return Setting(scheme=parse_scheme(spec, n=n), rule=ClosingRule(mu=mu, wait_out="feasible"))
 
@@ -423,7 +426,7 @@ def test_a_search_is_given_what_each_worker_would_take_at_one_load() -> None:
     uneven = Setting(scheme=parse_scheme("het:s=1,fast=2,ratio=3", n=4))  # loads 3/4 and 1/4
     tuner = HandDriven()
     director = AdaptiveDirector(
-        Adaptation(probe=1, alpha=2.0), n=4, max_delay=0, tuner=tuner, note=lambda _: None
+        Adaptation(probe=1, alpha=2.0), n=4, max_delay=0, tuner=tuner, begin=noop, note=noop
     )
     director.on(left(0, 4, at=0.0, loads=uneven.scheme.worker_loads))
     for worker, after in enumerate([2.5, 2.5, 1.5, 1.5]):  # a second more for the heavier half
@@ -439,7 +442,12 @@ def test_a_search_under_way_is_asked_for_again_by_whoever_goes_on() -> None:
     tuners = HandDriven(looks=1), HandDriven(), HandDriven()
     first, second, third = (
         AdaptiveDirector(
-            Adaptation(probe=1, alpha=0.0), n=2, max_delay=0, tuner=tuner, note=lambda _: None
+            Adaptation(probe=1, alpha=0.0),
+            n=2,
+            max_delay=0,
+            tuner=tuner,
+            begin=noop,
+            note=noop,
         )
         for tuner in tuners
     )
@@ -468,7 +476,8 @@ def test_an_alpha_that_makes_times_negative_is_noted_and_the_run_goes_on() -> No
         n=2,
         max_delay=0,
         tuner=tuner,
-        note=notes.append,
+        begin=noop,
+        note=lambda answer, _: notes.append(answer),
     )
     for r, spec in enumerate(["uncoded", "gc:s=1"]):  # loads 1/2 and 1
         chosen = setting(spec, n=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from seqgc import workers
 from seqgc.errors import CallbackError, ParameterError
-from seqgc.runs.journal import Journal, read_journal
 from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.training import Callback, Crew, Validation, Work, resume, train
 from tests.training.inside import RunState
@@ -145,27 +144,6 @@ def test_rounding_is_seeded_by_the_name_that_the_folder_had_when_the_run_began(
     assert heard.name == name_of(renamed) == name_of(renamed) == "first"
     monkeypatch.chdir(renamed)
     assert name_of(Path()) == "first"
-
-
-def test_a_run_whose_journal_has_no_name_has_its_folders_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As versions before this one wrote it; ``.`` and a link are of that name, too."""
-    run = train(begun(), crew(), run=tmp_path / "first").run
-    entries, _ = read_journal(run / "journal.jsonl")
-    (run / "journal.jsonl").unlink()
-    with closing(Journal(run / "journal.jsonl", master=1)) as journal:
-        for each in entries:
-            named = each.fields.pop("name", None)
-            assert named == ("first" if each.kind == "begin" else None)
-            journal.append(each.kind, **each.fields)
-    link = tmp_path / "latest"
-    link.symlink_to(run)
-    monkeypatch.chdir(run)
-    old = (run / "journal.jsonl").read_bytes()
-    for way in (Path(), link, run):
-        (run / "journal.jsonl").write_bytes(old)
-        assert name_of(way) == "first"
 
 
 def test_the_root_is_no_run() -> None:
