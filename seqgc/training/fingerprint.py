@@ -31,9 +31,7 @@ from seqgc.models.provenance import (
 from seqgc.training.callbacks import stateful
 from seqgc.training.plan import PlannedRun
 
-__all__ = ["changes", "completed", "fingerprint", "require_same"]
-
-_MEASURED = "validation", "test_dataset", "dataset", "loss", "autocast"
+__all__ = ["changes", "fingerprint", "require_same"]
 
 
 def fingerprint(
@@ -64,21 +62,6 @@ def fingerprint(
     for model in plan.models:
         texts |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
     return texts
-
-
-def completed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return the fingerprint ``before`` with the fields that old versions did not write.
-
-    The measure of a validation is taken from ``now`` if everything that it depends on is unchanged.
-    Old runs compute models one by one, whatever ``vectorize`` is now.
-    """
-    complete = {"vectorize": now["vectorize"], **before}
-    for name, text in now.items():
-        model, _, field = name.rpartition(": ")
-        parts = [f"{model}: {each}" for each in _MEASURED]
-        if field == "measure" and all(before.get(each) == now[each] for each in parts):
-            complete.setdefault(name, text)
-    return complete
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

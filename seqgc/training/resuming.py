@@ -39,7 +39,7 @@ from seqgc.runs.lease import Lease
 from seqgc.runs.packing import PackedJob
 from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.training.checkpointer import RunSnapshot, RunState
-from seqgc.training.fingerprint import changes, completed, require_same
+from seqgc.training.fingerprint import changes, require_same
 from seqgc.training.history import History, Recorder, history_since, read_history
 from seqgc.training.plan import PlannedRun, TrainingPlan
 
@@ -126,13 +126,13 @@ def acquire_run(
         snapshot, history, warnings = _newest(directory)
         if not history.lines:
             sync_folder(directory.path.absolute().parent)
-        before = completed(history.fingerprint, now)
+        before = history.fingerprint
         if history.num_workers and not accept_changes:
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
         if snapshot is not None:  # it may be older than the most recently accepted changes
-            before = completed(snapshot.state.journal.fingerprint, now)
+            before = snapshot.state.journal.fingerprint
         if history.num_workers and before != now:
             snapshot, dropped = _with_changes(snapshot, before, now, plan=planned.plan)
             warnings += dropped

@@ -32,7 +32,7 @@ from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.stores import RetiringStore
 from seqgc.training.adaptive import Switch
 from seqgc.training.checkpointer import RandomState, RunState
-from seqgc.training.fingerprint import completed, fingerprint
+from seqgc.training.fingerprint import fingerprint
 from seqgc.training.plan import PlannedRun, TrainingPlan
 from seqgc.training.results import TrainResult
 from seqgc.training.resuming import RunRecord, acquire_run, begun_with
@@ -136,13 +136,14 @@ def resume(
 ) -> TrainResult:
     """Continue a run whose master has ended, as if it had not been interrupted.
 
-    The run returns to its newest undamaged checkpoint. Rounds that closed after the checkpoint are
-    closed again with the answers of the same workers, so that weights, optimizers and losses get
-    the same bits. If one of these workers fails or remains silent, other answers are used, and
-    there is a warning. Workers that an audit has expelled remain expelled. With ``ssp`` and similar
-    defences the bits may differ: parts of batches that had not arrived at the checkpoint are
-    computed again, on the checkpoint's weights, which are no staler than allowed. No part is
-    applied twice, and a warning reports the repeated parts.
+    The run returns to its newest undamaged checkpoint, and weights, optimizers and losses get the
+    same bits as before. With a code whose bits depend on which workers answered, rounds that closed
+    after the checkpoint are closed again with the answers of the same workers. If one of these
+    workers fails or remains silent, other answers are used, and there is a warning. Workers that an
+    audit has expelled remain expelled. With ``ssp`` and similar defences the bits may differ: parts
+    of batches that had not arrived at the checkpoint are computed again, on the checkpoint's
+    weights, which are no staler than allowed. No part is applied twice, and a warning reports the
+    repeated parts.
 
     If ``jobs_per_round`` of the plan is None, the run uses the number from its beginning. The
     configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of the
@@ -157,7 +158,8 @@ def resume(
         changed; or if functions on AWS no longer have the version with which the run began. No
         worker is started then.
     DamageError
-        If the journal or all checkpoints are damaged; no worker is started then.
+        If the journal or all checkpoints are damaged, or of another version of seqgc; no worker is
+        started then.
     BudgetError
         If the run has already spent more than the budget of an observer allows.
     """
@@ -177,7 +179,7 @@ def resume(
             lambda: nullcontext(record),
             choose_groups=(
                 partial(GroupChoice, sizes=history.group_sizes)
-                if completed(history.fingerprint, now)["vectorize"] == now["vectorize"]
+                if history.fingerprint.get("vectorize") == now["vectorize"]
                 else planned.choose_groups
             ),
             observers=observers,

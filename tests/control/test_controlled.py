@@ -142,7 +142,7 @@ def test_a_run_may_end_early_and_stays_ended_when_it_goes_on() -> None:
     [
         ([1], TypeError),
         ({"rounds": 1, "jobs": 2}, KeyError),
-        ({"jobs": "many"}, TypeError),
+        ({"jobs": "many"}, ValueError),
     ],
 )
 def test_what_is_no_state_is_refused(state: object, error: type[Exception]) -> None:

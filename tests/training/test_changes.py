@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import linecache
 import os
 import shutil
 import sys
 import tomllib
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -31,12 +29,13 @@ from seqgc.models.model import Recipe
 from seqgc.ports import Seen
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.runs.journal import read_journal
+from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.schemes import parse_scheme
 from seqgc.training import Adaptation, Crew, Model, TrainingPlan, Work, resume, train
 from seqgc.training.stale import Updates
 from seqgc.workers import DelaySettings, FunctionSettings
 from tests.kit import SOAK
-from tests.training.inside import changes, fingerprint
+from tests.training.inside import RunState, changes, fingerprint
 from tests.training.reference import blobs, make_model
 from tests.training.test_adaptive import replayed
 from tests.training.test_resume import N, crew, times
@@ -208,35 +207,7 @@ def test_what_changed_can_be_accepted_and_is_said(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
-@contextmanager
-def begun_as(run: Path) -> Iterator[dict[str, str]]:
-    """Yield what a run was begun with; the journal says then what has become of it."""
-    first, *others = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    begun = json.loads(first)
-    del begun["crc"]
-    yield begun["fingerprint"]
-    text = json.dumps(begun, separators=(",", ":"))[:-1].encode()
-    sealed = b'%b,"crc":%d}\n' % (text, zlib.crc32(text))
-    (run / "journal.jsonl").write_bytes(b"".join((sealed, *others)))
-
-
-def test_what_an_earlier_version_did_not_write_has_not_changed(tmp_path: Path) -> None:
-    """What its validations measured, unless anything that this depends on is not as it was."""
-
-    def made(**changes: object) -> TrainingPlan:
-        rules = Validation(every_n_steps=1, patience=9)
-        model = replace(make_model("m0"), validation=rules, test_dataset=blobs(seed=6))
-        return plan(models=[replace(model, **changes), make_model("m1")])
-
-    run = train(made(), crew(), run=tmp_path / "run").run
-    with begun_as(run) as fingerprint:
-        del fingerprint["m0: measure"]
-    said = refusal(run, made(test_dataset=blobs(seed=7)))
-    assert "m0: measure (was absent" in said
-    assert resume(run, made(), crew()).jobs == 4
-
-
-def test_what_a_journal_says_was_so_reaches_no_terminal_but_as_a_line(tmp_path: Path) -> None:
+def test_what_a_checkpoint_says_was_so_reaches_no_terminal_but_as_a_line(tmp_path: Path) -> None:
     said: list[str] = []
 
     def listen(seen: Seen) -> None:
@@ -244,8 +215,10 @@ def test_what_a_journal_says_was_so_reaches_no_terminal_but_as_a_line(tmp_path: 
             said.append(str(seen.fields["text"]))  # type: ignore[union-attr]
 
     run = train(plan(), crew(), run=tmp_path / "run").run
-    with begun_as(run) as fingerprint:
-        fingerprint["numpy"] += " \x1b[31m\nFORGED"
+    folder = SnapshotFolder(run / "checkpoints", RunState)
+    found, _ = folder.newest()
+    found.state.journal.fingerprint["numpy"] += " \x1b[31m\nFORGED"
+    folder.write(found)
     resume(run, plan(), crew(), accept_changes=True, observers=[listen])
     assert " FORGED, is " in said[0]
     assert said[0].isprintable()

@@ -184,7 +184,7 @@ def test_a_checkpoint_of_no_use_takes_no_place_of_the_two_and_stays_until_it_is_
         write(master(), 31)
     if why == "damaged":
         flip(tmp_path / "31")
-    found, said = master().newest(knows=lambda rounds, by: by == 2 or rounds == 12)
+    found, said = master().newest(fits=lambda found: found.master == 2 or found.rounds == 12)
     assert found.rounds == 12
     assert why in said[0]
     again = master(master=2, since=12)

@@ -641,15 +641,33 @@ def test_a_run_on_a_file_system_without_locks_is_refused(tmp_path: Path) -> None
         Lease(tmp_path)
 
 
-def test_a_checkpoint_is_used_where_the_journal_knows_its_rounds_from_its_master(
-    tmp_path: Path,
-) -> None:
-    for rounds, master in ((1, 1), (2, 2), (3, 1)):
-        folder = SnapshotFolder(tmp_path, dict[str, int], master=master)
-        folder.write(Snapshot(rounds=rounds, state={"master": master}, files={}))
-    snapshot, said = folder.newest(knows=lambda _, master: master == 2)
-    assert (snapshot.rounds, snapshot.state) == (2, {"master": 2})
-    assert said == ["checkpoint 3 has rounds that the journal does not have"]
+def test_a_checkpoint_of_a_master_that_another_one_passed_over_is_not_used(tmp_path: Path) -> None:
+    """It could not be read when the next master began, and can be now."""
+    run, aside = tmp_path / "run", tmp_path / "aside"
+    watch = CopyAt(run, {60, 100})
+    expected = outcome(train(plan("gc:s=1"), crew(), run=run, observers=[watch]).run)
+    early, late = watch.copies
+    newest = max(late.glob("checkpoints/[0-9]*"), key=lambda folder: int(folder.name))
+    newest.rename(aside)
+
+    class Killed(BaseException): ...
+
+    def kill(seen: Seen) -> None:
+        if isinstance(seen, Dispatch):
+            raise Killed
+
+    with pytest.raises(Killed):
+        resume(late, plan("gc:s=1"), crew(), observers=[kill])
+    aside.rename(newest)
+    said: list[str] = []
+    resume(late, plan("gc:s=1"), crew(), observers=[lambda seen: said.extend(warnings_of(seen))])
+    assert said[0] == f"checkpoint {newest.name} has rounds that the journal does not have"
+    assert outcome(late) == expected
+    assert early.exists()
+
+
+def warnings_of(seen: Seen) -> list[str]:
+    return [str(seen.fields["text"])] if getattr(seen, "kind", "") == "warning" else []  # type: ignore[union-attr]
 
 
 def test_a_checkpoint_that_a_later_master_writes_is_left_alone(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from seqgc import workers
 from seqgc.errors import ParameterError
 from seqgc.ports import FloatArray, Notice, Seen
 from seqgc.rounds import Setting
-from seqgc.runs.journal import Entry, Journal, read_journal
+from seqgc.runs.journal import Entry, read_journal
 from seqgc.schemes import parse_scheme
 from seqgc.training import Model, TrainingPlan, TrainResult, make_module, resume, train
 from tests.training.reference import blobs, flat, make_model
@@ -112,23 +111,6 @@ def test_bundles_of_different_sizes_are_computed_in_groups(tmp_path: Path) -> No
     assert 0 < np.abs(weights(results[0]) - weights(results[1])).max() < 1e-5
     (entry,) = recorded(results[1].run)
     assert entry.fields == {"sizes": {f"m{i}": 3 for i in range(5)}}
-
-
-def test_a_run_of_an_earlier_version_computes_its_models_one_by_one(tmp_path: Path) -> None:
-    watch = CopyAt(tmp_path / "run", {60})
-    result = train(plan(1), crew(), run=tmp_path / "run", observers=[watch])
-    path = watch.copies[0] / "journal.jsonl"
-    entries, _ = read_journal(path)
-    path.unlink()
-    with closing(Journal(path, master=1)) as journal:
-        for entry in entries:
-            if entry.kind == "begin":
-                assert isinstance(entry.fields["fingerprint"], dict)
-                del entry.fields["fingerprint"]["vectorize"]
-            journal.append(entry.kind, **entry.fields)
-    resumed = resume(watch.copies[0], plan(None), crew())
-    assert outcome(resumed.run) == outcome(result.run)
-    assert not recorded(resumed.run)
 
 
 def test_a_run_can_go_on_with_another_number_if_the_change_is_accepted(tmp_path: Path) -> None:
