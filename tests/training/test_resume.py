@@ -178,8 +178,8 @@ def test_a_late_task_finds_its_weights_and_so_does_one_that_is_asked_for_again(
 ) -> None:
     """What a late answer brings of the job before its own is read until its round is over."""
     late, crew = plan("ra-sgc:s=0,q=0.3,r=2,p=2", steps=2), workers.custom(N, forgetful)
-    watch = CopyAt(tmp_path / "run", {65})
-    due = property(lambda self: watch.seen > 45 and self.latest is None)
+    watch = CopyAt(tmp_path / "run", {102})
+    due = property(lambda self: watch.seen > 90 and self.latest is None)
     monkeypatch.setattr(Checkpointer, "due", due)
     monkeypatch.setattr(Checkpointer, "begin", lambda self, take: self._write(take()))
     result = train(late, crew, run=tmp_path / "run", observers=[watch])
@@ -593,15 +593,16 @@ def test_if_every_checkpoint_is_damaged_it_says_so(ended: Path) -> None:
 
 
 def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) -> None:
+    seldom = plan("gc:s=1", every_s=60.0)
     watch = CopyAt(tmp_path / "run", {100})
-    expected = outcome(train(plan("gc:s=1"), crew(), run=tmp_path / "run", observers=[watch]).run)
+    expected = outcome(train(seldom, crew(), run=tmp_path / "run", observers=[watch]).run)
     (copy,) = watch.copies
     journal = copy / "journal.jsonl"
     data = journal.read_bytes()
     broken = copy.parent / "broken" / "run"
     shutil.copytree(copy, broken)
     journal.write_bytes(data + data.splitlines(keepends=True)[-1][:-9])
-    resume(copy, plan("gc:s=1"), crew())
+    resume(copy, seldom, crew())
     assert outcome(copy) == expected
     lines = data.splitlines(keepends=True)
     lines[2] = lines[2].replace(b"round", b"rounc", 1)
@@ -609,7 +610,7 @@ def test_a_torn_line_is_cut_and_damage_before_the_end_refused(tmp_path: Path) ->
     with pytest.raises(
         DamageError, match=r"journal .* is damaged in line 3, and more lines follow"
     ):
-        resume(broken, plan("gc:s=1"), crew())
+        resume(broken, seldom, crew())
 
 
 def test_what_a_dead_master_left_of_a_checkpoint_is_in_nobodys_way(ended: Path) -> None:
