@@ -128,7 +128,7 @@ class SettingState:
         )
 
     def setting(self, n: int) -> Setting:
-        """Return the setting for ``n`` workers; raises `ParameterError` if there is none."""
+        """Return the setting for ``n`` workers; raises `ParameterError` if it is not valid."""
         rule = ClosingRule(
             mu=self.mu,
             wait_out=self.wait_out,

@@ -144,7 +144,7 @@ class SwitchingPolicy:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """All segments so far, including the present one; those before a `restore` are missing."""
+        """All segments since the start or the `restore`, including the present one."""
         return tuple(self._segments)
 
     @property
@@ -225,7 +225,7 @@ class SwitchingPolicy:
     def restore(self, state: object) -> None:
         """Continue from a `snapshot` that was read back from JSON; only before the start.
 
-        Time limits and numbers of attempts are those of the setting with which this policy was
+        Time limits and numbers of attempts are taken from the setting with which this policy was
         created.
 
         Raises

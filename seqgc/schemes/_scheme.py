@@ -283,7 +283,7 @@ class Schedule(ABC):
         """Return the state of this class: by default the attributes in `_state_names`, by name.
 
         The values are None, booleans, numbers, texts, arrays, and lists, tuples, sets or dicts of
-        these. Override this method and `_restore` if attributes have other types.
+        such values. Override this method and `_restore` if attributes have other types.
         """
         if self._of.delay and not self._state_names:
             raise ScheduleError(

@@ -281,7 +281,7 @@ def _check_restored(scheme: Scheme, rng: np.random.Generator) -> None:
 
 
 def _check_snapshot_size(scheme: Scheme, rng: np.random.Generator) -> None:
-    """Require that the snapshots of a long run are as small as those of its first rounds."""
+    """Require that snapshots do not become larger during a long run."""
     part = 4 * (scheme.delay + 1)
     schedule, sizes = scheme.begin(8 * part), list[int]()
     while schedule.round < 8 * part:
