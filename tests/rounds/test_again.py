@@ -93,12 +93,13 @@ def test_if_one_of_them_does_not_answer_in_time_those_who_did_count() -> None:
 
 
 @pytest.mark.parametrize("spec", [*SPECS, *TAKING])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_restored_policy_closes_the_rounds_on_record_as_the_first_did(
-    spec: str, seed: int
-) -> None:
+def test_a_restored_policy_closes_the_rounds_on_record_as_the_first_did(spec: str) -> None:
     """From a snapshot between any two events, whatever the workers' times are now."""
-    rng = np.random.default_rng(seed)
+    for seed in range(5):
+        restored_at_an_instant(spec, np.random.default_rng(seed))
+
+
+def restored_at_an_instant(spec: str, rng: np.random.Generator) -> None:
     setting = Setting(scheme=parse_scheme(spec, n=N), rule=ClosingRule(wait_out="feasible"))
     jobs = 12
     times = 1 + rng.pareto(1.0, (jobs + setting.scheme.delay, N))

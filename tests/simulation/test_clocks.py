@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import chain, count
+from itertools import chain
 
 import pytest
 
 from tests.kit import SOAK
 from tests.simulation.clock_plants import CLOCK_PLANTS
-from tests.simulation.draws import CLOCKS, DRAWS, clock_spec
-from tests.simulation.faults import CALL_KINDS, SMALL, Fault
-from tests.simulation.promises import parts_of
+from tests.simulation.draws import DRAWS
 from tests.simulation.runs import simulate
 from tests.simulation.search import failures, report
 
@@ -41,26 +38,6 @@ SEEDS = [*range(9000)] if SOAK else sorted({*range(36), *QUICK.values()})
 def test_no_part_is_lost_and_none_moves_the_weights_twice(part: int) -> None:
     for seed, _ in failures(SEEDS[part::PARTS], draw=clocks):
         pytest.fail(report(seed, draw="clocks"))
-
-
-@pytest.mark.timeout(0 if SOAK else 120)
-@pytest.mark.parametrize("spec", CLOCKS)
-def test_a_run_goes_on_from_any_event_and_any_system_call(spec: str) -> None:
-    """The master is killed there, the power fails, or the disk does."""
-    instants = [("kill", k) for k in range(SMALL.events)]
-    instants += [(kind, k) for k in range(SMALL.calls) for kind in CALL_KINDS]
-    number = CLOCKS.index(spec)
-    seed = next(seed for seed in count() if clock_spec(seed) == spec)
-    scenario = replace(clocks(seed), backend="local", shape=SMALL, updates="")
-    defence = parts_of(scenario)
-    scenario = replace(scenario, straight=defence is not None and defence.kind != "exact")
-    for kind, at in instants if SOAK else instants[20 + 37 * number :: 1000]:
-        fault = Fault(kind=kind, at=(at,), amount=at % 7 / 7)
-        every_s = [0.5, 2.0, 9.0][at % 3]
-        broken = replace(scenario, faults=(fault,), checkpoint_every_s=every_s)
-        outcome = simulate(broken)
-        assert outcome.fault is None, f"{broken}\n{outcome.fault}"
-        assert SOAK or outcome.faults
 
 
 @pytest.mark.parametrize(
