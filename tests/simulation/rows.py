@@ -10,7 +10,7 @@ from tests.kit import SOAK
 from tests.simulation.faults import SPECS, TABLES, Fault, Scenario
 from tests.simulation.runs import Outcome, simulate
 
-ROWS: Final = (*SPECS, "m-sgc-binary:B=1,W=2,lam=1", "deal", "hedge")
+ROWS: Final = (*SPECS, "m-sgc-binary:B=1,W=2,lam=1", "deal")
 
 
 def configurations(spec: str) -> list[Scenario]:

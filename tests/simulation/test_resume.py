@@ -21,7 +21,9 @@ clocks = DRAWS["clocks"]
 
 
 def test_every_registered_defence_has_a_row() -> None:
-    assert {spec.partition(":")[0] for spec in (*ROWS, *CLOCKS)} >= registered().keys()
+    """But `hedge`, which asks two workers for one part; `check_defence` interrupts it."""
+    names = {spec.partition(":")[0] for spec in (*ROWS, *CLOCKS)}
+    assert names >= registered().keys() - {"hedge"}
 
 
 @pytest.mark.parametrize("spec", ROWS)
