@@ -9,7 +9,7 @@ import pytest
 
 from seqgc.errors import WorkerError
 from seqgc.ports import Action, Arrival, Close, Dispatch, Dispatched, Failure, Flaw, Tick
-from seqgc.rounds import ClosingRule, RoundPolicy
+from seqgc.rounds import ClosingRule, PastRound, RoundPolicy
 from seqgc.schemes import parse_scheme
 
 FLAWS = {"a": Flaw(kind="diverged", why="its results are not finite")}
@@ -21,7 +21,7 @@ class Round:
     def __init__(
         self, spec: str = "gc:s=2", *, n: int = 4, again: Sequence[int] | None = None
     ) -> None:
-        known = {} if again is None else {0: np.isin(np.arange(n), again)}
+        known = {} if again is None else {0: PastRound(responded=np.isin(np.arange(n), again))}
         rule = ClosingRule(mu=1.0, timeout_s=60.0, max_attempts=1)
         self.policy = RoundPolicy(parse_scheme(spec, n=n).start(3), rule, again=known)
         self.policy.start()

@@ -259,7 +259,7 @@ def test_the_replay_seam_refuses_what_it_cannot_play() -> None:
 def test_a_schedule_whose_rounds_are_all_closed_asks_nobody(audit: bool) -> None:
     """As in a run that is resumed after its last round."""
     schedule = GC(n=3, s=2, family="rep").start(1)
-    schedule.repeat([np.ones(3, dtype=np.bool_)])
+    schedule.close_round(np.ones(3, dtype=np.bool_))
     policy = RoundPolicy(schedule, ClosingRule(), audit=audit)
     assert policy.done
     assert not policy.start()
