@@ -61,6 +61,7 @@ def is_plain(spec: str) -> bool:
     return (
         name in {"uncoded", "balanced", "deal"}
         or "-rep:" in spec
+        or "-binary:" in spec
         or (name == "ra-sgc" and "p=" not in spec)
     )
 
