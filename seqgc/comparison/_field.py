@@ -14,7 +14,7 @@ from seqgc.comparison._training import (
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import Setting, require_bundles
+from seqgc.rounds import PolicyDefence, Setting, require_bundles
 from seqgc.schemes import Deal
 from seqgc.search import ProfileReading, Rehearsal, deal
 from seqgc.stragglers import busy_seconds
@@ -100,6 +100,10 @@ class Field:
         if scheme.n != self.n:
             rule = f"must be for the {self.n} workers of the profile"
             raise ParameterError("defence", rule, f"{scheme.spec} for {scheme.n}")
+        self.rehearsal.require_no_starts(setting)
+        if self.kind == "function" and isinstance(scheme, PolicyDefence) and scheme.num_pieces:
+            rule = f"must be resident with {scheme.spec}, whose workers must stay"
+            raise ParameterError("worker_kind", rule, "function", "add --worker-kind resident")
         require_bundles(self.models, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
     def time(self, setting: Setting, *, clocks: int) -> TimedRun:

@@ -237,6 +237,7 @@ class Rehearsal:
             delay. For workers that stay between rounds, a short profile suffices.
         """
         scheme, profile = setting.scheme, self.profile
+        self.require_no_starts(setting)
         if self.models is not None:
             bundle = setting.jobs_per_round
             require_bundles(self.models, delay=scheme.delay, jobs_per_round=bundle)
@@ -249,6 +250,18 @@ class Rehearsal:
             rule = f"plus the delay must not exceed the profile's {profile.num_rounds} rounds"
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
         return num_rounds
+
+    def require_no_starts(self, setting: Setting) -> None:
+        """Raise `ParameterError` if a latency would be added to each of many small tasks.
+
+        This concerns policies whose tasks are pieces, such as ``flexrr``. With `Deal`, the latency
+        of a worker that stays is added once.
+        """
+        scheme = setting.scheme
+        if isinstance(scheme, PolicyDefence) and scheme.num_pieces and self.recorded == "latency":
+            rule = "must not cut parts into pieces, each of which would take the recorded latency"
+            remedy = "read delays as speeds (--reading speed), or take deal or a code"
+            raise ParameterError("scheme", rule, scheme.spec, remedy)
 
     def times(self, setting: Setting) -> FloatArray:
         """Return the seconds (rounds, n) of each worker in each round, under its own load.

@@ -142,7 +142,7 @@ def paced_run(
     The time of a task follows from the pace of its worker (`Rehearsal.pace`). If delays are read as
     latencies, a task of round k takes the time in row k of the profile, at the task's load
     (`seqgc.profiles.DelayProfile.times_at`). Each task is a separate invocation, unless workers are
-    resident according to the reading.
+    resident according to the reading, or tasks are pieces.
 
     Raises
     ------
@@ -155,10 +155,11 @@ def paced_run(
     if rehearsal.recorded == "latency":
         rehearsal.times(setting)
     jobs = rehearsal.bundles(setting)
+    stays = rehearsal.reading.resident or setting.scheme.num_pieces > 0
     backend = VirtualBackend(
         setting.scheme.n,
         rehearsal.pace(jobs_per_round=setting.jobs_per_round),
-        workers="resident" if rehearsal.reading.resident else "function",
+        workers="resident" if stays else "function",
     )
     mean_loads, recorder = dict[int, float](), ReplayRecorder()
     conduct = Conduct(setting.scheme.spec, n=setting.scheme.n, num_jobs=jobs)

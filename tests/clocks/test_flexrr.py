@@ -12,12 +12,15 @@ import torch
 
 from seqgc import ports, workers
 from seqgc.clocks import FlexRR
+from seqgc.comparison import compare
 from seqgc.errors import ParameterError
 from seqgc.master import run
 from seqgc.ports import Seen, Task
-from seqgc.profiles import ByRound, Pace, SlowPeriods
-from seqgc.rounds import ClosingRule
+from seqgc.profiles import ByRound, DelayProfile, Pace, ProfileMeta, SlowPeriods
+from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
+from seqgc.search import Rehearsal, replay
+from seqgc.stragglers import busy_seconds
 from seqgc.training import TrainingPlan, train
 from seqgc.virtual import Fault, RandomFaults, VirtualBackend
 from tests.training.reference import make_model
@@ -160,6 +163,20 @@ def test_functions_that_do_not_stay_are_refused(tmp_path: Path) -> None:
     assert all(
         word in str(caught.value) for word in ("lambda-local", "keep its workers", "--resident")
     )
+
+
+def test_recorded_delays_must_be_speeds_of_workers_that_stay() -> None:
+    times = 1 + np.random.default_rng(0).pareto(2.0, (12, 6))
+    profile = DelayProfile.from_times(times, meta=ProfileMeta(base_load=1 / 6))
+    setting = Setting(scheme=parse_scheme("flexrr:slack=1", n=6))
+    with pytest.raises(ParameterError, match=r"latency.*flexrr:slack=1.*speed"):
+        replay(setting, Rehearsal(profile=profile))
+    speeds = Rehearsal(profile=profile, recorded="speed")
+    found = replay(setting, speeds)
+    least_s = busy_seconds(speeds.pace(jobs_per_round=1), 12)
+    assert 1 <= found.runtime_s / least_s < 1.4
+    with pytest.raises(ParameterError, match=r"resident.*flexrr:slack=1"):
+        compare(speeds, ["flexrr:slack=1"])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from experiments.fig11_bounds import run as fig11
 from experiments.fig12_example import run as fig12
 from experiments.fig16_load import run as fig16
 from experiments.fig17_search import run as fig17
+from experiments.flexrr import run as flexrr
 from experiments.table1_run_time import fig2
 from experiments.table1_run_time import run as table1
 from tests.kit import SOAK
@@ -81,6 +82,15 @@ def test_some_of_fig_17_is_replayed_again(delays: str, column: int) -> None:
         assert line, name
         cells = [cell.strip() for cell in line[1].split("|")]
         assert cells[column : column + 2] == [f"{fastest:.1f}", str(lam)]
+
+
+def test_the_uneven_work_of_flexrr_is_run_again() -> None:
+    folder = EXPERIMENTS / "flexrr"
+    rows = results.Table(folder / "clocks.csv", flexrr.FIELDS, keys=1).rows()
+    made = [{key: str(value) for key, value in row.items()} for row in flexrr.uneven()]
+    assert made == [row for row in rows if row["figure"] == "12"]
+    line = " | ".join(row["clocks"] for row in made)
+    assert f"(Fig. 12) | {line} |" in (folder / "README.md").read_text()
 
 
 @pytest.mark.skipif(not SOAK, reason="SEQGC_SOAK=1 draws every picture")
