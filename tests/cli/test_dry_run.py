@@ -153,7 +153,7 @@ def test_what_lambda_would_cost_is_known_before_there_is_a_stack_or_anybody_to_p
 def test_what_functions_cannot_run_has_no_price(capsys: Out, verb: list[str], backend: str) -> None:
     dealt = PLAN.replace("gc:s=1", "deal:pieces=4").replace("lambda-local", backend)
     Path("run.toml").write_text(dealt)
-    assert "resident workers: add --resident" in refused(capsys, *verb, "run.toml")
+    assert "resident functions (--resident)" in refused(capsys, *verb, "run.toml")
     Path("run.toml").write_text(dealt.replace("[function]", "[function]\nresident = true"))
     assert main([*verb, "run.toml"]) == 0
 

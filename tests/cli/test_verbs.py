@@ -249,7 +249,7 @@ BAD = {
     "train --scheme deal --wait-out all": "`wait_out` must be left out with deal",
     "train --scheme deal --audit": "`scheme` must have rounds for an audit; got 'deal:pieces=4'",
     "train --scheme deal --retune 5 --alpha 1": "must have rounds for --probe and --retune",
-    "train --scheme deal --backend lambda-local": "resident workers: add --resident",
+    "train --scheme deal --backend lambda-local": "resident functions (--resident)",
 }
 
 
