@@ -1,4 +1,4 @@
-"""What a worker answers, where its results are computed when its answer is due."""
+"""`answer`: the answer of a virtual worker, which computes its results when the answer is due."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from seqgc.ports import Arrival, Flaw, FlawedResult, FloatArray, Task, WeightedP
 __all__ = ["Compute", "answer"]
 
 Compute: TypeAlias = Callable[[tuple[WeightedPoints, ...]], FloatArray]
-"""Makes a mini-task's result of its data points; raises `FlawedResult` where parts are no use."""
+"""A function that computes the result of a mini-task from its data points.
+
+It raises `FlawedResult` if parts of the result cannot be used.
+"""
 
 
 def answer(task: Task, *, at: float, compute: Compute | None) -> Arrival:
-    """Return the answer to a task, with its results or, if nothing computes them, without any.
+    """Return the answer to a task; it has no results if ``compute`` is None.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""`Conduct`: what every policy must keep to, whatever it decides; watched while it runs.
+"""`Conduct`: an observer that checks the contract of policies while a policy runs.
 
-A defence may be a stranger's. In virtual time nothing ends a run whose policy asks for the same
-again and again, and one that applies a part twice, or none, would be compared with others all the
-same, and be called fast. So whoever runs policies in virtual time has them watched.
+A policy may be written by a user. In virtual time, nothing else would end a run whose policy sends
+the same tasks again and again. And a policy that applies a part twice, or not at all, would seem
+fast in a comparison. Therefore every run in virtual time is observed.
 """
 
 from __future__ import annotations
@@ -17,26 +17,33 @@ from seqgc.ports import Close, Dispatch, Finish, Notice, Part, Seen, Update
 __all__ = ["Conduct"]
 
 _PATIENCE: Final = 1000
-"""Events for each worker without any gradient: a round has a few, a delay some dozen rounds."""
+"""Events for each worker without any gradient, after which a run is taken to be endless.
+
+A round has a few events for each worker, and a scheme's delay is at most some dozen rounds.
+"""
 
 _REMEDY: Final = "seqgc.testing.check_defence says more"
-_OTHERS: Final = 10  # workers' worth of events that are nobody's
+_OTHERS: Final = 10  # ticks and notices belong to no worker: as many as for this many workers
 
 
 class Conduct:
     """An observer for `seqgc.master.run` that ends the run of a policy that breaks its contract.
 
-    Tasks are for the ``n`` workers, and of the ``num_jobs`` jobs; a job's gradient is decoded once,
-    or each of its parts is, and once more only where the decoding says so, until it says that the
-    job ends; rounds close one after the other, and jobs once; there is no end to a policy only as
-    long as gradients come that had not. Errors begin with ``name``, and end with the ``remedy``, if
-    any.
+    The contract:
+
+    - Tasks are for the ``n`` workers and the ``num_jobs`` jobs.
+    - The gradient of a job is decoded once, as a whole or in parts. A part is decoded again only if
+      the decoding says so, and only until the job ends.
+    - Rounds close in order, and each job closes once.
+    - The number of events between two gradients is limited: no run is endless.
+
+    Errors begin with ``name``, and end with the ``remedy`` if it is not empty.
 
     Raises
     ------
     ScheduleError
-        If what is seen breaks one of these, or the policy raises what is no `SeqgcError`
-        (`watching`).
+        If an event or action breaks the contract, or if the policy raises an error that is not a
+        `SeqgcError` (`watching`).
 
     Examples
     --------
@@ -50,17 +57,17 @@ class Conduct:
     def __init__(self, name: str, *, n: int, num_jobs: int, remedy: str = _REMEDY) -> None:
         self._name, self._n, self._jobs = name, n, num_jobs
         self._remedy = f": {remedy}" if remedy else ""
-        self._parts: dict[int, dict[int, Part]] = {}  # of jobs of which some are in
+        self._parts: dict[int, dict[int, Part]] = {}  # by incomplete job: its parts
         self._whole, self._closed = set[int](), set[int]()  # jobs
         self._rounds = 0
         self._events, self._patience = 0, _PATIENCE * (n + _OTHERS)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Say in one line, with its name, what a policy raises that is a fault of its code."""
+        """Convert the errors of a policy's code to one line that begins with the policy's name."""
         try:
             yield
-        except ScheduleError as error:  # of the loop or the backend, who know no names
+        except ScheduleError as error:  # from the loop or the backend, which do not know the name
             if str(error).startswith(self._name):
                 raise
             raise ScheduleError(f"{self._name}: {error}") from error
@@ -73,7 +80,7 @@ class Conduct:
             raise self._broken(f"raises {why}") from error
 
     def __call__(self, seen: Seen) -> None:
-        """Look at an event or an action."""
+        """Check an event or an action."""
         self._events += 1
         match seen:
             case Dispatch():
@@ -89,7 +96,7 @@ class Conduct:
                 raise self._broken(f"does not end: {self._events} events, no gradient, {known}")
 
     def end(self) -> None:
-        """Look back when the policy is done."""
+        """Check, at the end of the run, that all jobs are closed and applied."""
         for what, jobs in (("not closed", self._closed), ("not applied all of", self._whole)):
             if missing := sorted(set(range(self._jobs)) - jobs):
                 raise self._broken(f"is done, and has {what} job {missing[0]}")
@@ -127,7 +134,7 @@ class Conduct:
             self._end(ended, all_in=ended == job and part is None)
 
     def _end(self, job: int, *, all_in: bool) -> None:
-        """Take note that no more comes of a job."""
+        """Record that a job has ended; all its parts must have been applied."""
         parts = self._parts.pop(job, {})
         if not all_in and not 0 < len(parts) == next(iter(parts.values())).of:
             raise self._broken(f"ends job {job}, of which {len(parts)} parts are in")

@@ -1,4 +1,4 @@
-"""`RandomFaults`: which tasks of virtual workers fail, and which workers die of them."""
+"""`Fault` and `RandomFaults`: the failures of tasks in virtual time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Fault", "Faults", "RandomFaults"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A task fails after a ``share`` of its time, from 0 to 1.
+    """The failure of a task after a ``share`` of its time, from 0 to 1.
 
-    Its worker ``dies`` of it, or lives: a worker that has died owes nothing any more but failures,
-    and is replaced by a fresh one. A failure that is ``final`` says that no later task of the
-    worker will be answered (`seqgc.ports.Failure.final`); the `Faults` must then fail these, too.
+    If the worker ``dies``, all its unfinished tasks fail, and a new worker replaces it. A failure
+    that is ``final`` says that the worker will answer no later task (`seqgc.ports.Failure.final`).
+    The `Faults` must then return a fault for each of these tasks.
 
     Raises
     ------
@@ -39,22 +39,21 @@ class Fault:
 
     @property
     def reason(self) -> str:
-        """What a failure says, one line."""
+        """The reason that the failure states, one line."""
         if self.final:
             return "the virtual worker answers no more"
         return "the virtual worker died" if self.dies else "the virtual task failed"
 
 
 Faults: TypeAlias = Callable[[Task], Fault | None]
-"""Says of each task, as it is begun, how it fails; None: not at all."""
+"""A function that returns the fault of a task, when the task is sent; None if it succeeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomFaults:
-    """Tasks fail at random: of ``fail`` of them nothing comes, of ``die`` of them the worker dies.
+    """Random faults: a task fails with probability ``fail``, its worker dies with ``die``.
 
-    Both are probabilities, their sum is at most 1; a task's address and ``seed`` decide its fate,
-    whatever else happens in the run.
+    The sum of both is at most 1. The fault of a task depends only on ``seed`` and its address.
 
     Raises
     ------
