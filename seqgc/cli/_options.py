@@ -145,7 +145,7 @@ VerbFunction = Callable[..., Any]
 _HANDLED: Final = ("log_format_", "quiet_")  # options that take effect before a verb is called
 _PLUGINS: Final = "plugins"
 
-_ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (ssp, asp)"
+_ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (ssp, asp, flexrr)"
 # The section of the help for a field or table. Other fields are in the section "Training".
 _SECTIONS = {
     **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),

@@ -2,16 +2,16 @@
 
 Theory of operation
 -------------------
-Worker p goes through the clocks of part p, and may be up to ``slack`` clocks ahead of the slowest
-part, as with `Clocks`. The part of a clock is cut into ``pieces``, and a task is one piece. No
-piece is given to a worker before the worker has room for it; a worker has room if it has fewer than
-``ahead`` tasks. Each worker may *help* with a few parts. It takes the first piece that it finds in
-this order:
+A clock is one job, and each worker has a part of every job: worker p has part p. A part may be up
+to ``slack`` clocks ahead of the slowest part, as with `Clocks`. In each clock a part is cut into
+``pieces``, and a task is one piece. A worker that holds fewer than ``ahead`` tasks has room for
+another piece. Pieces are not assigned before. Each worker may *help* with a few parts. It takes the
+first piece that it finds in this order:
 
-1. The last piece of a part that is at an earlier clock, and behind its own part by more than
-   ``trigger`` of a clock. Of several such parts, the one that is furthest behind.
-2. The next piece of its own part, if the slack admits the part's clock.
-3. The last piece of a part that is behind its own part, the one that is furthest behind.
+1. The last piece of a part that is at an earlier clock than the worker's own part, and more than
+   ``trigger`` of a clock behind it. If there are several such parts, the one furthest behind.
+2. The next piece of the worker's own part, if the slack admits the part's clock.
+3. The last piece of a part that is behind the worker's own part. Again the one furthest behind.
 
 This is Algorithm 2 of the paper, as an order of choice. In the paper, workers send each other
 messages (do this, begun, cancel) because there is no master, and a piece may be computed twice if
@@ -20,13 +20,15 @@ messages cross. Here the master gives each piece to one worker.
 *Helpers.* Part p is helped by worker ``p + 1`` and by others up to ``n / 2`` away (`helpers_of`).
 A worker that helps much falls behind with its own part, and is helped itself.
 
-*Failures.* The pieces of a worker that fails or is silent may be computed by any worker, and so may
-the pieces of its own part, until it has answered a task again. If an answer has flaws, the piece is
-given to another worker. Only if all other workers fail, the same worker may compute it again.
+*Failures.* If a worker fails or is silent, the pieces that it held go back to their parts. Any
+worker may compute pieces of its own part until it has answered a task again. If an answer has
+flaws, for example a NaN, the piece is given to another worker. Only if all other workers fail, the
+same worker may compute it again.
 
 *Addresses.* The round of a task is the clock of its part, and its slot is the number of its chunk.
-A part is applied with one `Update` when all its pieces have arrived. The pieces are the places of
-the part's cover, so the sum has the same bits whichever workers computed them.
+When all pieces of a part have arrived, one `Update` applies the part. The sum of a part is a cover,
+and its pieces are the places of the cover (`MiniTask`). Therefore the sum has the same bits
+whichever workers computed the pieces.
 
 Source: Harlap et al., "Addressing the straggler problem for iterative convergent parallel ML", SoCC
 2016, sections 3 and 4.
@@ -78,9 +80,9 @@ class FlexRR(PolicyDefence):
     A worker may be ``slack`` clocks ahead of the slowest part, and a clock is one job. With
     ``bsp-rr`` the slack is 0: all parts wait for each other after every job, and gradients are
     exact. The part of a job is cut into ``pieces``, or fewer if it has fewer data points. Each part
-    has ``helpers`` workers that may compute some of its pieces. A worker helps first with a part
-    that is more than the fraction ``trigger`` of a clock behind its own part. A worker holds at
-    most ``ahead`` tasks, so that its next task is there when it has finished one.
+    has up to ``helpers`` workers that may compute some of its pieces. A worker helps first with a
+    part that is more than the fraction ``trigger`` of a clock behind its own part. A worker holds
+    at most ``ahead`` tasks, so that its next task is there when it has finished one.
 
     Raises
     ------
@@ -124,7 +126,7 @@ class FlexRR(PolicyDefence):
 
     @property
     def tolerates(self) -> str:
-        return "workers that are ahead compute pieces of the parts that are behind"
+        return "slow workers: workers that are ahead compute pieces of their parts"
 
     @property
     def chunk_fractions(self) -> FloatArray:

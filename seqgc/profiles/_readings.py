@@ -74,7 +74,7 @@ def speed_pace(profile: DelayProfile, *, jobs_per_round: int = 1) -> ByWork:
     if not load >= _LEAST_LOAD * k:
         least = f"{_LEAST_LOAD * k:g}"
         rule = f"the profile must have been recorded at a load >= {least} to be read as speeds"
-        remedy = "set the base load at which it was recorded, or read it as latency; "
+        remedy = "set the base load (--base-load) at which it was recorded, or read it as latency; "
         remedy += "`DelayProfile.at_load` estimates it at another load"
         raise ProfileError(f"{rule}; got base load {load:g} ({remedy})")
     return ByWork(rates=profile.times / (load / k), width=load / k)

@@ -354,7 +354,7 @@ class PlannedRun:
         if isinstance(scheme, PolicyDefence):
             jobs = scheme.jobs_per_task
             if _in_parts(scheme) and self.plan.updates_of(scheme).publishes_each:
-                versions = scheme.num_pieces or scheme.n
+                versions = scheme.n
         elif not isinstance(scheme, Deal):
             jobs = most_mini_tasks(scheme, self.num_jobs)
         load = max(float(scheme.loads_of(m.batch_size).max()) for m in plan.models)

@@ -251,6 +251,14 @@ def test_weights_that_are_published_for_each_part_are_priced(
     assert "5 of 4 tasks, for 5 jobs" in shown
 
 
+def test_a_part_in_pieces_changes_the_weights_once(capsys: Out) -> None:
+    options = ["--scheme", "flexrr:slack=1", "--workers", "4", "--optimizer", "sgd"]
+    assert main(["train", *options, "--dry-run"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "of 80 pieces" in shown
+    assert "in up to 4 versions" in shown
+
+
 def test_what_does_not_go_with_parts_is_refused_before_anything_starts(capsys: Out) -> None:
     Path("run.toml").write_text(PLAN.replace("gc:s=1", "ssp:slack=1"))
     line = ["train", "run.toml", "--dry-run"]
