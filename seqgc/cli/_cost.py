@@ -35,7 +35,8 @@ def cost(
         float | None, "Time limit of a function, in seconds. It bounds the cost."
     ] = None,
     expected_s: Annotated[
-        float | None, "Expected time of a task, in seconds. Only for a plan."
+        float | None,
+        "Expected time of a task, or of a piece (deal, flexrr), in seconds. Only for a plan.",
     ] = None,
     profile: Annotated[
         Path | None, "Expect the mean time of the answers in this profile. Only for a plan."

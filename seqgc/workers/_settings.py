@@ -196,7 +196,9 @@ class FunctionSettings(Settings):
         default_factory=lambda: environment_region() or _REGION
     )
     expected_s: Annotated[
-        float | None, Field(ge=0), "Expected time of a task, in seconds, to forecast the price."
+        float | None,
+        Field(ge=0),
+        "Expected time of a task, or of a piece (deal, flexrr), in seconds, to forecast the price.",
     ] = None
     warm_up: Annotated[int, Field(ge=0), "Invocations of each function before round 0."] = 1
 
