@@ -34,4 +34,3 @@ from seqgc.rounds._switching import Decision as Decision
 from seqgc.rounds._switching import Director as Director
 from seqgc.rounds._switching import Segment as Segment
 from seqgc.rounds._switching import SwitchingPolicy as SwitchingPolicy
-from seqgc.rounds._task_policy import TaskPolicy as TaskPolicy

@@ -12,9 +12,9 @@ A task in a queue is in one of two states:
 ``wait``  it has failed, and will be sent again
 ========  ======================================================================================
 
-A worker may also *rest*: it is not asked for anything until a certain time. A worker has *room* for
-a task if it does not rest, holds fewer than ``ahead`` tasks, and none of its tasks waits. After a
-failure it holds one task at a time, until an answer.
+A worker may also *rest*: it gets no new task until a certain time, or until it has answered. A
+worker has *room* for a task if it does not rest, holds fewer than ``ahead`` tasks, and none of its
+tasks waits. After a failure it holds one task at a time, until an answer (`Engine.is_wary`).
 
 ========  ===============================  =======  ================================================
 from      what happens                     to       the engine
@@ -27,7 +27,8 @@ from      what happens                     to       the engine
                                            or       `_retry`, or gives the work to others and calls
                                            ended    `_release`: then the worker rests
 ``out``   its time limit has passed        the      replaces the worker (`Restart`); all tasks of
-                                           same     the worker that are ``out`` have failed
+                                           same     the worker that are ``out`` have failed, unless
+                                                    late answers are of use (`Engine.awaits_late`)
 ``wait``  its time has come                ``out``  sends the task as a new attempt
 ``wait``  `_release`                       ended    sends `Cancel`; the worker rests
 either    `_call_off`                      ended    sends `Cancel`, and asks the strategy for work
@@ -41,12 +42,18 @@ worker holds no other task of this round.
 
 *Waits.* The first retry after a success is immediate, later ones wait longer and longer
 (`Retries`). Failures in a row are counted for each worker. If a worker held several tasks when one
-failed, the failures of the others are not counted. A strategy may also count the failures of each
-piece of its work.
+failed, the failures of the others are not counted (`Engine.is_wary`). A strategy may also count the
+failures of each piece of its work.
 
 *Silence.* Time limits that pass are counted for each worker, until any event that is awaited
 arrives. If every worker that could do the work (`_able`) has been silent `TIME_LIMITS` times, the
 run ends. It also ends if every worker has failed 20 times in a row, and none is at work.
+
+*Alarms.* An event is handled in three steps. First the state changes (`_settle`), then the alarms
+that are due are called, and then new tasks are sent (`_proceed`). Alarms are set to times of the
+backend. If an alarm was due before an event, the master was busy or stopped, and other events that
+happened before the alarm may not have been read yet. The alarm then waits for its own `Tick`, which
+the loop sends after all these events.
 
 *Order.* All actions of an event come before the tasks that are sent because of it. These leave
 together as far as they belong to one round and attempt. If workers have room for several tasks,
@@ -57,24 +64,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from seqgc import ports
 from seqgc.errors import ScheduleError, WorkerError
-from seqgc.ports import Action, Arrival, Dispatch, Failure
+from seqgc.ports import Action, Arrival, Dispatch, Event, Failure
+from seqgc.rounds._alarms import Alarms
 from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._retries import Retries
 from seqgc.rounds._rule import TIME_LIMITS, ClosingRule
-from seqgc.rounds._task_policy import TaskPolicy
 
 __all__ = ["Engine", "EngineTask", "Loss"]
 
 Work = TypeVar("Work")
+
+_Call: TypeAlias = Callable[[list[Action]], None]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -109,7 +118,7 @@ class Loss(Generic[Work]):
     is_final: bool
 
 
-class Engine(TaskPolicy, Generic[Work]):
+class Engine(ABC, Generic[Work]):
     """A policy that gives ``n`` workers task after task; see this module's docstring.
 
     Of the ``rule``, the time limit and the attempts count.
@@ -117,13 +126,20 @@ class Engine(TaskPolicy, Generic[Work]):
 
     ahead: int = 1
     """The largest number of tasks that a worker holds."""
+    awaits_late: bool = False
+    """If True, a task whose time limit has passed has not failed: its late answer is of use."""
+    is_wary: bool = True
+    """If True, a worker that has failed holds one task at a time until an answer to work. The
+    failures of tasks that it held when another one failed are then not counted."""
 
     def __init__(self, n: int, rule: ClosingRule) -> None:
-        super().__init__()
         self._n, self._rule = n, rule
+        self._now = -math.inf
+        self._alarms = Alarms[_Call]()
         self._retries = Retries(rule)
         # By worker that holds tasks: these tasks, in the order in which they were sent.
         self._queues: dict[int, list[EngineTask[Work]]] = {}
+        self._waiting = Counter[int]()  # by worker: tasks that wait
         self._to_cancel: set[tuple[int, int]] = set()  # rounds and workers, see "Cancel" above
         self._resting: dict[int, float] = {}  # by worker: when its rest ends
         self._until: dict[int, tuple[float, float]] = {}  # last counted failure, and next try
@@ -136,15 +152,18 @@ class Engine(TaskPolicy, Generic[Work]):
     # ---- what a strategy decides -----------------------------------------------------------------
 
     @abstractmethod
-    def _next(self, worker: int) -> tuple[int, Work] | None:
-        """Return work for a worker that has room, and the round of its address.
+    def _next(self, worker: int) -> tuple[int, Work | None] | None:
+        """Return work for a worker that has room, or a greeting, and the round of its address.
 
         Return None if the worker has to wait. The strategy must say by `_ask` when to try again.
         """
 
     @abstractmethod
-    def _done(self, task: EngineTask[Work], actions: list[Action]) -> None:
-        """Use the answer to a task. Afterwards, the engine asks for more work for its worker."""
+    def _done(self, task: EngineTask[Work], actions: list[Action]) -> str | None:
+        """Use the answer to a task. Afterwards, the engine asks for more work for its worker.
+
+        If the answer is of no use, return the reason; it is then dropped.
+        """
 
     @abstractmethod
     def _lost(self, loss: Loss[Work], actions: list[Action]) -> None:
@@ -158,7 +177,7 @@ class Engine(TaskPolicy, Generic[Work]):
         """Handle the first answer of a worker that was failing."""
 
     def _silenced(self, task: EngineTask[Work]) -> None:
-        """Handle a task whose time limit has passed, before it counts as lost."""
+        """Handle a task whose time limit has passed, before it counts as lost (if it does)."""
 
     @property
     @abstractmethod
@@ -177,7 +196,7 @@ class Engine(TaskPolicy, Generic[Work]):
         for worker in workers:
             self._to_ask[worker] = None
 
-    def _give(self, worker: int, round: int, work: Work | None) -> None:
+    def _give(self, worker: int, round: int, work: Work | None) -> EngineTask[Work]:
         """Send a worker that has room a task, after the present event."""
         if not self._has_room(worker):
             why = "it rests, or holds as many tasks as it may, or a task that has failed"
@@ -190,6 +209,7 @@ class Engine(TaskPolicy, Generic[Work]):
         else:
             queue.append(task)
         self._to_send.append(task)
+        return task
 
     def _retry(self, task: EngineTask[Work], wait_s: float) -> None:
         """Send a task that has failed to the same worker again, after some seconds."""
@@ -206,7 +226,7 @@ class Engine(TaskPolicy, Generic[Work]):
         """
         self._require_failed(task)
         self._end(task)
-        self._cancel(task, actions)
+        self._cancel(task.round, (task.worker,), actions)
         worker, ends_at = task.worker, math.inf if rest_s is None else self._now + rest_s
         self._resting[worker] = max(ends_at, self._resting.get(worker, ends_at))
         if math.isfinite(self._resting[worker]):
@@ -219,8 +239,16 @@ class Engine(TaskPolicy, Generic[Work]):
             why = f"worker {task.worker} does not have it any more"
             raise ScheduleError(f"cannot call off a task of round {task.round}: {why}")
         self._end(task)
-        self._cancel(task, actions)
+        self._cancel(task.round, (task.worker,), actions)
         self._ask([task.worker])
+
+    def _call_off_all(self, round: int, workers: Sequence[int], actions: list[Action]) -> None:
+        """Take all tasks of a round from these workers; their answers are not needed any more."""
+        for worker in workers:
+            for task in [task for task in self._held(worker) if task.round == round]:
+                self._end(task)
+        self._cancel(round, workers, actions)
+        self._ask(workers)
 
     def _end_rest(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
         self._resting.pop(worker, None)
@@ -237,10 +265,12 @@ class Engine(TaskPolicy, Generic[Work]):
             return False
         if (queue := self._queues.get(worker)) is None:  # the usual case
             return True
-        most = 1 if worker in self._failing else self.ahead
-        return len(queue) < most and all(task.is_out for task in queue)
+        most = 1 if self.is_wary and worker in self._failing else self.ahead
+        return len(queue) < most and worker not in self._waiting
 
     def _end(self, task: EngineTask[Work]) -> None:
+        if not task.is_out:
+            self._count_waiting(task.worker, -1)
         task.is_out = False
         if len(queue := self._queues[task.worker]) > 1:
             queue.remove(task)
@@ -248,13 +278,21 @@ class Engine(TaskPolicy, Generic[Work]):
             del self._queues[task.worker]
         self._alarms.forget(task)
 
-    def _cancel(self, task: EngineTask[Work], actions: list[Action]) -> None:
-        """Send a `Cancel` for a task that has ended; see this module's docstring."""
-        if any(each.round == task.round for each in self._held(task.worker)):
-            self._to_cancel.add((task.round, task.worker))
-        else:
-            self._to_cancel.discard((task.round, task.worker))
-            actions.append(ports.Cancel(round=task.round, workers=(task.worker,)))
+    def _count_waiting(self, worker: int, more: int) -> None:
+        self._waiting[worker] += more
+        if not self._waiting[worker]:
+            del self._waiting[worker]
+
+    def _cancel(self, round: int, workers: Sequence[int], actions: list[Action]) -> None:
+        """Send these workers a `Cancel` as soon as they hold no task of a round any more."""
+        asked = {(round, worker) for worker in workers}
+        waiting = {
+            each for each in asked if any(task.round == round for task in self._held(each[1]))
+        }
+        self._to_cancel -= asked
+        self._to_cancel |= waiting
+        if over := tuple(worker for worker in workers if (round, worker) not in waiting):
+            actions.append(ports.Cancel(round=round, workers=over))
 
     def _require_failed(self, task: EngineTask[Work]) -> None:
         if task.is_out or task not in self._held(task.worker):
@@ -274,6 +312,37 @@ class Engine(TaskPolicy, Generic[Work]):
         return WorkerError(text, round=self.rounds, worker=worker)
 
     # ---- events ----------------------------------------------------------------------------------
+
+    def on(self, event: Event) -> Sequence[Action]:
+        """Handle an event; return the actions that follow from it, in order.
+
+        Raises
+        ------
+        WorkerError
+            If the run cannot end.
+        WireError
+            If the event names a worker that does not exist.
+        """
+        self._now = max(self._now, event.at)
+        actions: list[Action] = []
+        match event:
+            case ports.Dispatched():
+                self._note_left(event)
+                return ()
+            case Arrival() | Failure():
+                self._settle(event, actions)
+            case ports.Tick():
+                if math.isinf(event.at):
+                    what = "the backend will deliver no more answers"
+                    raise self._error(what, min(self._queues, default=None))
+            case ports.Timetable():
+                rule = "its workers do not begin rounds together: send each answer as an `Arrival`"
+                raise ScheduleError(f"this policy accepts no timetable, because {rule}")
+        if isinstance(event, ports.Tick) or self._alarms.next_at >= event.at:
+            for call in self._alarms.due(event.at):
+                call(actions)
+        self._proceed(actions)
+        return actions
 
     @property
     @abstractmethod
@@ -311,13 +380,17 @@ class Engine(TaskPolicy, Generic[Work]):
             self._fail(task, event.reason, actions, is_flawed=bool(event.flaws))
             return
         self._end(task)
-        if task.work is not None:
+        if task.worker in self._resting:
+            del self._resting[task.worker]
+            self._alarms.forget(("rest", task.worker))
+        if task.work is not None and self._failing.pop(task.worker, None) is not None:
+            self._recovered()
+        if (reason := self._done(task, actions)) is not None:
+            actions.append(ports.Drop(event=event, reason=reason))
+        elif task.work is not None:
             self._retries.succeeded((task.worker,))
-            if self._failing.pop(task.worker, None) is not None:
-                self._recovered()
-        self._done(task, actions)
         if self._to_cancel and (task.round, task.worker) in self._to_cancel:
-            self._cancel(task, actions)
+            self._cancel(task.round, (task.worker,), actions)
         self._to_ask[task.worker] = None
 
     def _why_dropped(self, event: Arrival | Failure) -> str:  # noqa: ARG002 (others have reasons)
@@ -334,6 +407,7 @@ class Engine(TaskPolicy, Generic[Work]):
         self, task: EngineTask[Work], why: str, actions: list[Action], *, is_flawed: bool = False
     ) -> None:
         worker, task.is_out = task.worker, False
+        self._count_waiting(worker, 1)
         self._alarms.forget(task)
         loss = Loss(
             task=task,
@@ -348,30 +422,40 @@ class Engine(TaskPolicy, Generic[Work]):
         self._lost(loss, actions)
         is_hopeless = loss.is_final and not self._is_at_work
         if is_hopeless and all(self._retries.exhausted((each,)) for each in range(self._n)):
+            self._failing[worker] = why
             raise self._error("every worker fails again and again", worker)
 
     def _wait_s(self, task: EngineTask[Work]) -> float:
         """Count a failure, and return the seconds before the next try.
 
-        Tasks that a worker held when another task of it failed do not count again.
+        If `is_wary`, tasks that a worker held when another task of it failed do not count again.
         """
         worker = task.worker
-        if worker in self._until and task.left_at < self._until[worker][0]:
+        if self.is_wary and worker in self._until and task.left_at < self._until[worker][0]:
             return max(0.0, self._until[worker][1] - self._now)
         wait_s = self._retries.failed((worker,))
         self._until[worker] = self._now, self._now + wait_s
         return wait_s
 
     def _miss(self, task: EngineTask[Work], actions: list[Action]) -> None:
-        """Replace a worker that has exceeded the time limit: all its tasks have failed."""
+        """Replace a worker that has exceeded the time limit.
+
+        All its tasks have failed, unless late answers are of use (`awaits_late`).
+        """
         worker, why = task.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
+        if self.awaits_late:
+            self._silenced(task)
+            self._alarms.set(self._now + self._rule.timeout_s, partial(self._miss, task), of=task)
+            if task is not self._held(worker)[0]:
+                return  # the worker is replaced once for all its tasks
         self._silent[worker] += 1
         if all(self._silent[each] >= TIME_LIMITS for each in {worker, *self._able}):
             first = next(iter(self._silent))
             self._failing[first] = why
             raise self._error("no worker has answered, though asked three times", first)
         actions.append(ports.Restart(worker=worker))
-        for each in [each for each in self._held(worker) if each.is_out]:
+        lost = [] if self.awaits_late else [each for each in self._held(worker) if each.is_out]
+        for each in lost:
             if each.is_out:  # not if the strategy has called it off meanwhile
                 self._silenced(each)
                 self._fail(each, why, actions)
@@ -380,6 +464,7 @@ class Engine(TaskPolicy, Generic[Work]):
         """Send a task again."""
         queue = self._queues[task.worker]
         queue.append(queue.pop(queue.index(task)))
+        self._count_waiting(task.worker, -1)
         task.attempt, task.is_out = self._attempt(task.round, task.worker), True
         self._to_send.append(task)
 
@@ -390,9 +475,6 @@ class Engine(TaskPolicy, Generic[Work]):
     def _forget_round(self, round: int) -> None:
         """Forget the attempts of a round of which no task will be sent any more."""
         self._attempts.pop(round, None)
-
-    def _unheard(self, what: str) -> WorkerError:
-        return self._error(what, min(self._queues, default=None))
 
     # ---- what is sent ----------------------------------------------------------------------------
 

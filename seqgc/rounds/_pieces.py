@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seqgc.ports import Decoding, MiniTask, RoundRecord, Term
-from seqgc.rounds._errands import Errand
+from seqgc.rounds._answer_times import SentPiece
 
-__all__ = ["DealtJob"]
+__all__ = ["DealtJob", "mini_task"]
 
 _ONE = np.ones(1)
 _ONE.setflags(write=False)
@@ -29,12 +29,10 @@ class DealtJob:
     left: deque[int]
     givers: dict[int, int] = field(default_factory=dict)
     """The worker whose result counts, for each piece that is in."""
-    out: dict[int, set[Errand]] = field(default_factory=dict)
-    """The open errands of each piece."""
+    out: dict[int, dict[SentPiece, int]] = field(default_factory=dict)
+    """The workers that compute each piece, by what they were sent."""
     losses: dict[int, Counter[int]] = field(default_factory=dict)
     """The number of failed tasks of each piece, by worker."""
-    attempts: Counter[int] = field(default_factory=Counter)  # by worker, the number of tasks made
-    debtors: set[int] = field(default_factory=set)  # workers with a failed task or a dropped answer
     began_at: float = float("inf")
     first_at: float = float("nan")  # the time at which the first piece came in
 
@@ -61,63 +59,33 @@ class DealtJob:
         losses = self.losses[piece]
         return any(losses[each] < losses[worker] for each in others)
 
-    def errand(
-        self, worker: int, piece: int | None = None, *, share: float = 0.0, is_probe: bool = False
-    ) -> Errand:
-        """Make a worker's next errand for the job. Without a piece, it is a greeting.
-
-        ``share`` is the size of the piece, as a share of a batch.
-        """
-        attempt = self.attempts[worker]
-        self.attempts[worker] += 1
-        return Errand(
-            job=self.number,
-            worker=worker,
-            attempt=attempt,
-            piece=piece,
-            share=share,
-            is_copy=piece in self.out,
-            is_probe=is_probe,
-        )
-
-    def deal(self, errand: Errand, piece: int) -> None:
-        """Record that a piece goes out with an errand."""
+    def deal(self, piece: int, worker: int, *, share: float) -> SentPiece:
+        """Record that a worker is sent a piece, which is a ``share`` of a batch."""
         if piece in self.left:
             self.left.remove(piece)
-        self.out.setdefault(piece, set()).add(errand)
+        sent = SentPiece(piece=piece, share=share, is_copy=piece in self.out)
+        self.out.setdefault(piece, {})[sent] = worker
+        return sent
 
     def lose(self, piece: int, worker: int) -> None:
         """Record that a worker's task for a piece has failed."""
         self.losses.setdefault(piece, Counter())[worker] += 1
-        self.debtors.add(worker)
 
     def put_back(self, piece: int) -> None:
         """Deal a piece again, before all other pieces, unless it is in, left or watched.
 
-        A piece is watched as long as it has an open errand without a copy: when this errand is
-        overdue, it is copied.
+        A piece is watched as long as a worker has it that has not been copied: when it is overdue,
+        it is copied.
         """
-        watched = any(not errand.copied for errand in self.out.get(piece, ()))
+        watched = any(not sent.copied for sent in self.out.get(piece, ()))
         if piece not in self.givers and not watched and piece not in self.left:
             self.left.appendleft(piece)
 
-    def forget(self, errand: Errand) -> None:
-        """Record that the answer to an errand is no longer awaited."""
-        if errand.piece is not None and (out := self.out.get(errand.piece)) is not None:
-            out.discard(errand)
-            if not out:
-                del self.out[errand.piece]
-
-    def mini_task(self, piece: int) -> MiniTask:
-        """Return the mini-task of a piece: the gradient of the chunk with the same number."""
-        return MiniTask(
-            job=self.number,
-            slot=piece,
-            chunks=np.array([piece]),
-            coefficients=_ONE,
-            cover=0,
-            place=piece,
-        )
+    def forget(self, sent: SentPiece) -> None:
+        """Record that the answer to a piece is no longer awaited."""
+        del (out := self.out[sent.piece])[sent]
+        if not out:
+            del self.out[sent.piece]
 
     def decoding(self) -> Decoding:
         """Return the decoding of the complete job: its gradient is the sum of its pieces."""
@@ -143,3 +111,15 @@ class DealtJob:
             reason="dealt",
             waited_out=False,
         )
+
+
+def mini_task(job: int, piece: int) -> MiniTask:
+    """Return the mini-task of a piece: the gradient of the chunk with the same number."""
+    return MiniTask(
+        job=job,
+        slot=piece,
+        chunks=np.array([piece]),
+        coefficients=_ONE,
+        cover=0,
+        place=piece,
+    )

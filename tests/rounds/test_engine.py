@@ -184,7 +184,9 @@ def test_a_cancel_waits_until_the_worker_holds_no_other_task_of_the_round() -> N
     policy = begun_ahead()
     policy.retries = False
     assert policy.fail(0, 0, 1.0) == [], "the other task is still awaited"
-    assert policy.answer(0, 1, 2.0) == [ports.Cancel(round=0, workers=(0,))]
+    cancel, *more = policy.answer(0, 1, 2.0)
+    assert cancel == ports.Cancel(round=0, workers=(0,))
+    assert policy.asked(more, 2.0) == [(0, 2, 5), (0, 3, 6)], "the answer ends the rest"
     first, second = policy._held(1)
     actions = list[Action]()
     policy._call_off(first, actions)
