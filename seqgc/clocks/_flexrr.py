@@ -22,8 +22,8 @@ A worker that helps much falls behind with its own part, and is helped itself.
 
 *Failures.* If a worker fails or is silent, the pieces that it held go back to their parts. Any
 worker may compute pieces of its own part until it has answered a task again. If an answer has
-flaws, for example a NaN, the piece is given to another worker. Only if all other workers fail, the
-same worker may compute it again.
+flaws, for example a NaN, the piece is given to another worker. The same worker may compute it again
+only if all other workers fail, or their answers to this piece had flaws, too.
 
 *Addresses.* The round of a task is the clock of its part, and its slot is the number of its chunk.
 When all pieces of a part have arrived, one `Update` applies the part. The sum of a part is a cover,
@@ -335,9 +335,8 @@ class FlexRRPolicy(Engine[_Piece]):
 
     def _may(self, worker: int, piece: _Piece) -> bool:
         """Return False if the worker's answer had flaws, and another worker may do better."""
-        if worker not in self._flawed.get(piece, ()):
-            return True
-        return len(self._failing.keys() | {worker}) == self._n
+        flawed = self._flawed.get(piece, set())
+        return worker not in flawed or len(self._failing.keys() | flawed) == self._n
 
     def _left(self, task: EngineTask[_Piece], at: float) -> None:
         self._records.leave(task.round, at)

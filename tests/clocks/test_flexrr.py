@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -127,6 +128,43 @@ def test_others_compute_the_part_of_a_worker_that_always_fails() -> None:
     helped = Counter(worker for _, part, _, worker in sent(seen) if part == 2)
     assert len(helped) > 3, "not only its helper"
     assert seconds(seen) < 1.6 * 6
+
+
+def test_a_piece_that_had_flaws_at_every_worker_is_computed_again() -> None:
+    """The flaws were of different models, so that neither a model nor a worker is at fault."""
+    policy = FlexRR(n=3, slack=1, pieces=3).policy(ClosingRule(), num_jobs=2)
+    out, flawed, now = deque[tuple[int, int, int, int]](), set[int](), 0.0
+
+    def send(actions: Sequence[ports.Action]) -> None:
+        for each in actions:
+            if isinstance(each, ports.Dispatch):
+                at, who = each.round, tuple(each.assignment)
+                left_at = (now,) * len(who)
+                left = ports.Dispatched(
+                    round=at, attempt=each.attempt, workers=who, left_at=left_at
+                )
+                assert not policy.on(left)
+                out.extend((at, w, each.attempt, each.assignment[w][0].slot) for w in who)
+
+    send(policy.start())
+    while not policy.done:
+        if not out:
+            assert policy.wake_at < np.inf, "nothing will ever happen"
+            now = policy.wake_at
+            send(policy.on(ports.Tick(at=now)))
+            continue
+        at, worker, attempt, slot = out.popleft()
+        event: ports.Event = ports.Arrival(
+            round=at, worker=worker, attempt=attempt, at=now, results={}
+        )
+        if (at, slot) == (0, 0) and worker not in flawed:
+            flawed.add(worker)
+            flaws = {f"m{worker}": ports.Flaw(kind="raised", why="no memory")}
+            event = ports.Failure(
+                round=at, worker=worker, attempt=attempt, at=now, reason="flaws", flaws=flaws
+            )
+        send(policy.on(event))
+    assert flawed == {0, 1, 2}
 
 
 @pytest.mark.parametrize("seed", [0, 1])
