@@ -99,7 +99,7 @@ FAULTS = {
     "asks_again": "does not end",
     "wakes_without_end": "does not end",
     "says_nothing": "waits for ever",
-    "sends_as_it_sends": "without end",
+    "sends_as_it_sends": "has no task with the address",
     "a_part_twice": "applies part 0 of job 0 twice",
     "a_part_never": "has not applied all of job 0",
     "a_job_never_closed": "has not closed job 0",
