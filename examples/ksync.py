@@ -68,10 +68,7 @@ class KSyncPolicy(ShardPolicy):
         self._k, self._answered = k, 0
 
     def _next(self, worker: int) -> tuple[int, int] | None:
-        if self._answered:  # the step is under way
-            self._idle[worker] = None
-            return None
-        return super()._next(worker)
+        return None if self._answered else super()._next(worker)  # else the step is under way
 
     def _done(self, task: EngineTask[int], actions: list[Action]) -> None:
         self._answered += 1

@@ -40,7 +40,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -209,11 +209,10 @@ class FlexRRPolicy(Engine[_Piece]):
     def __init__(
         self, flexrr: FlexRR, rule: ClosingRule, *, num_jobs: int, loads: FloatArray
     ) -> None:
-        super().__init__(flexrr.n, rule)
+        super().__init__(flexrr.n, rule, num_jobs=num_jobs)
         self.ahead = flexrr.ahead
         self._pieces, self._trigger, self._loads = flexrr.pieces, flexrr.trigger, loads
         self._barrier = Slack(slack=flexrr.slack)
-        self._jobs = require_int("num_jobs", num_jobs, least=0)
         self._clocks, self._latest = GlobalClock([0] * self._n), -1
         self._todo = [deque(range(self._pieces)) for _ in range(self._n)]  # by part: not given out
         self._givers: list[dict[int, int]] = [{} for _ in range(self._n)]  # by part: piece, worker
@@ -221,19 +220,7 @@ class FlexRRPolicy(Engine[_Piece]):
         for part in range(self._n):
             for worker in helpers_of(part, n=self._n, helpers=flexrr.helpers):
                 self._helped[worker].append(part)
-        self._flawed: dict[_Piece, set[int]] = {}  # workers whose answers had flaws
-        self._idle: dict[int, None] = {}
         self._records = Records(self._n, "everyone")
-
-    @property
-    def done(self) -> bool:
-        """True if all jobs are complete."""
-        return self.rounds >= self._jobs
-
-    @property
-    def num_jobs(self) -> int:
-        """The number of jobs of the whole run, which `end_after` may reduce."""
-        return self._jobs
 
     @property
     def rounds(self) -> int:
@@ -246,7 +233,7 @@ class FlexRRPolicy(Engine[_Piece]):
 
     def end_after(self, job: int) -> None:
         """End the run after ``job``, or after the latest clock of which a piece has been sent."""
-        self._jobs = min(self._jobs, max(job, self._latest) + 1)
+        self._num_jobs = min(self._num_jobs, max(job, self._latest) + 1)
 
     def snapshot(self) -> FlexRRState:
         """Return the state as JSON: the answers that have been used."""
@@ -255,21 +242,10 @@ class FlexRRPolicy(Engine[_Piece]):
             for part, answered in enumerate(self._givers)
             for piece, worker in sorted(answered.items())
         ]
-        return FlexRRState(jobs=self._jobs, completed=list(self._clocks.completed), givers=givers)
+        completed = list(self._clocks.completed)
+        return FlexRRState(jobs=self._num_jobs, completed=completed, givers=givers)
 
-    def restore(self, state: object) -> None:
-        """Continue from a `snapshot` of a policy with the same arguments.
-
-        Call this method before `start`.
-
-        Raises
-        ------
-        TypeError, KeyError, ValueError
-            If the state is not a snapshot of such a policy.
-        """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a policy's state must be a mapping; got {state!r}")
-        self._jobs = min(self._jobs, require_int("jobs", state["jobs"], least=0))
+    def _recall(self, state: Mapping[str, Any]) -> None:
         if len(completed := state["completed"]) != self._n:
             rule = f"must be a snapshot of {self._n} parts"
             raise ParameterError("state", rule, completed)
@@ -286,17 +262,10 @@ class FlexRRPolicy(Engine[_Piece]):
 
     # ---- decisions -------------------------------------------------------------------------------
 
-    def start(self) -> Sequence[Dispatch]:
-        """Give every worker its first pieces."""
-        self._ask(range(self._n))
-        return self._flush()
-
     def _next(self, worker: int) -> tuple[int, _Piece] | None:
         piece = self._piece_for(worker)
         if piece is None:
-            self._idle[worker] = None
             return None
-        self._idle.pop(worker, None)
         self._todo[piece[0]].remove(piece[1])
         clock = self._clocks.clock(piece[0])
         self._latest = max(self._latest, clock)
@@ -327,16 +296,11 @@ class FlexRRPolicy(Engine[_Piece]):
 
     def _is_open(self, part: int) -> bool:
         clock = self._clocks.clock(part)
-        return clock < self._jobs and self._barrier.admits(part, clock, self._clocks)
+        return clock < self._num_jobs and self._barrier.admits(part, clock, self._clocks)
 
     def _progress(self, part: int) -> float:
         """Return the clocks that a part has completed, with the fraction of its open clock."""
         return self._clocks.clock(part) + len(self._givers[part]) / self._pieces
-
-    def _may(self, worker: int, piece: _Piece) -> bool:
-        """Return False if the worker's answer had flaws, and another worker may do better."""
-        flawed = self._flawed.get(piece, set())
-        return worker not in flawed or len(self._failing.keys() | flawed) == self._n
 
     def _left(self, task: EngineTask[_Piece], at: float) -> None:
         self._records.leave(task.round, at)
@@ -356,7 +320,7 @@ class FlexRRPolicy(Engine[_Piece]):
             self._forget_round(clock)
             record = self._records.close(clock, self._now)
             actions.append(ports.Close(record=record, jobs=(clock,)))
-        self._ask(self._idle)
+        self._ask_idle()
 
     def _update(self, part: int, clock: int) -> Update:
         """Return the update with the sum of a part's pieces."""
@@ -374,7 +338,7 @@ class FlexRRPolicy(Engine[_Piece]):
             self._flawed.setdefault(piece, set()).add(task.worker)
         self._release(task, actions, rest_s=loss.wait_s)
         self._todo[piece[0]].append(piece[1])
-        self._ask(self._idle)
+        self._ask_idle()
 
     def _dispatches(self, tasks: Sequence[EngineTask[_Piece]]) -> list[Dispatch]:
         clock, attempt = tasks[0].round, tasks[0].attempt

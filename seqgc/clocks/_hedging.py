@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final, TypedDict
 
 import numpy as np
 
@@ -131,49 +131,31 @@ class HedgePolicy(Engine[int]):
     def __init__(
         self, hedge: Hedge, rule: ClosingRule, *, num_jobs: int, shares: FloatArray
     ) -> None:
-        super().__init__(hedge.n, rule)
+        super().__init__(hedge.n, rule, num_jobs=num_jobs)
         self._hedge, self._shares = hedge, shares
-        self._jobs, self._job = require_int("num_jobs", num_jobs, least=0), 0
+        self._job = 0
         self._givers: dict[int, int] = {}  # by part of the open job, the worker that computed it
         self._todo = dict.fromkeys(range(hedge.n))  # parts that no worker has
         self._late: dict[int, None] = {}  # parts that are to be copied, in order
-        self._flawed = set[tuple[int, int]]()  # worker and part of the open job
-        self._idle: dict[int, None] = {}
         self._seconds: deque[float] = deque(maxlen=_WINDOW * hedge.n)
         self._limit_s = math.nan  # a task is late after this time; nan: to be computed again
         self._workers: dict[int, list[int]] = {}  # by part, the workers that compute it
         self._records = Records(hedge.n, "everyone")
 
     @property
-    def done(self) -> bool:
-        return self._job >= self._jobs
-
-    @property
-    def num_jobs(self) -> int:
-        return self._jobs
-
-    @property
     def rounds(self) -> int:
         """The number of jobs that are complete."""
         return self._job
 
-    @property
-    def _goal(self) -> str:
-        return f"job {self._job}"
-
     def end_after(self, job: int) -> None:
         """End the run after ``job``, or after the open job if that is later."""
-        self._jobs = min(self._jobs, max(job, self._job) + 1)
+        self._num_jobs = min(self._num_jobs, max(job, self._job) + 1)
 
     def snapshot(self) -> HedgeState:
-        return HedgeState(jobs=self._jobs, job=self._job, givers=sorted(self._givers.items()))
+        return HedgeState(jobs=self._num_jobs, job=self._job, givers=sorted(self._givers.items()))
 
-    def restore(self, state: object) -> None:
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a policy's state must be a mapping; got {state!r}")
-        jobs = require_int("jobs", state["jobs"], least=0)
-        self._job = require_int("job", state["job"], least=0, most=jobs)
-        self._jobs = min(self._jobs, jobs)
+    def _recall(self, state: Mapping[str, Any]) -> None:
+        self._job = require_int("job", state["job"], least=0, most=state["jobs"])
         most = self._n - 1
         for part, worker in state["givers"]:
             index = require_int("givers", part, least=0, most=most)
@@ -182,11 +164,6 @@ class HedgePolicy(Engine[int]):
         self._records.recall(self._job, self._givers.values())
 
     # ---- decisions -------------------------------------------------------------------------------
-
-    def start(self) -> Sequence[Dispatch]:
-        """Give every worker its part."""
-        self._ask(range(self._n))
-        return self._flush()
 
     def _next(self, worker: int) -> tuple[int, int] | None:
         if self.done:
@@ -197,23 +174,11 @@ class HedgePolicy(Engine[int]):
             parts = itertools.chain(left, self._late)
             part = next((each for each in parts if self._may(worker, each)), None)
         if part is None:
-            self._idle[worker] = None
             return None
-        self._idle.pop(worker, None)
         self._todo.pop(part, None)
         self._late.pop(part, None)
         self._workers.setdefault(part, []).append(worker)
         return self._job, part
-
-    def _may(self, worker: int, part: int) -> bool:
-        """Return True if a worker may compute a part of the open job.
-
-        A worker whose answer for this part could not be used may only try again if all other
-        workers fail.
-        """
-        if (worker, part) not in self._flawed:
-            return True
-        return len(self._failing.keys() | {worker}) == self._n
 
     def _left(self, task: EngineTask[int], at: float) -> None:
         self._records.leave(task.round, at)
@@ -227,8 +192,7 @@ class HedgePolicy(Engine[int]):
         assert task.work is not None
         if task.is_out and len(self._workers[task.work]) == 1:
             self._late[task.work] = None
-            most = len(self._idle) if self._flawed else len(self._late)
-            self._ask(itertools.islice(self._idle, most))
+            self._ask_idle(None if self._flawed else len(self._late))
 
     def _done(self, task: EngineTask[int], actions: list[Action]) -> None:
         job, part, worker = task.round, task.work, task.worker
@@ -243,13 +207,13 @@ class HedgePolicy(Engine[int]):
         for other in self._workers.pop(part):
             if other != worker:
                 self._call_off(self._held(other)[0], actions)
+        self._flawed.pop(part, None)
         if self._todo or self._late:
-            self._ask(self._idle)
+            self._ask_idle()
         if len(self._givers) == self._n:
             actions.append(ports.Close(record=self._records.close(job, self._now), jobs=(job,)))
             self._forget_round(job)
             self._job, self._givers = job + 1, {}
-            self._flawed.clear()
             self._todo = dict.fromkeys(range(self._n))
             self._ask(range(self._n))
 
@@ -257,7 +221,7 @@ class HedgePolicy(Engine[int]):
         part = loss.task.work
         assert part is not None
         if loss.is_flawed:
-            self._flawed.add((loss.task.worker, part))
+            self._flawed.setdefault(part, set()).add(loss.task.worker)
         self._release(loss.task, actions, rest_s=loss.wait_s)
         self._workers[part].remove(loss.task.worker)
         if self._workers[part]:
@@ -265,7 +229,7 @@ class HedgePolicy(Engine[int]):
         else:
             self._todo[part] = None
             self._late.pop(part, None)
-        self._ask(self._idle)
+        self._ask_idle()
 
     def _dispatches(self, tasks: Sequence[EngineTask[int]]) -> list[Dispatch]:
         job, attempt = tasks[0].round, tasks[0].attempt

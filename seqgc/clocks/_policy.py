@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias, TypedDict
 
 from seqgc import ports
 from seqgc.clocks._barrier import Barrier, Slack
@@ -120,9 +120,8 @@ class ClockPolicy(Engine[_Parts]):
         shares: FloatArray | None = None,
     ) -> None:
         self._parts = Parts(n, wpc=wpc, shares=shares)
-        super().__init__(n, rule)
+        super().__init__(n, rule, num_jobs=num_jobs)
         self._wpc, self._barrier = wpc, barrier or Slack()
-        self._jobs = require_int("num_jobs", num_jobs, least=0)
         self._clocks = GlobalClock([0] * n)
         self._latest = -1  # the latest clock that a worker has begun
         # Workers without parts that work again: True if the worker may have its own part back now;
@@ -138,17 +137,13 @@ class ClockPolicy(Engine[_Parts]):
         return self.rounds >= self._end_clock
 
     @property
-    def num_jobs(self) -> int:
-        return self._jobs
-
-    @property
     def rounds(self) -> int:
         """The global clock: the number of clocks that all parts have completed."""
         return self._clocks.least
 
     @property
     def _end_clock(self) -> int:
-        return -(-self._jobs // self._wpc)
+        return -(-self._num_jobs // self._wpc)
 
     @property
     def _goal(self) -> str:
@@ -164,7 +159,7 @@ class ClockPolicy(Engine[_Parts]):
         If a later clock has begun, the run ends after the latest such clock.
         """
         end = max(job // self._wpc, self._latest) + 1
-        self._jobs = min(self._jobs, end * self._wpc)
+        self._num_jobs = min(self._num_jobs, end * self._wpc)
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
@@ -180,15 +175,18 @@ class ClockPolicy(Engine[_Parts]):
         the same addresses again.
         """
         return ClockState(
-            jobs=self._jobs,
+            jobs=self._num_jobs,
             completed=list(self._clocks.completed),
             owners=list(self._parts.owners),
         )
 
-    def restore(self, state: object) -> None:
-        known = _read_state(state, n=self._n)
-        completed, owners = known["completed"], known["owners"]
-        self._jobs = min(self._jobs, known["jobs"])
+    def _recall(self, state: Mapping[str, Any]) -> None:
+        most = self._n - 1
+        completed = [require_int("completed", clock, least=0) for clock in state["completed"]]
+        owners = [require_int("owners", each, least=0, most=most) for each in state["owners"]]
+        if not len(completed) == len(owners) == self._n:
+            rule = f"must be a snapshot of a run with {self._n} workers"
+            raise ParameterError("state", rule, f"owners {owners}, completed {completed}")
         self._clocks, self._latest = GlobalClock(completed), max(completed) - 1
         self._parts.give(owners)
         for clock in range(self._clocks.least, max(completed)):
@@ -202,8 +200,7 @@ class ClockPolicy(Engine[_Parts]):
         for worker in range(self._n):
             if not self._parts.of(worker):
                 self._greet(worker)
-        self._ask(range(self._n))
-        return self._flush()
+        return super().start()
 
     def _next(self, worker: int) -> tuple[int, _Parts] | None:
         if not (parts := self._parts.of(worker)):
@@ -358,26 +355,4 @@ class ClockPolicy(Engine[_Parts]):
         return [Dispatch(round=clock, attempt=attempt, assignment=assignment, loads=loads)]
 
     def _jobs_of(self, clock: int) -> range:
-        return range(clock * self._wpc, min((clock + 1) * self._wpc, self._jobs))
-
-
-def _read_state(state: object, *, n: int) -> ClockState:
-    """Check a state that was read from JSON, and return it.
-
-    Raises
-    ------
-    TypeError, KeyError, ValueError
-        If ``state`` is not the state of a policy with ``n`` workers.
-    """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"a policy's state must be a mapping; got {state!r}")
-    completed = [require_int("completed", clock, least=0) for clock in state["completed"]]
-    owners = [require_int("owners", worker, least=0, most=n - 1) for worker in state["owners"]]
-    if not len(completed) == len(owners) == n:
-        rule = f"must be a snapshot of a run with {n} workers"
-        raise ParameterError("state", rule, f"owners {owners}, completed {completed}")
-    return ClockState(
-        jobs=require_int("jobs", state["jobs"], least=0),
-        completed=completed,
-        owners=owners,
-    )
+        return range(clock * self._wpc, min((clock + 1) * self._wpc, self._num_jobs))

@@ -108,12 +108,12 @@ class DealingPolicy(Engine[SentPiece]):
             rule_ = "must be 'once', or 'rounds' with one job in flight"
             raise ParameterError("greet", rule_, greet)
         deal = deal.fitted(in_flight)
-        super().__init__(deal.n, rule)
+        end_job = first_job + require_int("num_jobs", num_jobs, least=0)
+        super().__init__(deal.n, rule, num_jobs=end_job)
         self._each_round = greet == "rounds"
         self._shares: list[float] = deal.chunk_fractions.tolist()
         self._pieces = [p for p in range(len(self._shares)) if empty is None or not empty[p]]
         self._first = self._next_job = first_job  # job that is not closed; that has not begun
-        self._end_job = first_job + require_int("num_jobs", num_jobs, least=0)
         self._jobs: dict[int, DealtJob] = {}  # open jobs, in order
         self._times = AnswerTimes(self._n, self._queues, by_coming=self._each_round)
         self._ask_ats = [math.inf] * self._n  # by worker, the time of its alarm `_take_more`
@@ -122,18 +122,9 @@ class DealingPolicy(Engine[SentPiece]):
         self._closed_at = -math.inf
 
     @property
-    def done(self) -> bool:
-        """True if every job is closed."""
-        return self._first == self._end_job
-
-    @property
     def rounds(self) -> int:
         """The number of the first job that is not closed."""
         return self._first
-
-    @property
-    def _goal(self) -> str:
-        return f"job {self._first}"
 
     @property
     def _able(self) -> Collection[int]:
@@ -150,14 +141,13 @@ class DealingPolicy(Engine[SentPiece]):
 
         Return the number of the first job that will not begin.
         """
-        self._end_job = min(self._end_job, max(job + 1, self._next_job))
-        return self._end_job
+        self._num_jobs = min(self._num_jobs, max(job + 1, self._next_job))
+        return self._num_jobs
 
     def start(self) -> Sequence[Dispatch]:
         """Begin the first jobs and greet the workers."""
         self._begin_jobs()
-        self._ask(range(self._n))
-        return self._flush()
+        return super().start()
 
     # ---- decisions -------------------------------------------------------------------------------
 
@@ -261,7 +251,7 @@ class DealingPolicy(Engine[SentPiece]):
         self._first, self._closed_at = job.number + 1, self._now
 
     def _begin_jobs(self) -> None:
-        while self._next_job < min(self._end_job, self._first + self.in_flight):
+        while self._next_job < min(self._num_jobs, self._first + self.in_flight):
             number = self._next_job
             self._jobs[number] = DealtJob(number, len(self._pieces), deque(self._pieces))
             self._next_job += 1

@@ -13,8 +13,9 @@ A task in a queue is in one of two states:
 ========  ======================================================================================
 
 A worker may also *rest*: it gets no new task until a certain time, or until it has answered. A
-worker has *room* for a task if it does not rest, holds fewer than ``ahead`` tasks, and none of its
-tasks waits. After a failure it holds one task at a time, until an answer (`Engine.is_wary`).
+worker for which the strategy had no work is *idle*. A worker has *room* for a task if it does not
+rest, holds fewer than ``ahead`` tasks, and none of its tasks waits. After a failure it holds one
+task at a time, until an answer (`Engine.is_wary`).
 
 ========  ===============================  =======  ================================================
 from      what happens                     to       the engine
@@ -66,13 +67,13 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from seqgc import ports
-from seqgc.errors import ScheduleError, WorkerError
+from seqgc.errors import ScheduleError, WorkerError, require_int
 from seqgc.ports import Action, Arrival, Dispatch, Event, Failure
 from seqgc.rounds._alarms import Alarms
 from seqgc.rounds._foreign import require_worker
@@ -119,9 +120,10 @@ class Loss(Generic[Work]):
 
 
 class Engine(ABC, Generic[Work]):
-    """A policy that gives ``n`` workers task after task; see this module's docstring.
+    """A policy that gives ``n`` workers the tasks of ``num_jobs`` jobs, one after the other.
 
-    Of the ``rule``, the time limit and the attempts count.
+    See this module's docstring. Of the ``rule``, only the time limit and the number of attempts are
+    used.
     """
 
     ahead: int = 1
@@ -132,8 +134,9 @@ class Engine(ABC, Generic[Work]):
     """If True, a worker that has failed holds one task at a time until an answer to work. The
     failures of tasks that it held when another one failed are then not counted."""
 
-    def __init__(self, n: int, rule: ClosingRule) -> None:
+    def __init__(self, n: int, rule: ClosingRule, *, num_jobs: int) -> None:
         self._n, self._rule = n, rule
+        self._num_jobs = require_int("num_jobs", num_jobs, least=0)
         self._now = -math.inf
         self._alarms = Alarms[_Call]()
         self._retries = Retries(rule)
@@ -147,6 +150,8 @@ class Engine(ABC, Generic[Work]):
         self._silent = Counter[int]()  # by worker: time limits since anything was heard
         self._attempts: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by round and worker
         self._to_ask: dict[int, None] = {}  # workers that may get work now, in order
+        self._idle: dict[int, None] = {}  # workers for which there was no work, in order
+        self._flawed: dict[Work, set[int]] = {}  # by work: workers whose answers had flaws
         self._to_send: list[EngineTask[Work]] = []
 
     # ---- what a strategy decides -----------------------------------------------------------------
@@ -155,7 +160,8 @@ class Engine(ABC, Generic[Work]):
     def _next(self, worker: int) -> tuple[int, Work | None] | None:
         """Return work for a worker that has room, or a greeting, and the round of its address.
 
-        Return None if the worker has to wait. The strategy must say by `_ask` when to try again.
+        Return None if there is no work for this worker. It is then idle, and the strategy must call
+        `_ask` or `_ask_idle` when there is.
         """
 
     @abstractmethod
@@ -179,15 +185,56 @@ class Engine(ABC, Generic[Work]):
     def _silenced(self, task: EngineTask[Work]) -> None:
         """Handle a task whose time limit has passed, before it counts as lost (if it does)."""
 
+    def _recall(self, state: Mapping[str, Any]) -> None:
+        """Restore the strategy's own part of a state; a strategy with a snapshot replaces this."""
+        raise NotImplementedError
+
     @property
     @abstractmethod
+    def rounds(self) -> int:
+        """The number of jobs, rounds or clocks of all workers that are closed."""
+
+    @property
     def _goal(self) -> str:
         """The work that cannot be completed if the run ends now, as error messages name it."""
+        return f"job {self.rounds}"
 
     @property
     def _able(self) -> Collection[int]:
         """The workers that could do the work; the run ends when all of them are silent."""
         return range(self._n)
+
+    # ---- the run ---------------------------------------------------------------------------------
+
+    @property
+    def num_jobs(self) -> int:
+        """The number of jobs in the run, which `end_after` may reduce."""
+        return self._num_jobs
+
+    @property
+    def done(self) -> bool:
+        """True if all jobs are complete."""
+        return self.rounds >= self._num_jobs
+
+    def start(self) -> Sequence[Dispatch]:
+        """Give every worker its first task."""
+        self._ask(range(self._n))
+        return self._flush()
+
+    def restore(self, state: object) -> None:
+        """Continue from a `snapshot` of a policy with the same arguments.
+
+        Call this method before `start`.
+
+        Raises
+        ------
+        TypeError, KeyError, ValueError
+            If the state is not a snapshot of such a policy.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a policy's state must be a mapping; got {state!r}")
+        self._num_jobs = min(self._num_jobs, require_int("jobs", state["jobs"], least=0))
+        self._recall(state)
 
     # ---- what a strategy asks of the engine ------------------------------------------------------
 
@@ -195,6 +242,19 @@ class Engine(ABC, Generic[Work]):
         """Ask for work for these workers, as far as they have room, after the present event."""
         for worker in workers:
             self._to_ask[worker] = None
+
+    def _ask_idle(self, most: int | None = None) -> None:
+        """Ask for work for the idle workers, the first to become idle first; at most ``most``."""
+        self._ask(itertools.islice(self._idle, most))
+
+    def _may(self, worker: int, work: Work) -> bool:
+        """Return True if a worker may do some work, as far as `_flawed` is concerned.
+
+        A worker whose answer for this work could not be used may only try again if every other
+        worker is failing, or has given such an answer too.
+        """
+        flawed = self._flawed.get(work, ())
+        return worker not in flawed or len(self._failing.keys() | flawed) == self._n
 
     def _give(self, worker: int, round: int, work: Work | None) -> EngineTask[Work]:
         """Send a worker that has room a task, after the present event."""
@@ -343,11 +403,6 @@ class Engine(ABC, Generic[Work]):
                 call(actions)
         self._proceed(actions)
         return actions
-
-    @property
-    @abstractmethod
-    def rounds(self) -> int:
-        """The number of rounds, or of clocks of all workers, that are closed."""
 
     @property
     def wake_at(self) -> float:
@@ -501,7 +556,12 @@ class Engine(ABC, Generic[Work]):
         while asked:
             given = []
             for worker in asked:
-                if self._has_room(worker) and (work := self._next(worker)) is not None:
+                if not self._has_room(worker):
+                    continue
+                if (work := self._next(worker)) is None:
+                    self._idle[worker] = None
+                else:
+                    self._idle.pop(worker, None)
                     self._give(worker, *work)
                     given.append(worker)
             asked = given if self.ahead > 1 else []

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class ShardPolicy(Engine[int]):
         resume: Resume = "part",
         loads: FloatArray | None = None,
     ) -> None:
-        super().__init__(n, rule)
+        super().__init__(n, rule, num_jobs=num_jobs)
         self._stretches = Stretches(n=n, M=M, jobs=num_jobs, resume=resume)
         self._M, self._repeats = M, resume == "shard" and M > 1  # parts of a lost shard come again
         self._loads = np.full(n, 1 / n) if loads is None else loads
@@ -107,17 +107,7 @@ class ShardPolicy(Engine[int]):
             )
         self._counts = [0] * n  # tasks that were sent, by worker
         self._following: dict[int, int] = {}  # by worker: the next part of its shard
-        self._idle: dict[int, None] = {}  # free workers for which there was no shard, in order
         self._progress = Progress(n)
-
-    @property
-    def done(self) -> bool:
-        """True if all parts of all jobs have arrived."""
-        return self._progress.closed >= self.num_jobs
-
-    @property
-    def num_jobs(self) -> int:
-        return self._stretches.jobs
 
     @property
     def rounds(self) -> int:
@@ -135,7 +125,8 @@ class ShardPolicy(Engine[int]):
 
     def end_after(self, job: int) -> None:
         """End the run after ``job``, or after the latest job that has begun if that is later."""
-        self._stretches.end_at(max(job, self._stretches.latest) + 1)
+        self._num_jobs = min(self._num_jobs, max(job, self._stretches.latest) + 1)
+        self._stretches.end_at(self._num_jobs)
 
     # ---- checkpoints -----------------------------------------------------------------------------
 
@@ -153,19 +144,20 @@ class ShardPolicy(Engine[int]):
             givers=self._progress.givers(),
         )
 
-    def restore(self, state: object) -> None:
-        known = _read_state(state, n=self._n)
-        self._stretches.end_at(known["jobs"])
-        self._stretches.restore(known["shards"])
-        self._counts = known["tasks"]
-        self._progress.recall(self._stretches.first, self._stretches.left(), known["givers"])
+    def _recall(self, state: Mapping[str, Any]) -> None:
+        self._counts = [require_int("tasks", count, least=0) for count in state["tasks"]]
+        if len(self._counts) != self._n:
+            rule = f"must hold {self._n} numbers, one for each worker"
+            raise ParameterError("tasks", rule, self._counts)
+        givers = [
+            (job, [require_int("givers", each, least=0, most=self._n - 1) for each in workers])
+            for job, workers in state["givers"]
+        ]
+        self._stretches.end_at(self._num_jobs)
+        self._stretches.restore(state["shards"])
+        self._progress.recall(self._stretches.first, self._stretches.left(), givers)
 
     # ---- decisions -------------------------------------------------------------------------------
-
-    def start(self) -> Sequence[Dispatch]:
-        """Give every worker a shard."""
-        self._ask(range(self._n))
-        return self._flush()
 
     def _next(self, worker: int) -> tuple[int, int] | None:
         part = self._following.pop(worker, None)
@@ -173,9 +165,7 @@ class ShardPolicy(Engine[int]):
             is_alone = len(self._failing.keys() | {worker}) == self._n  # nobody else could do it
             part = self._stretches.take(worker, again=is_alone)
         if part is None:
-            self._idle[worker] = None
             return None
-        self._idle.pop(worker, None)
         round = self._counts[worker]
         self._counts[worker] += 1
         return round, part
@@ -216,11 +206,11 @@ class ShardPolicy(Engine[int]):
         self._alarms.set(self._now + part_s, partial(self._put_back, worker))
         self._release(loss.task, actions, rest_s=max(part_s, loss.wait_s))
         self._forget_round(loss.task.round)
-        self._ask(self._idle)
+        self._ask_idle()
 
     def _put_back(self, worker: int, actions: list[Action]) -> None:  # noqa: ARG002 (as all alarms)
         self._stretches.lost(worker)
-        self._ask(self._idle)
+        self._ask_idle()
 
     # ---- tasks -----------------------------------------------------------------------------------
 
@@ -240,27 +230,3 @@ def _shard(stand: Standing) -> tuple[int, int, int]:
     The keys of workers, ``(worker,)``, and of parts, ``(job, part)``, are shorter.
     """
     return stand.back, 0, 0
-
-
-def _read_state(state: object, *, n: int) -> ShardPolicyState:
-    """Check a state that was read from JSON, except its ``shards``, and return it.
-
-    Raises
-    ------
-    TypeError, KeyError, ValueError
-        If ``state`` is not the state of a policy with ``n`` workers.
-    """
-    if not isinstance(state, Mapping):
-        raise TypeError(f"a policy's state must be a mapping; got {state!r}")
-    tasks = [require_int("tasks", count, least=0) for count in state["tasks"]]
-    if len(tasks) != n:
-        raise ParameterError("tasks", f"must hold {n} numbers, one for each worker", tasks)
-    return ShardPolicyState(
-        jobs=require_int("jobs", state["jobs"], least=0),
-        tasks=tasks,
-        shards=state["shards"],
-        givers=[
-            (job, [require_int("givers", worker, least=0, most=n - 1) for worker in givers])
-            for job, givers in state["givers"]
-        ],
-    )

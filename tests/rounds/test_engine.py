@@ -17,14 +17,10 @@ class Numbers(Engine[int]):
     """A strategy for two workers, whose work is numbered; a test sets what it does with losses."""
 
     def __init__(self, *, ahead: int = 1) -> None:
-        super().__init__(2, ClosingRule(timeout_s=10.0))
+        super().__init__(2, ClosingRule(timeout_s=10.0), num_jobs=1)
         self.ahead = ahead
         self.given, self.answers, self.losses = 0, list[int](), list[Loss[int]]()
         self.retries = True
-
-    @property
-    def done(self) -> bool:
-        return False
 
     @property
     def rounds(self) -> int:
@@ -33,10 +29,6 @@ class Numbers(Engine[int]):
     @property
     def _goal(self) -> str:
         return "the count"
-
-    def begin(self) -> list[Dispatch]:
-        self._ask(range(2))
-        return self._flush()
 
     def _next(self, worker: int) -> tuple[int, int]:  # noqa: ARG002 (anybody may do anything)
         self.given += 1
@@ -81,7 +73,7 @@ class Numbers(Engine[int]):
 
 def begun() -> Numbers:
     policy = Numbers()
-    assert policy.asked(policy.begin(), 0.0) == [(0, 0, 1), (1, 0, 2)]
+    assert policy.asked(policy.start(), 0.0) == [(0, 0, 1), (1, 0, 2)]
     return policy
 
 
@@ -151,7 +143,7 @@ def test_other_transitions_are_refused_and_change_nothing() -> None:
 
 def begun_ahead() -> Numbers:
     policy = Numbers(ahead=2)
-    assert policy.asked(policy.begin(), 0.0) == [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 1, 4)]
+    assert policy.asked(policy.start(), 0.0) == [(0, 0, 1), (1, 0, 2), (0, 1, 3), (1, 1, 4)]
     return policy
 
 

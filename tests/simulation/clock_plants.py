@@ -60,7 +60,7 @@ def _of_any_attempt(_: Any) -> Callable[..., Any]:
 
 
 def _whatever_the_slack(_: Any) -> Callable[..., bool]:
-    return lambda self, part: self._clocks.clock(part) < self._jobs
+    return lambda self, part: self._clocks.clock(part) < self.num_jobs
 
 
 def _given_by_the_part_s_worker(update: Any) -> Callable[..., Any]:
