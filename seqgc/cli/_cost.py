@@ -7,11 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from seqgc import costs, workers
-from seqgc.cli._options import AsJson, apply
+from seqgc.cli._options import AsJson, apply, naming
 from seqgc.cli._run import PreparedRun
 from seqgc.cli._show import show
 from seqgc.config._making import make_plan
@@ -19,6 +18,7 @@ from seqgc.config._names import FUNCTIONS
 from seqgc.config._tables import RunConfig, Values, checked, read_config, read_run_config, validated
 from seqgc.errors import ParameterError
 from seqgc.profiles import read_profile
+from seqgc.rounds import Setting
 from seqgc.runs import read_run_header
 
 Pairs = dict[str, str]
@@ -39,7 +39,9 @@ def cost(
         "Expected time of a task, or of a piece (deal, flexrr), in seconds. Only for a plan.",
     ] = None,
     profile: Annotated[
-        Path | None, "Expect the mean time of the answers in this profile. Only for a plan."
+        Path | None,
+        "Expect the mean time of the answers in this profile, at the load of the plan's tasks or "
+        "pieces. Only for a plan.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,8 +51,10 @@ def cost(
         "function.arch": arch,
         "function.region": region,
         "function.timeout_s": function_timeout_s,
-        "function.expected_s": expected_s if profile is None else _mean_answer(profile, expected_s),
+        "function.expected_s": expected_s,
     }
+    if profile is not None and expected_s is not None:
+        raise ParameterError("expected_s", "must be left out if a profile is given", expected_s)
     is_run = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises for some names)
     values = read_run_config(target) if is_run else read_config(target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
@@ -72,8 +76,12 @@ def cost(
         plan = make_plan(config.model_copy(update={"backend": "local"}))
         if config.backend in FUNCTIONS:  # raise if functions could not run the plan
             workers.undeployed(config.workers, config.function).forecast(plan)
+        function = config.function
+        if profile is not None:
+            seconds = _expected_s(profile, plan.on(config.workers).setting)
+            function = function.model_copy(update={"expected_s": seconds})
         predicted = workers.forecast(
-            plan, config.workers, config.function, reach=_reach_of(config.backend)
+            plan, config.workers, function, reach=_reach_of(config.backend)
         )
         use = predicted.use
         predicted.check()
@@ -219,14 +227,25 @@ def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tup
     }
 
 
-def _mean_answer(path: Path, expected_s: float | None) -> float:
-    if expected_s is not None:
-        raise ParameterError("expected_s", "must be left out if a profile is given", expected_s)
-    profile = read_profile(path)
-    times = profile.times[profile.status == 0]
-    if not times.size:
+def _expected_s(path: Path, setting: Setting) -> float:
+    """Return the mean seconds of a task or piece of a setting, from the answers in a profile.
+
+    The load changes the recorded seconds as in a replay (`DelayProfile.times_at`). Workers that
+    compute pieces stay, so that a piece takes only the seconds of its load. If the profile has no
+    ``alpha``, an answer is the time of a worker's whole part of the batch.
+    """
+    profile, scheme = read_profile(path), setting.scheme
+    if not profile.answered.any():
         raise ParameterError("profile", "must have at least one task that was answered", str(path))
-    return float(np.mean(times))
+    bundle, pieces, times = setting.jobs_per_round, scheme.num_pieces, profile.times
+    if profile.meta.alpha is None:
+        parts = pieces / scheme.n if pieces else 1.0
+        return float(times[profile.answered].mean()) / parts
+    if pieces:
+        return profile.slope() * bundle / pieces
+    with naming(path):
+        times = profile.times_at(bundle * float(scheme.loads_of(None).mean()))
+    return float(times[profile.answered].mean())
 
 
 def _forecast_facts(predicted: workers.Forecast) -> Values:
@@ -240,6 +259,7 @@ def _forecast_facts(predicted: workers.Forecast) -> Values:
         **asdict(sizes),
         "request_bytes": predicted.request_bytes,
         "reply_bytes": sizes.reply_bytes,
+        "step_result_bytes": predicted.step_result_bytes,
         "warm_up_rounds": settings.warm_up,
         "master_outside": settings.master_outside,
         "invocations": use.tasks,
@@ -258,9 +278,12 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     fits = predicted.request_fits or use.resident
     request = "fits" if fits else f"exceeds the {limit} of a request"
     work = f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs"
+    results = Pairs()
     if use.pieces:
         pieces = "1 piece" if use.pieces == 1 else f"{use.pieces} pieces"
         work = f"none: {use.jobs} jobs of {pieces}, for {use.workers} workers"
+        each = f"{use.pieces:,} x {sizes.result_bytes:,}"
+        results["results of a step"] = f"{predicted.step_result_bytes:,} bytes ({each})"
     functions = {
         "invocations": f"{use.tasks:,}, without repeated attempts",
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
@@ -278,4 +301,5 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
         "store": str(predicted.store),
         "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",
         "largest reply": f"{sizes.reply_bytes:,} bytes as JSON: {reply}",
+        **results,
     }

@@ -43,23 +43,26 @@ def scheme(
         "tolerates": tolerates,
         "load_lower_bound": parsed.load_lower_bound,
     }
-    bound = "lower bound of load" + ("" if parsed.exact else ", if exact")
     pairs = {
         "scheme": parsed.spec,
         "workers": str(n),
         "gradients": parsed.kind,
         "delay": f"{parsed.delay} rounds",
-        "normalized load": f"{load:.6f}  ({load * n:.3f} times the uncoded)",
-        bound: f"{parsed.load_lower_bound:.6f}  (no scheme tolerates the same with a lower load)",
-        "tolerates": tolerates,
     }
+    if pieces := parsed.num_pieces:
+        pairs["pieces of a job"] = f"{pieces}, each a task; faster workers take more of them"
+    else:
+        pairs["normalized load"] = f"{load:.6f}  ({load * n:.3f} times the uncoded)"
+    if isinstance(parsed, Scheme):
+        bound = "lower bound of load" + ("" if parsed.exact else ", if exact")
+        least = f"{parsed.load_lower_bound:.6f}"
+        pairs[bound] = f"{least}  (no scheme tolerates the same with a lower load)"
+    pairs["tolerates"] = tolerates
     if isinstance(parsed, PolicyDefence):
         facts["staleness"] = parsed.staleness
         lacks = {None: "any number", 0: "none"}.get(parsed.staleness, f"at most {parsed.staleness}")
         pairs["jobs that weights lack"] = lacks
-    elif tolerated is None:
-        pairs["pieces of a job"] = str(len(parsed.chunk_fractions))
-    else:
+    elif tolerated is not None:
         pairs["inner code tolerates"] = f"{tolerated} missing of {n}"
     show(facts, pairs, as_json=as_json)
 
@@ -85,6 +88,7 @@ def replay(
         rule=ClosingRule(mu=mu, wait_out=cast("WaitOut", wait_out)),
         jobs_per_round=jobs_per_round,
     )
+    rehearsal.require_no_starts(setting)  # first, because it names all options that are missing
     jobs = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
     ideal_s = rehearsal.bound_s(setting)
     run, more_facts, more_pairs = _replayed(setting, rehearsal)

@@ -276,6 +276,7 @@ def _checked(
     settings = [_setting(each, field.n, models=models) for each in defences]
     for setting in settings:
         field.check(setting)
+    field.workers(1).backend()  # raises if the workers cannot exist
     return field, settings
 
 

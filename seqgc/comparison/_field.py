@@ -14,7 +14,7 @@ from seqgc.comparison._training import (
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
-from seqgc.rounds import PolicyDefence, Setting, require_bundles
+from seqgc.rounds import Setting, require_bundles
 from seqgc.schemes import Deal
 from seqgc.search import ProfileReading, Rehearsal, deal
 from seqgc.stragglers import busy_seconds
@@ -48,7 +48,7 @@ class Field:
         rounds, most = profile.num_rounds, rehearsal.most_rounds
         if clocks is not None:
             rounds = require_int("clocks", clocks, least=1, most=most)
-        field = cls(
+        return cls(
             rehearsal=replace(
                 rehearsal,
                 repeat=True,
@@ -60,8 +60,6 @@ class Field:
             models=models,
             clocks=rounds,
         )
-        field.workers(1).backend()  # raises if the workers cannot exist
-        return field
 
     @property
     def n(self) -> int:
@@ -100,10 +98,8 @@ class Field:
         if scheme.n != self.n:
             rule = f"must be for the {self.n} workers of the profile"
             raise ParameterError("defence", rule, f"{scheme.spec} for {scheme.n}")
-        self.rehearsal.require_no_starts(setting)
-        if self.kind == "function" and isinstance(scheme, PolicyDefence) and scheme.num_pieces:
-            rule = f"must be resident with {scheme.spec}, whose workers must stay"
-            raise ParameterError("worker_kind", rule, "function", "add --worker-kind resident")
+        stay = "--worker-kind resident" if self.kind == "function" else ""
+        self.rehearsal.require_no_starts(setting, stay=stay)
         require_bundles(self.models, delay=scheme.delay, jobs_per_round=setting.jobs_per_round)
 
     def time(self, setting: Setting, *, clocks: int) -> TimedRun:

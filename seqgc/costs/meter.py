@@ -270,8 +270,8 @@ class PlannedUse:
     ``resident`` functions run until the run ends, and are paid for even while they are idle. A
     round lasts at most ``longest_round_s`` seconds, or the time-out if this is infinite.
 
-    If batches are split into ``pieces`` for free workers (`deal`), a job has ``pieces`` tasks, and
-    each worker first gets an empty task.
+    If batches are split into ``pieces`` for free workers (`deal`, `flexrr`), a job has ``pieces``
+    tasks. The empty tasks with which `deal` greets its workers are not counted.
     """
 
     workers: int
@@ -296,9 +296,7 @@ class PlannedUse:
     @property
     def tasks(self) -> int:
         """The number of tasks, without repeated attempts."""
-        if self.pieces:
-            return self.workers + self.jobs * self.pieces
-        return self.workers * self.rounds
+        return self.jobs * self.pieces or self.workers * self.rounds
 
     @property
     def first_round(self) -> PlannedUse:

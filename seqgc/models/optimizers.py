@@ -449,10 +449,10 @@ def require_additive(models: Sequence[Model], *, remedy: str) -> None:
         largest = max(float(each.abs().max()) for each in at_once)
         for one, other in zip(at_once, in_parts, strict=True):
             if not torch.allclose(one, other, rtol=0, atol=_TOLERANCE * largest + 1e-14):
-                same = "by the parts of a gradient as by their sum, as plain SGD does"
-                raise ParameterError(
-                    "optimizer", f"must change weights as far {same}", name, remedy
-                )
+                rule = "must be plain SGD (no momentum, no weight decay), because each part of a "
+                rule += "batch takes a step as soon as it arrives, and the steps of the parts must "
+                rule += "add up to the step of the whole batch"
+                raise ParameterError("optimizer", rule, name, remedy)
 
 
 def _displacements(model: Model, gradients: Sequence[float]) -> tuple[str, list[torch.Tensor]]:

@@ -251,16 +251,25 @@ class Rehearsal:
             raise ParameterError("jobs", rule, num_rounds, "take fewer jobs, or repeat the profile")
         return num_rounds
 
-    def require_no_starts(self, setting: Setting) -> None:
+    def require_no_starts(self, setting: Setting, *, stay: str = "") -> None:
         """Raise `ParameterError` if a latency would be added to each of many small tasks.
 
         This concerns policies whose tasks are pieces, such as ``flexrr``. With `Deal`, the latency
-        of a worker that stays is added once.
+        of a worker that stays is added once. The message names all options that are missing.
+        ``stay`` is the option with which workers would stay, if they do not.
         """
         scheme = setting.scheme
-        if isinstance(scheme, PolicyDefence) and scheme.num_pieces and self.recorded == "latency":
-            rule = "must not cut parts into pieces, each of which would take the recorded latency"
-            remedy = "read delays as speeds (--reading speed), or take deal or a code"
+        if not isinstance(scheme, PolicyDefence) or not scheme.num_pieces:
+            return
+        missing = [stay] if stay else []
+        if not self.profile.meta.base_load:
+            missing.insert(0, "--base-load LOAD")
+        if self.recorded == "latency":
+            missing.insert(0, "--reading speed")
+        if missing:
+            rule = "must not cut parts into pieces, each of which would be an invocation or take a "
+            rule += "recorded latency"
+            remedy = f"for workers that stay, add {' '.join(missing)}; or take deal or a code"
             raise ParameterError("scheme", rule, scheme.spec, remedy)
 
     def times(self, setting: Setting) -> FloatArray:

@@ -222,7 +222,8 @@ class Updates:
             raise ParameterError("apply", rule, self.apply, "take resume=part")
         if self.apply == "update":
             also = "resume=part, and " if scheme.most_again else ""
-            require_additive(models, remedy=f'{also}apply="clock", or --apply clock')
+            whole = f'{also}apply="clock", or --apply clock'
+            require_additive(models, remedy=f"take one step for each whole batch: {whole}")
 
 
 class StaleWorkload(ModelsWorkload):

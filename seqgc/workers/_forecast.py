@@ -58,6 +58,11 @@ class Forecast:
         return self.sizes.request_bytes(self.where)
 
     @property
+    def step_result_bytes(self) -> int:
+        """The bytes of all results of a step: each task, or piece, returns a whole gradient."""
+        return (self.use.pieces or self.use.workers) * self.sizes.result_bytes
+
+    @property
     def request_fits(self) -> bool:
         """True if the largest task fits into a request to Lambda."""
         return self.request_bytes <= self.sizes.limit_bytes

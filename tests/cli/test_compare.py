@@ -86,6 +86,23 @@ def test_what_cannot_be_is_refused_in_one_line(capsys: Out, words: list[str], wh
     assert what in refused(capsys, "compare", "p.npz", *QUICK, *words)
 
 
+def test_a_refusal_names_all_that_pieces_need_and_then_they_run(capsys: Out) -> None:
+    Path("plain.csv").write_text("1.0,2.0\n2.0,1.0\n")
+    ways = [["--reading", "speed"], ["--base-load", "0.5"], ["--worker-kind", "resident"]]
+    pieces = ["compare", "plain.csv", "--defence", "flexrr:slack=1", *QUICK]
+    for given in ([], ways[0], [*ways[0], *ways[1]], ways[2]):
+        said = refused(capsys, *pieces, *given)
+        missing = [way for way in ways if way[0] not in given]
+        assert "got 'flexrr:slack=1'" in said
+        assert [way for way in ways if way[0] in said] == missing
+    assert main([*pieces, *(word for way in ways for word in way)]) == 0
+    capsys.readouterr()
+    replay = ["replay", "plain.csv", "--scheme", "bsp-rr"]
+    said = refused(capsys, *replay)
+    assert [way for way in ways if way[0] in said] == ways[:2]  # workers of a replay stay
+    assert main([*replay, *ways[0], *ways[1]]) == 0
+
+
 def test_a_profile_of_one_round_will_do(capsys: Out) -> None:
     profile = LAMBDA_CNN.profile(1, workers=4, rng=np.random.default_rng(2))
     write_profile(profile, path="p.npz")

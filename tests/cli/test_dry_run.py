@@ -259,11 +259,26 @@ def test_a_part_in_pieces_changes_the_weights_once(capsys: Out) -> None:
     assert "in up to 4 versions" in shown
 
 
+def test_a_dry_run_counts_the_bytes_that_pieces_return(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN + 'optimizer = "sgd"\n')
+    for scheme, tasks in ("gc:s=1", 4), ("deal:pieces=8", 8), ("flexrr:slack=1", 4 * 20):
+        line = ["train", "run.toml", "--dry-run", "--backend", "local", "--scheme", scheme]
+        assert main([*line, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["step_result_bytes"] == tasks * 270_015 * 4
+        assert facts["invocations"] == 5 * tasks
+    assert main(line) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "86,404,800 bytes (80 x 1,080,060)" in shown
+
+
 def test_what_does_not_go_with_parts_is_refused_before_anything_starts(capsys: Out) -> None:
     Path("run.toml").write_text(PLAN.replace("gc:s=1", "ssp:slack=1"))
     line = ["train", "run.toml", "--dry-run"]
-    remedy = '(apply="clock", or --apply clock)'
-    assert f"; got 'Adam' {remedy}" in refused(capsys, *line)
+    said = refused(capsys, *line)
+    assert "`optimizer` must be plain SGD" in said
+    assert "got 'Adam'" in said
+    assert "--apply clock)" in said
     assert main([*line, "--apply", "clock"]) == 0
     capsys.readouterr()
     said = refused(capsys, *line, "--optimizer", "sgd", "--retune", "3", "--alpha", "1")
@@ -288,8 +303,27 @@ def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
     assert (
         json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 70.0
     )  # 20 of 3 s, and 4 starts
+    Path("loads.csv").write_text('# seqgc-meta: {"base_load": 0.25, "alpha": 4.0}\n1,2\n3,6\n')
+    assert main(["cost", "run.toml", "--profile", "loads.csv", "--json"]) == 0
+    # 20 of 3 s + 4 s * (0.5 - 0.25), and 4 starts
+    assert json.loads(capsys.readouterr().out)["likely"]["gb_seconds"] == 90.0
     both = ["--profile", "seen.csv", "--expected-s", "1"]
     assert "`expected_s` must be left out" in refused(capsys, "cost", "run.toml", *both)
+
+
+@pytest.mark.parametrize("scheme", ["deal:pieces=8", "flexrr:slack=1", "flexrr:slack=1,pieces=5"])
+def test_a_piece_takes_its_share_of_the_time_in_a_profile(scheme: str, capsys: Out) -> None:
+    stays = PLAN.replace("gc:s=1", scheme).replace("timeout_s = 10", "timeout_s = 100")
+    stays = stays.replace("[function]", "[function]\nresident = true") + 'optimizer = "sgd"\n'
+    Path("run.toml").write_text(stays)
+    for meta, seconds in (
+        ("", 5 * 3),  # the mean answer is that of a worker's part, in each of five steps
+        ('# seqgc-meta: {"base_load": 0.25, "alpha": 4.0}\n', 5 * 4 / 4),  # a quarter of a batch
+    ):
+        Path("seen.csv").write_text(f"{meta}1.0,2.0\n3.0,6.0\n")
+        assert main(["cost", "run.toml", "--profile", "seen.csv", "--json"]) == 0
+        likely = json.loads(capsys.readouterr().out)["likely"]
+        assert likely["gb_seconds"] == pytest.approx(4 * (seconds + 2.5), abs=0.01)  # and a start
 
 
 def test_results_too_large_for_a_reply_need_a_store(capsys: Out) -> None:

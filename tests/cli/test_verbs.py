@@ -263,6 +263,17 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(line: str, capsys: Out
     assert BAD[line] in refused(capsys, *line.split())
 
 
+def test_a_bound_of_load_is_only_said_of_schemes(capsys: Out) -> None:
+    for spec, pieces in ("flexrr:slack=1", 4 * 20), ("bsp-rr:pieces=3", 12), ("deal:pieces=5", 5):
+        assert main(["scheme", spec, "-n", "4"]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"pieces of a job {pieces}, " in shown
+        assert "load" not in shown
+    for spec, is_bounded in ("ssp:slack=1", False), ("gc:s=1", True):
+        assert main(["scheme", spec, "-n", "4"]) == 0
+        assert ("lower bound of load" in capsys.readouterr().out) == is_bounded
+
+
 def test_help_is_printed_without_arguments(capsys: Out) -> None:
     assert main([]) == 0
     assert "scheme" in capsys.readouterr().out
