@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from experiments import results
+from experiments.agileml import run as agileml
 from experiments.delays import series
 from experiments.fig1_profile import run as fig1
 from experiments.fig11_bounds import run as fig11
@@ -25,7 +26,7 @@ from tests.kit import SOAK
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
-@pytest.mark.parametrize("experiment", [fig11, fig12], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("experiment", [agileml, fig11, fig12], ids=lambda module: module.__name__)
 def test_the_tables_that_are_checked_in_are_remade(experiment: ModuleType, tmp_path: Path) -> None:
     experiment.tables(tmp_path)
     made = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -93,16 +94,56 @@ def test_the_uneven_work_of_flexrr_is_run_again() -> None:
     assert f"(Fig. 12) | {line} |" in (folder / "README.md").read_text()
 
 
+def test_the_readme_of_agileml_says_what_its_table_says() -> None:
+    folder = EXPERIMENTS / "agileml"
+    rows = results.Table(folder / "slowdowns.csv", agileml.FIELDS, keys=1).rows()
+    text = (folder / "README.md").read_text()
+    for row in rows:
+        machines = f"{row['reliable']} : {row['transient']}"
+        cells = [row["figure"], row["stage"], machines, row["servers"]]
+        line = f"| {' | '.join(cells)} | {row['summed']} | {row['overlapped']} |"
+        assert (line in text) == (row["figure"] != "stages" and row["stage"] != "traditional")
+    traffic = agileml.fitted("summed")
+    assert f"takes {traffic.worker:.1%}".replace("%", " %") in text
+    assert f"{traffic.model / traffic.worker:.1f} times as large" in text
+
+
+def test_the_bytes_of_agileml_by_hand() -> None:
+    """A worker's traffic is 1, the model 8; links have two directions, the busier one counts."""
+    traffic = agileml.Traffic(worker=1.0, model=8.0)
+    links = {
+        stage: [
+            traffic.link(kind, cluster)
+            for cluster in (agileml.stage(stage, reliable=2, transient=6),)
+            for kind in cluster.kinds
+        ]
+        for stage in ("1", "2", "3")
+    }
+    # 1: a server is read by 7 other workers, a half each, and its own worker reads the other half.
+    # 2: 4 servers, which push 2 each; a reliable machine takes half the model, and has a worker.
+    # 3: there are 6 workers, and the backups have their links for themselves.
+    assert links == {
+        "1": [7 / 2 + 1 / 2, 1.0],
+        "2": [7 / 4 + 3 / 4 + 2, 1.0, 1.0 + 4],
+        "3": [5 / 4 + 3 / 4 + 2, 1.0, 4.0],
+    }
+    # A unit of time is 64 machines' computation: 8 machines take 8, 6 take 64/6.
+    assert traffic.iteration(agileml.stage("2", reliable=2, transient=6), "summed") == 8 + 5
+    assert traffic.iteration(agileml.stage("3", reliable=2, transient=6), "overlapped") == 64 / 6
+
+
 @pytest.mark.skipif(not SOAK, reason="SEQGC_SOAK=1 draws every picture")
 @pytest.mark.parametrize(
-    "experiment", [fig1, fig11, fig12, fig17, fig2, table1], ids=lambda module: module.__name__
+    "experiment",
+    [agileml, fig1, fig11, fig12, fig17, fig2, table1],
+    ids=lambda module: module.__name__,
 )
 def test_commands_draw_what_is_checked_in(
     experiment: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Path(str(experiment.__file__)).parent
     for table in there.glob("*.csv"):
-        if experiment not in (fig1, fig11, fig12, fig17):  # all else takes minutes
+        if experiment not in (agileml, fig1, fig11, fig12, fig17):  # all else takes minutes
             shutil.copy(table, tmp_path)
     monkeypatch.setattr(sys, "argv", ["run", "--output", str(tmp_path)])
     experiment.main()
