@@ -278,12 +278,9 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
     fits = predicted.request_fits or use.resident
     request = "fits" if fits else f"exceeds the {limit} of a request"
     work = f"{use.rounds} of {use.workers} tasks, for {use.jobs} jobs"
-    results = Pairs()
     if use.pieces:
         pieces = "1 piece" if use.pieces == 1 else f"{use.pieces} pieces"
         work = f"none: {use.jobs} jobs of {pieces}, for {use.workers} workers"
-        each = f"{use.pieces:,} x {sizes.result_bytes:,}"
-        results["results of a step"] = f"{predicted.step_result_bytes:,} bytes ({each})"
     functions = {
         "invocations": f"{use.tasks:,}, without repeated attempts",
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
@@ -293,6 +290,7 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
         functions = {
             "functions": f"{use.workers} resident, each replaced after at most {stay_s:g} s"
         }
+    each = f"{use.pieces or use.workers:,} x {sizes.result_bytes:,}"
     versions = f", in up to {sizes.versions:,} versions" if sizes.versions > 1 else ""
     return {
         "rounds": work,
@@ -301,5 +299,5 @@ def _forecast_pairs(predicted: workers.Forecast) -> Pairs:
         "store": str(predicted.store),
         "largest request": f"{predicted.request_bytes:,} bytes as JSON: {request}",
         "largest reply": f"{sizes.reply_bytes:,} bytes as JSON: {reply}",
-        **results,
+        "results of a step": f"{predicted.step_result_bytes:,} bytes ({each})",
     }
