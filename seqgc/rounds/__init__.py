@@ -1,4 +1,4 @@
-"""Policies: they decide what workers compute next and, with a gate, when a round closes."""
+"""Policies, which decide what workers compute next and when a round closes."""
 
 from seqgc.rounds._alarms import Alarms as Alarms
 from seqgc.rounds._amended import AmendedPolicy as AmendedPolicy

@@ -12,15 +12,15 @@ __all__ = ["Alarms"]
 
 _Call = TypeVar("_Call")
 
-_SPARE: Final = 64  # forgotten entries that the heap may have, beside as many as valid ones
+_SPARE: Final = 64  # the heap is cleaned if it exceeds twice the number of calls by this many
 
 
 class Alarms(Generic[_Call]):
     """A queue of calls with times; calls with the same time keep the order in which they were set.
 
     A call that may become useless is set with a key ``of``. It is dropped when another call with
-    the same key is set, or when the key is passed to `forget`. A dropped call may still appear in
-    `next_at`, and then `due` yields nothing at that time.
+    the same key is set, or when the key is passed to `forget`. The time of a dropped call may still
+    be returned by `next_at`, but `due` does not yield the call.
 
     Examples
     --------
@@ -40,11 +40,11 @@ class Alarms(Generic[_Call]):
 
     @property
     def next_at(self) -> float:
-        """The time of the next call; infinity if there is no call."""
+        """The time of the next call, or of a dropped call before it; infinity for no call."""
         return self._heap[0][0] if self._heap else math.inf
 
     def set(self, at: float, call: _Call, *, of: Hashable = None) -> None:
-        """Add a call at a time, in place of the call with the same key ``of``, if there is one."""
+        """Add a call at the time ``at``. It replaces an earlier call with the same key ``of``."""
         serial, key = next(self._serial), object() if of is None else of
         self._calls[key] = serial, call
         heapq.heappush(self._heap, (at, serial, key))
@@ -57,9 +57,9 @@ class Alarms(Generic[_Call]):
         self._calls.pop(of, None)
 
     def due(self, now: float) -> Iterator[_Call]:
-        """Yield and remove the calls that are due by ``now``.
+        """Yield and remove the calls whose time is at most ``now``.
 
-        Calls that are added during the iteration, and are due, are included.
+        This includes such calls that are set during the iteration.
         """
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)

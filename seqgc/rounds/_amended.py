@@ -14,8 +14,8 @@ __all__ = ["AmendedPolicy"]
 class AmendedPolicy(ABC):
     """A `RunPolicy` that wraps another ``policy``, and may change its actions.
 
-    Its snapshot is the snapshot of ``policy``. Any state of its own starts again when a run is
-    resumed. A subclass writes `start` and `on`.
+    A subclass implements `start` and `on`. The snapshot is the snapshot of ``policy``. State that
+    the subclass adds is not stored, and is lost when a run is resumed.
     """
 
     def __init__(self, policy: RunPolicy) -> None:
@@ -23,7 +23,7 @@ class AmendedPolicy(ABC):
 
     @property
     def wake_at(self) -> float:
-        """The time at which to send a `Tick` if nothing arrives before; the backend's seconds."""
+        """The time at which to send a `Tick` if no event arrives before, in seconds."""
         return self._policy.wake_at
 
     @property
@@ -43,7 +43,7 @@ class AmendedPolicy(ABC):
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """The capabilities that the backend must have: see `seqgc.ports.DemandingPolicy`."""
+        """The capabilities that the backend must have (`seqgc.ports.DemandingPolicy`)."""
         return getattr(self._policy, "needs", frozenset())
 
     def end_after(self, job: int) -> None:
@@ -55,7 +55,7 @@ class AmendedPolicy(ABC):
         return self._policy.snapshot()
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot`; only before the start."""
+        """Continue from a `snapshot`. Call this method before `start`."""
         self._policy.restore(state)
 
     @abstractmethod
@@ -64,4 +64,4 @@ class AmendedPolicy(ABC):
 
     @abstractmethod
     def on(self, event: Event) -> Sequence[Action]:
-        """Process one event and return the actions, in order."""
+        """Handle an event; return the actions that follow from it, in order."""

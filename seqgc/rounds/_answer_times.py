@@ -1,4 +1,4 @@
-"""`AnswerTimes`: when the answers of workers should arrive, and which pieces to copy."""
+"""`AnswerTimes`: estimates of when answers arrive, and the choice of pieces to copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AnswerTimes", "SentPiece"]
 
 _PATIENCE: Final = 1.5  # a piece is overdue after this many times its expected time
 _PROBES: Final = 5  # number of answers from which the round trip is learned
-_SPARE: Final = 64  # entries of a heap beyond twice the number of pieces that are out
+_SPARE: Final = 64  # a heap is cleaned if it exceeds twice the number of pieces out by this many
 _LOOK: Final = 0.25  # round trips between two estimates of which workers are too late
 
 
@@ -29,39 +29,40 @@ class SentPiece:
 
     piece: int
     share: float  # of a batch
-    is_copy: bool  # another worker had the piece when it was sent
-    copied: bool = False  # the piece has been given to another worker since, or has arrived
-    is_behind: bool = False  # it left while the worker had another piece
-    # Estimates, infinite until the pace of work is known:
-    ends_at: float = math.inf  # the work is done, and a round trip after sending has passed
-    answers_at: float = math.inf  # the answer arrives, after the usual way back
-    due_at: float = math.inf  # the answer is overdue
-    judged: int = -1  # serial number of the estimates
+    is_copy: bool  # True if another worker had the piece when it was sent
+    copied: bool = False  # True if it has been given to another worker since, or has arrived
+    is_behind: bool = False  # True if it left while the worker had another piece
+    # Estimates in seconds on the backend's clock, infinite until the pace of work is known:
+    ends_at: float = math.inf  # end of the work, as seen by the master: includes a round trip
+    answers_at: float = math.inf  # arrival of the answer, after the median way back
+    due_at: float = math.inf  # time from which the answer is overdue
+    judged: int = -1  # serial number of these estimates
 
 
-_Task: TypeAlias = EngineTask[SentPiece]  # without a piece, it is a greeting
-_Entry: TypeAlias = tuple[float, int, _Task, SentPiece]  # time, serial number of the estimate
+_Task: TypeAlias = EngineTask[SentPiece]  # a task without a piece is a greeting
+_Entry: TypeAlias = tuple[float, int, _Task, SentPiece]  # time, and serial number of the estimate
 
 
 class AnswerTimes:
     """Estimates of when ``n`` workers answer the tasks that they hold.
 
-    ``queues`` are these tasks, by worker and the oldest first (`Engine`). A worker does its tasks
-    one after the other. The round trip, which is the time of a message to a worker and back, is
-    learned from the first probes: greetings of workers that are known to be up. The pace of work is
-    learned from the answers to pieces (`AnswerPace`), and nothing is overdue before it is known.
-    With ``by_coming``, each worker has its own way back: if it took long to start, its answers may
-    take long as well.
+    ``queues`` are these tasks by worker, the oldest first (`Engine`). A worker does its tasks one
+    after the other. The *round trip* is the time of a message to a worker and back. It is the
+    median of five *probes*, which are greetings of workers that are known to be up. The *pace* of
+    work is learned from the answers to pieces (`AnswerPace`). No piece is overdue before the pace
+    is known. The *way back* is the time that an answer takes in addition to its work and a round
+    trip. With ``by_coming``, each worker has its own way back, in proportion to the time that the
+    worker took to start.
 
-    All times are in seconds, on the clock of the backend.
+    All times are in seconds on the clock of the backend.
     """
 
     def __init__(
         self, n: int, queues: Mapping[int, Sequence[_Task]], *, by_coming: bool = False
     ) -> None:
         self._queues, self._by_coming = queues, by_coming
-        self._probes: set[_Task] = set()  # that are out
-        self._round_trips: list[float] = []  # s, one for each answered probe
+        self._probes: set[_Task] = set()  # the probes that are out
+        self._round_trips: list[float] = []  # in seconds, of each answered probe
         self._rtt_s = 0.0  # their median
         self._pace = AnswerPace(by_gaps=by_coming)
         self._pieces = [0] * n  # by worker, the number of pieces that it holds
@@ -70,8 +71,8 @@ class AnswerTimes:
         self._answered_at = [-math.inf] * n  # by worker, its latest answer to a piece
         self._none_due_before = [math.inf] * n  # by worker, a lower bound of `due_at`
         self._there: set[int] = set()  # workers that have answered their latest greeting
-        # Time of the latest estimate of when all work could be done, its result, and the workers
-        # whose next answer would come after that.
+        # The time of the latest estimate of when all work could be done, the result of this
+        # estimate, and the workers whose next answer would come after that time.
         self._looked_at, self._end_at = -math.inf, math.inf
         self.too_late: Final[set[int]] = set()
         # Heaps: by `due_at`, the earliest first, and by `answers_at`, the latest first. An entry is
@@ -79,7 +80,8 @@ class AnswerTimes:
         self._dues: list[_Entry] = []
         self._latest: list[_Entry] = []
         self._serial = itertools.count()
-        self.spared: SentPiece | None = None  # no copy is faster; reset when workers become free
+        # A piece of which no copy would arrive sooner; None again when a worker becomes free.
+        self.spared: SentPiece | None = None
 
     @property
     def wants_probe(self) -> bool:
@@ -87,7 +89,7 @@ class AnswerTimes:
         return len(self._round_trips) < _PROBES
 
     def greet(self, worker: int) -> None:
-        """Record that a worker is greeted, because it may not be up."""
+        """Record that a worker that may not be up is greeted."""
         self._there.discard(worker)
 
     def probe(self, task: _Task) -> None:
@@ -120,7 +122,7 @@ class AnswerTimes:
             self._probes.discard(task)
 
     def answer(self, task: _Task, at: float) -> None:
-        """Record an answer at time ``at``; the worker continues with its next task."""
+        """Record the answer to a task at the time ``at``. Its worker continues with the next."""
         worker, rtt_s, is_probe = task.worker, self._rtt_s, task in self._probes
         self.end(task)
         if is_probe:
@@ -147,11 +149,13 @@ class AnswerTimes:
                 self._expect_all(queue, free_at)
 
     def ask_at(self, worker: int) -> float | None:
-        """Return the time at which a worker must be sent its next piece so that it need not wait.
+        """Return the time at which to send a worker its next piece, so that it is never idle.
 
-        Return None if the last task in its queue is not a piece, or if the pace is not known. With
-        ``by_coming``, each worker gets two pieces at once until the pace is known, because the pace
-        is learned from the time between two answers.
+        Return None if the worker should get its next piece only when it has answered: if its queue
+        is empty, if the last task in the queue is a greeting, or if the pace is not known. There is
+        one exception. With ``by_coming`` the pace is learned from the time between two answers of a
+        worker. Therefore, until the pace is known, a worker with fewer than two pieces is sent the
+        next piece at once (minus infinity).
         """
         queue = self._queues.get(worker)
         if not queue or (last := queue[-1].work) is None:
@@ -161,17 +165,18 @@ class AnswerTimes:
         return last.ends_at - self._rtt_s
 
     def is_kept(self, worker: int, pieces: int) -> bool:
-        """Return True if this many ``pieces`` are reserved for the workers that have no piece.
+        """Return True if the last ``pieces`` are reserved for workers that have no piece.
 
-        This holds only if ``worker`` has a piece itself, and only until the pace is known, because
-        until then it is unknown when the other workers will be free.
+        They are reserved from a ``worker`` that has a piece, if at least as many workers have no
+        piece. This ends when the pace is known. Before that, it is unknown when workers will be
+        free.
         """
         if self._pace.known or not self._pieces[worker]:
             return False
         return pieces <= self._without
 
     def is_late(self, worker: int, now: float) -> bool:
-        """Return True if a worker has an overdue piece. It should then get no more work."""
+        """Return True if a worker has an overdue piece, and should therefore get no more work."""
         if self._none_due_before[worker] <= now:
             works = [task.work for task in self._queues.get(worker, ())]
             dues = [sent.due_at for sent in works if sent is not None]
@@ -179,7 +184,7 @@ class AnswerTimes:
         return self._none_due_before[worker] <= now
 
     def at_work(self, now: float) -> list[int]:
-        """Return the workers that have a piece, and no piece that is overdue or copied."""
+        """Return the workers that have pieces of which none is overdue or copied."""
         held = {
             worker: [task.work for task in queue if task.work is not None]
             for worker, queue in self._queues.items()
@@ -191,9 +196,9 @@ class AnswerTimes:
         ]
 
     def look_at(self, now: float) -> float:
-        """Return the next time at which a free worker may get work although no answer has arrived.
+        """Return the next time at which a free worker may get work even if no answer arrives.
 
-        The time is infinite if work depends only on answers.
+        The time is infinite if free workers get work only when an answer arrives.
         """
         times = [self._looked_at + _LOOK * self._rtt_s] if self.too_late else []
         if (due := self._first(self._dues)) is not None:
@@ -201,7 +206,7 @@ class AnswerTimes:
         return min((at for at in times if at > now), default=math.inf)
 
     def forget_too_late(self, now: float) -> None:
-        """Clear the set of workers that are too late, if the estimate behind it is old."""
+        """Clear the set of workers that are too late if its estimate is old."""
         if self._is_old(now):
             self.too_late.clear()
 
@@ -209,8 +214,9 @@ class AnswerTimes:
         """Return True if all remaining work could be done before a worker's next answer arrives.
 
         ``left`` are the remaining pieces as shares of a batch. The estimate assumes that the
-        available workers divide this work so that their last answers arrive at the same time. No
-        worker is too late without ``by_coming``, or as long as the pace is not sure.
+        available workers divide this work so that their last answers arrive at the same time. A
+        worker can be too late only with ``by_coming``, and only if the pace is known from 64
+        samples (`AnswerPace.sure`).
         """
         if not self._by_coming or not self._pace.sure or self._way_back_s(worker) <= self._rtt_s:
             return False
@@ -227,8 +233,9 @@ class AnswerTimes:
     def _could_end_at(self, left: float, now: float) -> float:
         """Return the earliest time at which the available workers could finish ``left`` batches.
 
-        Like water, the work fills up the workers that are ready first to a common level. The time
-        is infinite if no worker is available.
+        A worker is available if it has answered its greeting and has no overdue piece. The work is
+        given to the workers that are ready first, so that all of them finish at the same time, as
+        water fills vessels to a common level. The time is infinite if no worker is available.
         """
         able = [each for each in self._there if not self.is_late(each, now)]
         ready_at = np.sort([self._ready_at(each, now) for each in able])
@@ -237,20 +244,20 @@ class AnswerTimes:
         return float(levels.min(initial=math.inf))
 
     def _ready_at(self, worker: int, now: float) -> float:
-        """Return the time at which a worker, after its present work, could answer an empty task."""
+        """Return the time at which a worker could answer an empty task after its present work."""
         free_at, queue = now + self._rtt_s, self._queues.get(worker)
         if queue and (last := queue[-1].work) is not None and math.isfinite(last.ends_at):
             free_at = max(free_at, last.ends_at)
         return free_at + self._way_back_s(worker)
 
     def to_copy(self, workers: Collection[int], now: float) -> tuple[int, int, int] | None:
-        """Choose a piece to copy, and the free worker that computes the copy; mark it as copied.
+        """Choose a piece to copy and the free worker that computes the copy.
 
-        The piece is the most overdue one. If no piece is overdue, it is the one whose answer is
-        expected last, if a copy would surely arrive earlier because the way back of its worker is
-        long. If this piece is also the next one to be overdue, the way back of the copy does not
-        count. The copy goes to the free worker with the shortest way back. Return this worker, the
-        job and the piece, or None if there is nothing to copy.
+        The choice is the most overdue piece. If no piece is overdue, it is the piece whose answer
+        is expected last, if a copy would surely arrive earlier. (If this piece is also the next one
+        to be overdue, the way back of the copy is not counted.) The copy goes to the free worker of
+        ``workers`` with the shortest way back. The piece is marked as copied. Return the worker,
+        the job and the piece, or None if there is nothing to copy.
         """
         if (due := self._first(self._dues)) is None:
             return None
@@ -270,7 +277,7 @@ class AnswerTimes:
         return worker, task.round, sent.piece
 
     def _soonest(self, workers: Collection[int], but: int, now: float) -> int | None:
-        """Return the worker with the shortest way back, or None.
+        """Return the worker with the shortest way back, or None if no worker is left.
 
         Worker ``but`` and workers with an overdue piece are left out.
         """
@@ -296,7 +303,7 @@ class AnswerTimes:
                 free_at = task.work.ends_at
 
     def _expect(self, task: _Task, free_at: float) -> None:
-        """Estimate when a piece ends, if its worker is free for it from ``free_at`` on."""
+        """Estimate the times of a piece whose worker can begin it at ``free_at`` or later."""
         sent, pace = task.work, self._pace
         if sent is None or not pace.known:
             return
@@ -320,7 +327,7 @@ class AnswerTimes:
         return self._pace.per_batch_s * sent.share
 
     def _way_back_s(self, worker: int) -> float:
-        """Return the seconds that an answer takes beyond its work and the round trip."""
+        """Return the way back of a worker's answers, in seconds."""
         if self._by_coming:
             return self._pace.per_coming * self._came_s[worker]
         return self._pace.way_back_s

@@ -1,4 +1,4 @@
-"""`Attempts`: the number of attempts of each worker's task in a round, and the times of the next.
+"""`Attempts`: counts the attempts of each worker's task in a round, and plans the next ones.
 
 After the first failure a task is sent again at once, because most failures are random. After the
 second failure there may be an outage, and the next attempt waits for a random time: uniform between
@@ -9,9 +9,9 @@ last attempt is not too late.
 A task is sent at most 20 times in a round (or ``max_attempts`` times, if this is more). The first
 nine attempts may follow each other closely. The next ones are sent, at the earliest, when one
 twelfth, two twelfths, and so on of the time limit have passed (of 60 s if there is no limit).
-Therefore a run survives every outage that is shorter than the limit.
+Therefore a round survives every outage that ends before eleven twelfths of the limit have passed.
 
-The random generator of a wait is seeded with the address of its task. Therefore the same failures
+The random generator of a wait is seeded with the address of the task. Therefore the same failures
 give the same waits, also in a resumed run.
 """
 
@@ -33,12 +33,18 @@ _PATIENCE_S: Final = 60.0
 
 
 def longest_wait_s(attempt: int) -> float:
-    """Return the longest wait before an attempt >= 2 (attempts are numbered from 0), in seconds."""
+    """Return the longest wait before an attempt, in seconds.
+
+    Attempts are numbered from 0, and ``attempt`` is at least 2.
+    """
     return min(_LONGEST_S, _FIRST_S * 2.0 ** min(attempt - 2, MOST))
 
 
 def pace_s(rule: ClosingRule) -> float:
-    """Return the seconds between the later attempts, which must outlast an outage."""
+    """Return the seconds by which the attempts after the first nine are spaced.
+
+    It is one twelfth of the time limit, or of 60 s if there is no limit.
+    """
     patience_s = rule.timeout_s if rule.timeout_s < math.inf else _PATIENCE_S
     return patience_s / (MOST - CLOSE)
 
@@ -62,11 +68,11 @@ class Attempts:
         return self._latest.get(worker, 0)
 
     def waits(self, worker: int) -> bool:
-        """Return True if the worker's latest attempt has failed and the next one is planned."""
+        """Return True if the worker's latest attempt has failed, and another one is planned."""
         return worker in self._due
 
     def under_way(self, workers: Iterable[int]) -> dict[int, int]:
-        """Return the latest attempt of each of these workers that is computing, not waiting."""
+        """Return the number of the latest attempt of each of these workers that does not wait."""
         return {worker: self.latest(worker) for worker in workers if not self.waits(worker)}
 
     def left(self, worker: int) -> bool:
@@ -76,7 +82,7 @@ class Attempts:
     def plan(self, workers: Iterable[int], elapsed: float, *, limit_s: float) -> list[int]:
         """Plan another attempt of each worker that may have one, and return these workers.
 
-        ``limit_s`` is the end of the round's time limit, in seconds since it began.
+        ``elapsed`` is the present, and ``limit_s`` is the end of the round's time limit.
         """
         again = [worker for worker in workers if self.left(worker)]
         for worker in again:
@@ -98,7 +104,7 @@ class Attempts:
         self._due.pop(worker, None)
 
     def begin(self, workers: Iterable[int]) -> dict[int, list[int]]:
-        """Count another attempt of each of these workers; return them, grouped by its number."""
+        """Begin another attempt of each of these workers; return the workers by its number."""
         by_attempt: dict[int, list[int]] = {}
         for worker in workers:
             self.forget(worker)

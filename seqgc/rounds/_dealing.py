@@ -3,46 +3,52 @@
 Theory of operation
 -------------------
 A job is cut into pieces (`seqgc.schemes.Deal`), and up to ``in_flight`` jobs are open at once. At
-every event, the policy decides which worker gets which piece next (the rest is `Engine`'s):
+every event, the policy decides which worker gets which piece next. All other decisions are those of
+`Engine`.
 
-- *Late binding.* A worker gets no work before it has answered a greeting, which is a task without
-  mini-tasks. This answer, and each later answer to a piece, brings the worker its next piece.
-- *Ahead.* A worker is sent its next piece early, when the work that it has should end within one
-  round trip. The round trip is measured with a second greeting, which the first workers are sent
-  along with a piece. The end of the work is estimated from the pace of all work (`AnswerPace`), not
-  taken from the answer, which may be long on its way. A worker with an overdue piece gets no more
-  pieces. Nor does a worker so distant that the others could do all pieces before its next answer.
-- *Which piece.* A piece of the worker's latest job, because the worker has the weights of this job.
-  If that job has no piece left, a piece of the oldest job that has one.
+- *Greetings.* A worker gets no piece before it has answered a greeting, which is a task without
+  mini-tasks. After this answer it gets its first piece, and after each later answer the next one.
+- *Ahead.* A worker is sent its next piece early: one round trip before its present work should end.
+  The round trip is measured with a second greeting, which the first workers are sent together with
+  a piece. The end of the work is estimated from the pace of all work (`AnswerPace`), because an
+  answer may arrive long after the work has ended. A worker with an overdue piece gets no more
+  pieces. With ``greet="rounds"``, a worker also gets no piece if the other workers could complete
+  all pieces before its next answer arrives.
+- *Which piece.* A worker gets a piece of the job of its latest piece, because it has the weights of
+  this job. If that job has no piece left, it gets a piece of the oldest job that has one.
 - *Copies.* If there is no piece left for a free worker, it computes a copy of a piece that another
-  worker has. The first choice is the piece that is most overdue. A piece is overdue after one and a
-  half times the time of its work and a round trip, plus the usual way back (with ``greet="rounds"``
-  one and a half times the way back of its worker). If no piece is overdue, the choice is the piece
-  whose answer is expected last, if it has no copy yet and a copy would surely arrive sooner. The
-  free worker with the shortest way back computes the copy. The first answer to arrive counts. The
-  other tasks are cancelled, or their answers are dropped. An overdue copy is copied again.
-- *Failures.* After a failure the piece is dealt again and its worker is greeted, both at once the
-  first time, and after longer and longer waits if they fail again (`Retries`). A worker that lost a
-  piece of a job waits no longer than until this job closes. The run ends if a piece has failed too
-  often, or every worker has while none is at work. One broken worker does not end the run: it does
-  not get a piece that it has lost more often than another worker that is free, or that is at work
-  with nothing overdue.
+  worker has. The first choice is the piece that is most overdue. Let the *way back* of an answer be
+  the time that it takes in addition to its work and a round trip. A piece is overdue after one and
+  a half times the sum of a round trip and its work, plus the usual way back (with
+  ``greet="rounds"``, plus one and a half times the way back of its worker). If no piece is overdue,
+  the choice is the piece whose answer is expected last, if it has no copy yet and a copy would
+  surely arrive sooner. The free worker with the shortest way back computes the copy. The first
+  answer to arrive counts. The other tasks for the piece are cancelled, or their answers are
+  dropped. An overdue copy is copied again.
+- *Failures.* After a failure the piece is dealt again, and its worker is greeted again. Both happen
+  at once after the first failure, and after a wait if they fail again (`Retries`). A worker that
+  lost a piece of a job waits at most until this job closes. The run ends if a piece has failed too
+  often, or if every worker has failed too often and no piece is out. One broken worker does not end
+  the run: it does not get a piece that it has lost more often than another worker that is free, or
+  that computes a piece and has no overdue piece.
 - *Silence.* A worker that is silent for the rule's time limit is replaced, if the backend can do
-  this, and its pieces are dealt again; if it still answers first, its answer counts. The run ends
-  if every worker with a task has been silent for three time limits, and nothing has been heard.
+  this, and its pieces are dealt again. If the old task is still answered first, this answer counts.
+  The run ends if every worker with a task has been silent for three time limits, and no answer or
+  failure of a task has arrived meanwhile.
 
 *Addresses.* The round of a task is its job, and its slot is its piece. Its attempt is the number of
-tasks of the same job that its worker was sent before. So each piece has one summand in the job's
+tasks of the same job that were sent to its worker before. Each piece has one summand in the job's
 sum: the first result that this policy does not `Drop`.
 
 *Jobs* begin and close in order. Job t begins when job ``t - in_flight`` has closed. It closes when
-all jobs up to t are complete: with `Close`, `Cancel` for all workers that still compute for it, and
-`Finish`. If M models are trained in turn with at most M jobs in flight, each job therefore begins
-with the newest weights of its model. One number says which jobs are closed, and a resumed run deals
-all pieces of the other jobs again. The results have the same bits, whichever workers compute them.
+all jobs up to t are complete. The actions are then `Close`, a `Cancel` for all workers that still
+compute a piece of the job, and `Finish`. If M models are trained in turn with at most M jobs in
+flight, each job therefore begins with the newest weights of its model. The state of a run is one
+number, the first job that is not closed: a resumed run deals all pieces of this job and of later
+jobs again. The results have the same bits, whichever workers compute them.
 
-If each round is an invocation (``greet="rounds"``), all workers are greeted for each job, and
-released when it closes.
+If workers are invoked once for each job (``greet="rounds"``), all workers are greeted when a job
+begins, and released when it closes.
 """
 
 from __future__ import annotations
@@ -71,9 +77,9 @@ Greet: TypeAlias = Literal["once", "rounds"]
 class DealingPolicy(Engine[SentPiece]):
     """A policy that deals the pieces of ``num_jobs`` jobs, with up to ``in_flight`` >= 1 open jobs.
 
-    Only the time limit and the number of attempts of the ``rule`` are used (see `Retries`).
-    ``first_job`` is the number of the first job in the run. Pieces that are True in ``empty``
-    (pieces,) have no data points and are not dealt. All workers are greeted at the start, and with
+    Of the ``rule``, only the time limit and the number of attempts are used (`Retries`).
+    ``first_job`` is the number of the policy's first job. The mask ``empty`` (pieces,) marks pieces
+    without data points, which are not dealt. All workers are greeted at the start, and with
     ``greet="rounds"`` at the start of each job.
 
     Raises
@@ -113,12 +119,12 @@ class DealingPolicy(Engine[SentPiece]):
         self._each_round = greet == "rounds"
         self._shares: list[float] = deal.chunk_fractions.tolist()
         self._pieces = [p for p in range(len(self._shares)) if empty is None or not empty[p]]
-        self._first = self._next_job = first_job  # job that is not closed; that has not begun
+        self._first = self._next_job = first_job  # the first that is not closed; has not begun
         self._jobs: dict[int, DealtJob] = {}  # open jobs, in order
         self._times = AnswerTimes(self._n, self._queues, by_coming=self._each_round)
         self._ask_ats = [math.inf] * self._n  # by worker, the time of its alarm `_take_more`
         self._at_hand = [-1] * self._n  # by worker, the job of its latest piece
-        self._takers: dict[int, None] = {}  # workers that get the next pieces, in order
+        self._takers: dict[int, None] = {}  # workers that can take the next pieces, in order
         self._closed_at = -math.inf
 
     @property
@@ -128,16 +134,16 @@ class DealingPolicy(Engine[SentPiece]):
 
     @property
     def _able(self) -> Collection[int]:
-        return self._queues  # a free worker is not silent, but has nothing to do
+        return self._queues  # a worker without a task is not silent: it has nothing to answer
 
     @property
     def wake_at(self) -> float:
-        """The time of the next `Tick` if nothing arrives before, on the clock of the backend."""
+        """The time at which to send a `Tick` if no event arrives before, in seconds."""
         alarm = self._alarms.next_at
         return min(alarm, self._times.look_at(self._now)) if self._takers else alarm
 
     def end_after(self, job: int) -> int:
-        """Begin no job after this one, except jobs that have already begun.
+        """End the run after ``job``, or after the latest job that has begun if that is later.
 
         Return the number of the first job that will not begin.
         """
@@ -152,7 +158,7 @@ class DealingPolicy(Engine[SentPiece]):
     # ---- decisions -------------------------------------------------------------------------------
 
     def _next(self, worker: int) -> tuple[int, None] | None:
-        """Greet a worker that has no task, and has not said that it is there."""
+        """Return a greeting if the worker has no task, and has not answered its last greeting."""
         if self.done or worker in self._takers or self._held(worker):
             return None
         self._times.greet(worker)
@@ -177,7 +183,7 @@ class DealingPolicy(Engine[SentPiece]):
         return None
 
     def _count(self, job: DealtJob, piece: int, worker: int, actions: list[Action]) -> None:
-        """Record the result of a piece, and call off other tasks for this piece."""
+        """Record the result of a piece, and call off the other tasks for this piece."""
         if not job.givers:
             job.first_at = self._now
         job.givers[piece] = worker
@@ -190,7 +196,7 @@ class DealingPolicy(Engine[SentPiece]):
         for sent in late:
             sent.copied = True
         rivals = [worker for worker in late.values() if self._tasks_of(job, worker) == 1]
-        if rivals:  # no other task is lost
+        if rivals:  # workers without another task of the job, which a `Cancel` would end as well
             self._call_back(job, sorted(rivals), actions)
 
     def _lost(self, loss: Loss[SentPiece], actions: list[Action]) -> None:
@@ -201,7 +207,8 @@ class DealingPolicy(Engine[SentPiece]):
             what = (task.round, sent.piece)
             wait_s = self._retries.failed(what)
             if self._retries.exhausted(what):
-                raise self._error(f"its piece {sent.piece} fails again and again", worker)
+                times = self._retries.in_a_row(what)
+                raise self._error(f"its piece {sent.piece} has failed {times} times", worker)
             self._jobs[task.round].forget(sent)
             self._jobs[task.round].lose(sent.piece, worker)
             self._alarms.set(self._now + wait_s, partial(self._put_back, *what), of=what)
@@ -210,7 +217,7 @@ class DealingPolicy(Engine[SentPiece]):
             self._resting.pop(worker, None)
 
     def _silenced(self, task: EngineTask[SentPiece]) -> None:
-        """Deal the piece of a silent worker again; the first answer counts."""
+        """Deal the piece of a silent worker again. Of all answers, the first one counts."""
         self._takers.pop(task.worker, None)
         if (sent := task.work) is not None and not sent.copied:
             sent.copied = True
@@ -221,7 +228,7 @@ class DealingPolicy(Engine[SentPiece]):
             self._jobs[job].put_back(piece)
 
     def _call_back(self, job: DealtJob, workers: Sequence[int], actions: list[Action]) -> None:
-        """Call off all tasks of a job at these workers, and end their rest."""
+        """Call off all tasks of a job that these workers hold, and end their rest."""
         for worker in workers:
             self._resting.pop(worker, None)
             for task in self._held(worker):
@@ -268,7 +275,7 @@ class DealingPolicy(Engine[SentPiece]):
         self._ask_ahead(task.worker)
 
     def _ask_ahead(self, worker: int) -> None:
-        """Set an alarm for sending a worker its next piece before its present work is done."""
+        """Set an alarm for the time at which a worker should be sent its next piece."""
         at = self._times.ask_at(worker)
         if worker not in self._takers and at is not None and at < self._ask_ats[worker]:
             self._ask_ats[worker] = max(at, self._now)
@@ -287,13 +294,14 @@ class DealingPolicy(Engine[SentPiece]):
     # ---- tasks -----------------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        """Send the workers that can take more work their next pieces, or copies of pieces."""
+        """Send greetings, then the next pieces, and then copies of pieces if no piece is left."""
         super()._assign()
         if not self._takers:
             return
         self._deal(range(self._n))
         if self._takers and any(job.left for job in self._jobs.values()):
-            has_losses = any(job.losses for job in self._jobs.values())  # else nothing is skipped
+            # Without losses the first pass has skipped no piece, and the workers do not matter.
+            has_losses = any(job.losses for job in self._jobs.values())
             self._deal(self._times.at_work(self._now) if has_losses else ())
         while self._takers and (copy := self._times.to_copy(self._takers, self._now)) is not None:
             worker, job, piece = copy
@@ -302,7 +310,7 @@ class DealingPolicy(Engine[SentPiece]):
     def _deal(self, others: Collection[int]) -> None:
         """Deal the next pieces to the workers that can take one.
 
-        `DealtJob.next_for` explains the ``others``.
+        A piece is kept from a worker if one of the ``others`` should get it (`DealtJob.next_for`).
         """
         self._times.forget_too_late(self._now)
         for worker in list(self._takers):
@@ -321,7 +329,7 @@ class DealingPolicy(Engine[SentPiece]):
                     self._send(job, worker, piece)
 
     def _choice(self, worker: int, others: Collection[int]) -> tuple[DealtJob, int] | None:
-        """Return the worker's next piece and its job, or None if there is no piece for it."""
+        """Return the job and the number of a worker's next piece; None if no piece is for it."""
         at_hand = self._jobs.get(self._at_hand[worker])
         for job in (*([at_hand] if at_hand else []), *self._jobs.values()):
             if (piece := job.next_for(worker, others)) is not None:

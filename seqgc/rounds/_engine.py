@@ -27,28 +27,31 @@ from      what happens                     to       the engine
 ``out``   it fails                         ``wait`` tells the strategy (`_lost`), which calls
                                            or       `_retry`, or gives the work to others and calls
                                            ended    `_release`: then the worker rests
-``out``   its time limit has passed        the      replaces the worker (`Restart`); all tasks of
-                                           same     the worker that are ``out`` have failed, unless
-                                                    late answers are of use (`Engine.awaits_late`)
+``out``   its time limit has passed        ``wait`` replaces the worker (`Restart`); all tasks of
+                                           or       the worker that are ``out`` count as failed. If
+                                           ended    `Engine.awaits_late`, they stay ``out``
 ``wait``  its time has come                ``out``  sends the task as a new attempt
 ``wait``  `_release`                       ended    sends `Cancel`; the worker rests
 either    `_call_off`                      ended    sends `Cancel`, and asks the strategy for work
 ========  ===============================  =======  ================================================
 
-Every other answer or failure is dropped, and changes nothing. A strategy that asks for another
-transition gets a `ScheduleError`.
+An answer or failure that belongs to no task in the state ``out`` is dropped, and changes nothing. A
+strategy that asks for a transition that is not in the table gets a `ScheduleError`.
 
-*Cancel.* A `Cancel` ends all tasks of a worker in a round. It is therefore sent as soon as the
-worker holds no other task of this round.
+*Cancel.* A `Cancel` ends all tasks of a worker in a round. Therefore the engine does not send it
+before the worker holds no other task of this round.
 
-*Waits.* The first retry after a success is immediate, later ones wait longer and longer
-(`Retries`). Failures in a row are counted for each worker. If a worker held several tasks when one
-failed, the failures of the others are not counted (`Engine.is_wary`). A strategy may also count the
-failures of each piece of its work.
+*Waits.* After the first failure a task is sent again at once. The waits after further failures are
+random, and longer on average after each failure (`Retries`). Failures in a row are counted for each
+worker. If a worker held several tasks when one of them failed, and `Engine.is_wary`, the failures
+of its other tasks are not counted. A strategy may also count the failures of each piece of its
+work.
 
-*Silence.* Time limits that pass are counted for each worker, until any event that is awaited
-arrives. If every worker that could do the work (`_able`) has been silent `TIME_LIMITS` times, the
-run ends. It also ends if every worker has failed 20 times in a row, and none is at work.
+*Silence.* The engine counts for each worker how many time limits have passed. An answer or a
+failure of any task that is ``out`` resets the counts of all workers. If the count of every worker
+that could do the work (`_able`) reaches `TIME_LIMITS`, the run ends. It also ends if every worker
+has failed 20 times in a row (or ``max_attempts`` times, if this is more), and no task with work is
+``out``.
 
 *Alarms.* An event is handled in three steps. First the state changes (`_settle`), then the alarms
 that are due are called, and then new tasks are sent (`_proceed`). Alarms are set to times of the
@@ -56,9 +59,9 @@ backend. If an alarm was due before an event, the master was busy or stopped, an
 happened before the alarm may not have been read yet. The alarm then waits for its own `Tick`, which
 the loop sends after all these events.
 
-*Order.* All actions of an event come before the tasks that are sent because of it. These leave
-together as far as they belong to one round and attempt. If workers have room for several tasks,
-each is given its first one before any is given a second.
+*Order.* All other actions of an event come before the actions that send tasks because of it. Tasks
+of the same round and attempt leave together. If workers have room for several tasks, every worker
+is given a first task before any worker is given a second one.
 """
 
 from __future__ import annotations
@@ -91,24 +94,25 @@ _Call: TypeAlias = Callable[[list[Action]], None]
 class EngineTask(Generic[Work]):
     """A task in a worker's queue: its ``work``, and the address under which it was sent last.
 
-    Without ``work`` (None) it is a greeting: its answer says that the worker is there.
+    If ``work`` is None, the task is a greeting: its answer shows that the worker is up.
     """
 
     worker: int
     round: int
     attempt: int
     work: Work | None
-    left_at: float = math.nan  # when it was sent last
-    is_out: bool = True  # else it has been answered, or has failed, or is not needed any more
+    left_at: float = math.nan  # when it left the master last, in seconds
+    is_out: bool = True  # False if it has been answered, has failed, or is not needed any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(Generic[Work]):
-    """A task that has failed: the reason, and the seconds before the next try.
+    """A task that has failed, the reason, and the seconds to wait before the next attempt.
 
-    If ``is_repeated``, the worker's task before it had failed as well. If ``is_flawed``, the worker
-    has answered, but its result cannot be used (`Failure.flaws`). If ``is_final``, the worker has
-    failed as often in a row as it may.
+    If ``is_repeated``, another task of the worker had failed before, and the worker has answered no
+    task with work since. If ``is_flawed``, the worker has answered, but its result cannot be used
+    (`Failure.flaws`). If ``is_final``, the worker has reached the allowed number of failures in a
+    row (`Retries.exhausted`).
     """
 
     task: EngineTask[Work]
@@ -122,17 +126,18 @@ class Loss(Generic[Work]):
 class Engine(ABC, Generic[Work]):
     """A policy that gives ``n`` workers the tasks of ``num_jobs`` jobs, one after the other.
 
-    See this module's docstring. Of the ``rule``, only the time limit and the number of attempts are
-    used.
+    The module's docstring explains how it works. Of the ``rule``, the engine uses only the time
+    limit and the number of attempts.
     """
 
     ahead: int = 1
     """The largest number of tasks that a worker holds."""
     awaits_late: bool = False
-    """If True, a task whose time limit has passed has not failed: its late answer is of use."""
+    """If True, a task whose time limit has passed does not count as failed: its late answer is
+    still used."""
     is_wary: bool = True
-    """If True, a worker that has failed holds one task at a time until an answer to work. The
-    failures of tasks that it held when another one failed are then not counted."""
+    """If True, a worker that has failed holds one task at a time, until it answers a task with
+    work. If it held other tasks when it failed, their failures are not counted."""
 
     def __init__(self, n: int, rule: ClosingRule, *, num_jobs: int) -> None:
         self._n, self._rule = n, rule
@@ -145,7 +150,8 @@ class Engine(ABC, Generic[Work]):
         self._waiting = Counter[int]()  # by worker: tasks that wait
         self._to_cancel: set[tuple[int, int]] = set()  # rounds and workers, see "Cancel" above
         self._resting: dict[int, float] = {}  # by worker: when its rest ends
-        self._until: dict[int, tuple[float, float]] = {}  # last counted failure, and next try
+        # By worker: the times of its last counted failure, and of the next attempt.
+        self._until: dict[int, tuple[float, float]] = {}
         self._failing: dict[int, str] = {}  # by worker: why its newest task with work failed
         self._silent = Counter[int]()  # by worker: time limits since anything was heard
         self._attempts: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by round and worker
@@ -158,10 +164,11 @@ class Engine(ABC, Generic[Work]):
 
     @abstractmethod
     def _next(self, worker: int) -> tuple[int, Work | None] | None:
-        """Return work for a worker that has room, or a greeting, and the round of its address.
+        """Return the round and the work of a new task for a worker that has room.
 
-        Return None if there is no work for this worker. It is then idle, and the strategy must call
-        `_ask` or `_ask_idle` when there is.
+        If the work is None, the task is a greeting. Return None instead if there is no task for
+        this worker. The worker is then idle, and the strategy must call `_ask` or `_ask_idle` as
+        soon as there is work for it.
         """
 
     @abstractmethod
@@ -173,35 +180,41 @@ class Engine(ABC, Generic[Work]):
 
     @abstractmethod
     def _lost(self, loss: Loss[Work], actions: list[Action]) -> None:
-        """Decide who does the work of a task that failed: call `_retry` or `_release`."""
+        """Decide which worker does the work of a failed task: call `_retry` or `_release`."""
 
     @abstractmethod
     def _dispatches(self, tasks: Sequence[EngineTask[Work]]) -> list[Dispatch]:
-        """Return the actions that send these tasks, all of the same round and attempt."""
+        """Return the actions that send these tasks, which have the same round and attempt."""
 
     def _recovered(self) -> None:
-        """Handle the first answer of a worker that was failing."""
+        """Handle a worker's first answer after a failure."""
 
     def _silenced(self, task: EngineTask[Work]) -> None:
-        """Handle a task whose time limit has passed, before it counts as lost (if it does)."""
+        """Handle a task whose time limit has passed.
+
+        If the task counts as failed, `_lost` is called after this method.
+        """
 
     def _recall(self, state: Mapping[str, Any]) -> None:
-        """Restore the strategy's own part of a state; a strategy with a snapshot replaces this."""
+        """Restore the strategy's own part of a state.
+
+        A strategy that has a ``snapshot`` must override this method.
+        """
         raise NotImplementedError
 
     @property
     @abstractmethod
     def rounds(self) -> int:
-        """The number of jobs, rounds or clocks of all workers that are closed."""
+        """The number of closed jobs, rounds or clocks."""
 
     @property
     def _goal(self) -> str:
-        """The work that cannot be completed if the run ends now, as error messages name it."""
+        """The work that is open now, as named in the message of an error that ends the run."""
         return f"job {self.rounds}"
 
     @property
     def _able(self) -> Collection[int]:
-        """The workers that could do the work; the run ends when all of them are silent."""
+        """The workers that could do the work. If all of them are silent, the run ends."""
         return range(self._n)
 
     # ---- the run ---------------------------------------------------------------------------------
@@ -222,7 +235,7 @@ class Engine(ABC, Generic[Work]):
         return self._flush()
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot` of a policy with the same arguments.
+        """Continue from the ``snapshot`` of a policy with the same arguments.
 
         Call this method before `start`.
 
@@ -239,25 +252,28 @@ class Engine(ABC, Generic[Work]):
     # ---- what a strategy asks of the engine ------------------------------------------------------
 
     def _ask(self, workers: Iterable[int]) -> None:
-        """Ask for work for these workers, as far as they have room, after the present event."""
+        """Ask the strategy for work for each of these workers that has room.
+
+        The engine does so when it has handled the present event.
+        """
         for worker in workers:
             self._to_ask[worker] = None
 
     def _ask_idle(self, most: int | None = None) -> None:
-        """Ask for work for the idle workers, the first to become idle first; at most ``most``."""
+        """Ask for work for at most ``most`` idle workers, the longest idle first."""
         self._ask(itertools.islice(self._idle, most))
 
     def _may(self, worker: int, work: Work) -> bool:
-        """Return True if a worker may do some work, as far as `_flawed` is concerned.
+        """Return True if a worker may do some work although earlier answers had flaws.
 
-        A worker whose answer for this work could not be used may only try again if every other
-        worker is failing, or has given such an answer too.
+        A worker whose answer to this work could not be used may try again only if every other
+        worker is failing, or has given an unusable answer to this work as well.
         """
         flawed = self._flawed.get(work, ())
         return worker not in flawed or len(self._failing.keys() | flawed) == self._n
 
     def _give(self, worker: int, round: int, work: Work | None) -> EngineTask[Work]:
-        """Send a worker that has room a task, after the present event."""
+        """Give a task to a worker that has room; it is sent after the present event."""
         if not self._has_room(worker):
             why = "it rests, or holds as many tasks as it may, or a task that has failed"
             raise ScheduleError(f"worker {worker} has no room for a task of round {round}: {why}")
@@ -272,17 +288,17 @@ class Engine(ABC, Generic[Work]):
         return task
 
     def _retry(self, task: EngineTask[Work], wait_s: float) -> None:
-        """Send a task that has failed to the same worker again, after some seconds."""
+        """Send a failed task to the same worker again after ``wait_s`` seconds."""
         self._require_failed(task)
         self._alarms.set(self._now + wait_s, partial(self._again, task), of=task)
 
     def _release(
         self, task: EngineTask[Work], actions: list[Action], *, rest_s: float | None = 0.0
     ) -> None:
-        """Take a task that has failed from its worker, and let the worker rest for some seconds.
+        """Take a failed task from its worker, and let the worker rest for ``rest_s`` seconds.
 
-        If ``rest_s`` is None, the worker rests until `_end_rest`. If it rests already, the longer
-        rest counts.
+        If ``rest_s`` is None, the worker rests until `_end_rest` is called. If the worker rests
+        already, the longer rest counts.
         """
         self._require_failed(task)
         self._end(task)
@@ -303,7 +319,7 @@ class Engine(ABC, Generic[Work]):
         self._ask([task.worker])
 
     def _call_off_all(self, round: int, workers: Sequence[int], actions: list[Action]) -> None:
-        """Take all tasks of a round from these workers; their answers are not needed any more."""
+        """Take all tasks of a round from these workers, because no answer is needed any more."""
         for worker in workers:
             for task in [task for task in self._held(worker) if task.round == round]:
                 self._end(task)
@@ -379,9 +395,12 @@ class Engine(ABC, Generic[Work]):
         Raises
         ------
         WorkerError
-            If the run cannot end.
+            If the run cannot be completed.
         WireError
-            If the event names a worker that does not exist.
+            If an answer or failure names a worker that does not exist.
+        ScheduleError
+            If the event is a `Timetable`, or reports that a task has left which the policy did not
+            send.
         """
         self._now = max(self._now, event.at)
         actions: list[Action] = []
@@ -406,7 +425,7 @@ class Engine(ABC, Generic[Work]):
 
     @property
     def wake_at(self) -> float:
-        """The time for a `Tick` if nothing arrives before, in the backend's time."""
+        """The time at which to send a `Tick` if no event arrives before, in seconds."""
         return self._alarms.next_at
 
     def _note_left(self, event: ports.Dispatched) -> None:
@@ -422,7 +441,7 @@ class Engine(ABC, Generic[Work]):
                 self._alarms.set(limit_at, partial(self._miss, task), of=task)
 
     def _left(self, task: EngineTask[Work], at: float) -> None:
-        """Record when a task left; a strategy may need it."""
+        """Handle the report that a task has left the master at the time ``at``."""
 
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
         require_worker(event.worker, self._n)
@@ -478,12 +497,14 @@ class Engine(ABC, Generic[Work]):
         is_hopeless = loss.is_final and not self._is_at_work
         if is_hopeless and all(self._retries.exhausted((each,)) for each in range(self._n)):
             self._failing[worker] = why
-            raise self._error("every worker fails again and again", worker)
+            least = min(self._retries.in_a_row((each,)) for each in range(self._n))
+            raise self._error(f"every worker has failed at least {least} times in a row", worker)
 
     def _wait_s(self, task: EngineTask[Work]) -> float:
-        """Count a failure, and return the seconds before the next try.
+        """Count a failure, and return the seconds to wait before the next attempt.
 
-        If `is_wary`, tasks that a worker held when another task of it failed do not count again.
+        If `is_wary` and the task had left before the worker's last counted failure, this failure is
+        not counted, and its wait ends at the same time as the wait of the counted failure.
         """
         worker = task.worker
         if self.is_wary and worker in self._until and task.left_at < self._until[worker][0]:
@@ -495,7 +516,7 @@ class Engine(ABC, Generic[Work]):
     def _miss(self, task: EngineTask[Work], actions: list[Action]) -> None:
         """Replace a worker that has exceeded the time limit.
 
-        All its tasks have failed, unless late answers are of use (`awaits_late`).
+        All tasks of the worker count as failed, unless `awaits_late`.
         """
         worker, why = task.worker, f"silent for {self._rule.timeout_s:g} s: raise the time limit"
         if self.awaits_late:
@@ -507,7 +528,7 @@ class Engine(ABC, Generic[Work]):
         if all(self._silent[each] >= TIME_LIMITS for each in {worker, *self._able}):
             first = next(iter(self._silent))
             self._failing[first] = why
-            raise self._error("no worker has answered, though asked three times", first)
+            raise self._error(f"no worker has answered within {TIME_LIMITS} time limits", first)
         actions.append(ports.Restart(worker=worker))
         lost = [] if self.awaits_late else [each for each in self._held(worker) if each.is_out]
         for each in lost:
@@ -516,7 +537,6 @@ class Engine(ABC, Generic[Work]):
                 self._fail(each, why, actions)
 
     def _again(self, task: EngineTask[Work], actions: list[Action]) -> None:  # noqa: ARG002
-        """Send a task again."""
         queue = self._queues[task.worker]
         queue.append(queue.pop(queue.index(task)))
         self._count_waiting(task.worker, -1)
@@ -528,7 +548,7 @@ class Engine(ABC, Generic[Work]):
         return self._attempts[round][worker] - 1
 
     def _forget_round(self, round: int) -> None:
-        """Forget the attempts of a round of which no task will be sent any more."""
+        """Forget the numbers of attempts in a round. No task of the round may be sent any more."""
         self._attempts.pop(round, None)
 
     # ---- what is sent ----------------------------------------------------------------------------
@@ -548,9 +568,10 @@ class Engine(ABC, Generic[Work]):
         return [each for group in groups.values() for each in self._dispatches(group)]
 
     def _assign(self) -> None:
-        """Give work to the workers that may get some, one after the other.
+        """Ask the strategy for work for each worker in turn.
 
-        A strategy that compares these workers with each other replaces this method.
+        A strategy that compares the workers with each other before it gives out work overrides
+        this method.
         """
         asked, self._to_ask = list(self._to_ask), {}
         while asked:

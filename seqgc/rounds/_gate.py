@@ -1,4 +1,4 @@
-"""`RoundGate` decides when a round may close."""
+"""`RoundGate`, which decides when a round may close."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from seqgc.ports import BoolArray, CloseReason, FloatArray, IntArray, LateAnswer
 from seqgc.rounds._repeat import PastRound, Repeat
 from seqgc.rounds._rule import TIME_LIMITS, ClosingRule
 
-_VOTES = 3
+_VOTES = 3  # with two different results, it is unknown which one is wrong
 
-# `count_nonzero` takes the place of `any` and `all`, which take ten times as long.
+# This module calls `count_nonzero` instead of `any` and `all`, which take ten times as long.
 
 
 class Judge(Protocol):
-    """The part of a schedule that the gate uses.
+    """The methods of a schedule that the gate calls (`seqgc.schemes.Schedule`).
 
-    Additional answers never turn a result from True to False.
+    Additional answers never turn the result of a method from True to False.
     """
 
     @property
@@ -32,25 +32,30 @@ class Judge(Protocol):
 
 
 class RoundGate:
-    """Decides when one round closes. It does no I/O: seconds go in, decisions come out.
+    """The object that decides when one round closes.
+
+    The gate does no I/O. It is told the times of events in seconds since the round began.
 
     Let kappa be the time of the first answer, and ``mu`` the tolerance of the closing rule. The
-    round stays open until ``(1 + mu) * kappa``, or until all workers have answered. If the answers
-    do not suffice then, ``rule.wait_out`` determines how much longer the round waits:
+    round stays open until ``(1 + mu) * kappa``, or until every worker has answered or failed. If
+    the answers do not suffice then, ``rule.wait_out`` determines how much longer the round waits:
 
-    - ``all``: until all workers have answered;
-    - ``feasible``: until no job in flight is lost and the schedule's method `enough` returns True;
+    - ``all``: until every worker has answered or failed;
+    - ``feasible``: until no job in flight would be lost, and the scheme waits for no further
+      answers (`Schedule.enough`);
     - ``conform``: until, in addition, the stragglers fit the scheme's straggler model.
 
-    By any rule, a round never closes with answers that would lose a job. Methods such as `arrive`
-    only register events; `tick` decides. So all answers of one instant count together.
+    A round never closes with answers that would lose a job, whatever the rule. Methods such as
+    `arrive` only register events, and `tick` decides. Therefore all answers of one instant count
+    together.
 
     Source: docs/mathematics.md, section 6.
 
     Parameters
     ----------
     schedule
-        Judges sets of answers of its ``n`` workers: ``conforms``, ``enough`` and ``feasible``.
+        The object that judges sets of answers of its ``n`` workers with its methods ``conforms``,
+        ``enough`` and ``feasible``.
     rule
         The closing rule. After ``timeout_s`` seconds, the round closes if no job would be lost with
         the answers that have arrived. Otherwise the silent workers are asked again (see `tick`),
@@ -58,17 +63,17 @@ class RoundGate:
     round : int
         Number of the round, for the record and for errors.
     replicas
-        Groups of workers that compute the same, so that a wrong result can be outvoted. While there
-        are workers to wait for, the answers do not suffice until three workers of each group have
-        answered, or all of a smaller group.
+        Groups of workers that compute the same mini-task, so that a wrong result can be outvoted.
+        While there are workers to wait for, the answers do not suffice until three workers of each
+        group have answered, or both workers of a group of two.
     excused : (n,) bool, optional
         Workers without a task. They count as having answered.
     again : PastRound, optional
-        In a resumed run: the answers with which the round was closed before. As soon as all of them
-        have come, the round closes with these answers alone, and until then it takes no other late
-        answers. If one of the workers fails, or is silent for too long after the other answers
-        suffice (see `Repeat`), the round closes like any other round. The round is an ordinary
-        round if ``again.responded`` is None.
+        In a resumed run: the answers with which the round was closed before the interruption. As
+        soon as all these answers have come, the round closes with them alone. Until then the round
+        takes no other late answers. If one of their workers fails, or is silent for too long after
+        other answers suffice (see `Repeat`), the round closes like any other round. It is an
+        ordinary round from the beginning if ``again.responded`` is None.
 
     Examples
     --------
@@ -105,7 +110,7 @@ class RoundGate:
         self._settled: BoolArray = self._responded.copy()  # responded, failed or doubted
         self._kappa_s: float | None = None
         self._latest_s = 0.0
-        self._waited_out, self._overdue = False, 0  # how many time limits have passed
+        self._waited_out, self._overdue = False, 0  # number of time limits that have passed
         self._asked_late_s = 0.0  # seconds by which the limit is extended, see `asked`
         is_lenient = rule.wait_out == "feasible"
         self._questions = (schedule.enough,) if is_lenient else (schedule.conforms, schedule.enough)
@@ -120,20 +125,20 @@ class RoundGate:
         ------
         ScheduleError
             If the round is closed, the worker has already answered or failed, or ``elapsed`` is
-            less than at the last event.
+            smaller than for an earlier event.
         """
         self._answer(worker, elapsed)
 
     def doubt(self, worker: int, elapsed: float) -> None:
         """Register an answer that cannot be used yet, because it has flaws.
 
-        The round does not wait for this worker, but does not count its answer. If the answer turns
-        out to be usable, call `expect` and then `arrive`. Raises like `arrive`.
+        The round does not wait for this worker, and does not count its answer. If the answer turns
+        out to be usable, call `expect` and then `arrive`. Raises the same errors as `arrive`.
         """
         self._answer(worker, elapsed, self._doubted)
 
     def fail(self, worker: int, elapsed: float) -> None:
-        """Register that a worker will not answer. Raises like `arrive`."""
+        """Register that a worker will not answer. Raises the same errors as `arrive`."""
         self._register(self._failed, worker, elapsed)
         self._set_alarm(elapsed)
 
@@ -143,15 +148,18 @@ class RoundGate:
         return self._responded
 
     def withhold(self, elapsed: float) -> None:
-        """Register that late answers have arrived that the round may not take while it repeats."""
+        """Register that late answers have arrived which the round may not take while it repeats.
+
+        A round *repeats* as long as it is to close with the same answers as before (``again``).
+        """
         if self.repeat is not None:
             self.repeat.withholds = True
         self._set_alarm(elapsed)
 
     def repeat_no_more(self, elapsed: float) -> None:
-        """Let the round close like any other round.
+        """Give the repetition up, so that the round closes like any other round.
 
-        After this call, pass it the late answers that were withheld (`take_late`).
+        After this call, pass the withheld late answers to the gate (`take_late`).
         """
         self.repeat = None
         self._set_alarm(elapsed)
@@ -159,7 +167,8 @@ class RoundGate:
     def take_late(self, late: LateAnswer, elapsed: float) -> None:
         """Register that the schedule has taken an answer to an earlier round.
 
-        Raises like `arrive`.
+        Raises `ScheduleError` if the round is closed, or ``elapsed`` is smaller than for an earlier
+        event.
         """
         self._require_open(elapsed)
         self._latest_s = elapsed
@@ -177,8 +186,9 @@ class RoundGate:
     def needs(self, worker: int) -> bool:
         """Return True if the round cannot close without this worker's answer.
 
-        The answers of all other workers are assumed to come. The exceptions are workers that have
-        failed, workers whose answers are in doubt, and, after the time limit, silent workers.
+        It is assumed that all other workers answer, except workers that have failed and workers
+        whose answers are in doubt. After the time limit it is assumed that silent workers do not
+        answer.
         """
         others = self._responded.copy() if self._overdue else ~(self._failed | self._doubted)
         others[worker] = False
@@ -195,11 +205,11 @@ class RoundGate:
         return self._overdue > 0
 
     def asked(self, left_at: float, *, origin: float) -> None:
-        """Record the time at which the last of the tasks was sent; extend the limit if it is late.
+        """Record the time ``left_at`` at which the last of the tasks left the master.
 
-        Tasks should be sent when the round begins, at ``origin``, or when a time limit passes. If
-        they are sent later than that by at least half a time limit, the master was busy or stopped,
-        and the limit counts from ``left_at``.
+        Tasks should leave when the round begins, at ``origin``, or when a time limit passes. If
+        they leave at least half a time limit late, the master was busy or stopped. The time limit
+        then begins at ``left_at``.
         """
         late_s = left_at - (origin + self._rule.timeout_s * self._overdue)
         if late_s >= self._rule.timeout_s / 2:
@@ -214,17 +224,19 @@ class RoundGate:
     def tick(self, elapsed: float) -> tuple[int, ...]:
         """Decide whether to close the round, and return the workers to ask again.
 
-        All events up to ``elapsed`` seconds must have been registered. The silent workers are asked
-        again if the time limit has passed for the first or second time and the round cannot close
-        yet. In a round that repeats (``again``), the silent ones of its workers are asked again
-        once. If such a round can no longer repeat and late answers were withheld, the next tick
-        decides.
+        All events up to ``elapsed`` seconds must have been registered. If the time limit has passed
+        for the first or second time, and the round cannot close yet, all silent workers are to be
+        asked again. In a round that repeats (``again``), the silent workers among those whose
+        answers it needs are to be asked again once. If a repetition is given up and late answers
+        were withheld, the round does not close before the next tick.
 
         Raises
         ------
         WorkerError
             If a job would be lost with the answers, and there is no worker left to wait for or the
             time limit has passed three times.
+        ScheduleError
+            If the round is closed, or ``elapsed`` is smaller than for an earlier event.
         """
         self._require_open(elapsed)
         if elapsed < self.wake_at:
@@ -252,10 +264,11 @@ class RoundGate:
         return ()
 
     def play(self, times: FloatArray) -> RoundRecord:
-        """Play the whole round, with the times (n,) of all workers' answers, in seconds.
+        """Play the whole round, given the ``times`` (n,) of all workers' answers in seconds.
 
-        The result is the same as with `arrive` and `tick` for one event after the other. But since
-        all answers are known, the first one that suffices is found by bisection.
+        Return the record of the round. It is the same as after calls of `arrive` and `tick` for one
+        event after the other. But since all times are known, the first answer with which the
+        answers suffice is found by bisection.
 
         Raises
         ------
@@ -276,10 +289,10 @@ class RoundGate:
         return self.record
 
     def _until_next_decision(self, order: IntArray, at: FloatArray, taken: int) -> int:
-        """Return the number of answers at which the round may close next.
+        """Return the number of answers with which the round may close next.
 
-        ``order`` and ``at`` are the workers and times of all answers, sorted by time, of which
-        ``taken`` have been registered.
+        ``order`` and ``at`` are the workers and times of all answers, sorted by time. The first
+        ``taken`` answers have been registered.
         """
         if self._kappa_s is None or self._overdue or self.repeat is not None:
             return taken + 1
@@ -299,7 +312,7 @@ class RoundGate:
             counts = range(enough, last + 1)
             found = bisect_left(counts, True, key=lambda c: self._holds(question, with_first(c)))
             enough = counts[min(found, len(counts) - 1)]
-        return int(np.searchsorted(at, at[enough - 1], side="right"))  # with those of equal time
+        return int(np.searchsorted(at, at[enough - 1], side="right"))  # and all of the same instant
 
     def _answer(
         self, workers: int | IntArray, elapsed: float, mask: BoolArray | None = None
@@ -339,7 +352,11 @@ class RoundGate:
             self.wake_at = min(self.limit_s, max(elapsed, deadline))
 
     def _decides(self, repeat: Repeat, elapsed: float) -> bool:
-        """Return True if all answers of the earlier closing are here, or some will not come."""
+        """Return True if a repetition has succeeded or must be given up.
+
+        It has succeeded if all answers of the earlier closing have come. It must be given up if one
+        of them will not come, or the time to wait for them is over.
+        """
         failed, is_over = self._failed[repeat.answers].any(), elapsed >= repeat.ends_at
         return is_over or bool(failed) or self._nobody_left() or repeat.is_complete(self._responded)
 
@@ -354,7 +371,7 @@ class RoundGate:
 
     def _holds(self, question: int, responded: BoolArray) -> bool:
         key = question, responded.tobytes()
-        if key not in self._verdicts:  # bisection asks about its result once more
+        if key not in self._verdicts:  # the result of a bisection is asked about once more
             self._verdicts[key] = self._questions[question](responded)
         return self._verdicts[key]
 
@@ -394,7 +411,7 @@ class RoundGate:
 
 
 def idle_record(round: int, n: int) -> RoundRecord:
-    """Return the record of a round in which none of the n workers has a task."""
+    """Return the record of a round in which none of the ``n`` workers has a task."""
     everyone = np.ones(n, dtype=np.bool_)
     everyone.flags.writeable = False
     return RoundRecord(

@@ -1,4 +1,4 @@
-"""Views of assignments and decodings that are computed on demand, because replays read few."""
+"""Assignments and decodings that are computed only when they are read: replays read few of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ByWorker", "Once", "numbered", "renumbered", "replicas"]
 
 
 class ByWorker(Mapping[int, MiniTasks]):
-    """The mini-tasks of some workers of an assignment, made when they are read."""
+    """The mini-tasks of some of the workers of an assignment, created when they are read."""
 
     def __init__(self, assignment: Assignment, workers: Sequence[int]) -> None:
         self._assignment = assignment
@@ -51,7 +51,10 @@ class Once:
 
 
 def numbered(own: Assignment, first_job: int) -> Assignment:
-    """Return an assignment with the run's job numbers, in which the schedule begins at a job."""
+    """Return a schedule's assignment with the run's numbers of jobs.
+
+    ``own`` has the schedule's numbers, and ``first_job`` is the run's number of its first job.
+    """
     if first_job == 0:
         return own
     return Assignment(
@@ -61,7 +64,11 @@ def numbered(own: Assignment, first_job: int) -> Assignment:
 
 
 def renumbered(own: Decoding, first_job: int, first_round: int) -> Decoding:
-    """Return a decoding with the run's numbers, in which the schedule begins at a job and round."""
+    """Return a schedule's decoding with the run's numbers of jobs and rounds.
+
+    ``own`` has the schedule's numbers. ``first_job`` and ``first_round`` are the run's numbers of
+    the schedule's first job and round.
+    """
     terms = own.terms
     if first_round > 0:
         terms = tuple(replace(term, round=first_round + term.round) for term in terms)
@@ -69,7 +76,10 @@ def renumbered(own: Decoding, first_job: int, first_round: int) -> Decoding:
 
 
 def replicas(assignment: Assignment, excused: BoolArray) -> list[IntArray]:
-    """Return the groups of two or more workers that compute the same mini-task."""
+    """Return the groups of two or more workers that compute the same mini-task.
+
+    The workers marked in ``excused`` (n,) are left out.
+    """
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for worker, tasks in enumerate(assignment):
         for task in tasks if not excused[worker] else ():

@@ -1,4 +1,4 @@
-"""`OpenRound`: the tasks of the round that is open, from the first dispatch to the decision.
+"""`OpenRound`: the tasks of the open round, from the first dispatch to the decision to close it.
 
 Theory of operation
 -------------------
@@ -10,8 +10,9 @@ state        meaning
 *asked*      its task has been sent, and its answer is awaited
 *waiting*    its task has failed, and will be sent again (`Attempts`)
 *responded*  its answer has arrived
-*failed*     its task has failed, and the round is to do without it
-*flawed*     its answer has arrived, but cannot be used unless a model is at fault
+*failed*     its task has failed, and the round is to close without its answer
+*flawed*     its answer has arrived with flaws, which the worker or a model has caused. The answer
+             can be used only if it turns out that a model is at fault
 ===========  ===================================================================================
 
 ===================  =============================  ==============================================
@@ -19,27 +20,29 @@ from                 what happens                   to
 ===================  =============================  ==============================================
 *asked*, *waiting*   an answer to any attempt       *responded*
 *failed*, *flawed*   an answer to any attempt       *responded*
-*asked*              the newest attempt fails       *waiting*; after the last attempt *failed* or
-                                                    *flawed*, if the round can do without the worker
+*asked*              the newest attempt fails       *waiting*; after the last attempt *failed*, or
+                                                    *flawed* if the failure has flaws
 *failed*, *flawed*   the round needs more answers   *waiting*, if the worker may be asked again
 *asked*              the time limit passes          *asked*: a new attempt, if the round needs it
 ===================  =============================  ==============================================
 
-A worker that is *responded*, *failed* or *flawed* is settled: the round does not wait for it. Which
-attempt is the last one depends on the other workers. If the round can do without the worker,
-`ClosingRule.max_attempts` counts; a failure with flaws or a final failure is then the last in any
-case, because asking the same worker again would give the same. If the round cannot do without it,
-all workers that have failed are asked again, up to the limit of `Attempts`.
+A worker that is *responded*, *failed* or *flawed* is *settled*: the round does not wait for it.
+Which attempt is the last one depends on the other workers. If the round can close without the
+worker's answer, there are at most `ClosingRule.max_attempts` attempts, and no further attempt after
+a failure with flaws or a final failure, because the same worker would fail again in the same way.
+If the round cannot close without this answer, all workers that have failed are asked again, except
+after a final failure, up to the limit of `Attempts`.
 
 *Time.* The clock of the round starts when its first task leaves (`Dispatched.at`). All workers have
-this one origin, so that times never go back, and the time kappa of the first answer includes the
-sending of its own task. If tasks leave late by half a time limit, because the master was stopped,
-the limit counts from then on.
+this one origin. Therefore times never go back, and the time kappa of the first answer includes the
+time until its own task was sent. If the tasks leave at least half a time limit late, because the
+master was stopped, the time limit begins when they leave.
 
 *Ties.* Answers only register with the gate, which decides at a `Tick`. All answers of one instant
 therefore count together, and a replay, where ties are common, closes each round as the live run
-did. The loop compares sums (origin + alarm) and the gate compares differences. So that the last bit
-of a number does not decide, the time of an event that came before an alarm is at most the alarm's.
+did. The loop compares the time of an event with a sum (origin + alarm), but the gate compares a
+difference (event - origin) with the alarm. The two may differ in their last bit. Therefore the time
+that the gate is given for an event is never later than its next alarm.
 """
 
 from __future__ import annotations
@@ -60,16 +63,16 @@ from seqgc.rounds._rule import ClosingRule
 
 __all__ = ["OpenRound"]
 
-_Asked: TypeAlias = dict[int, list[int]]  # workers that are sent their tasks again, by attempt
+_Asked: TypeAlias = dict[int, list[int]]  # by attempt: workers that are sent their tasks again
 _Register: TypeAlias = Callable[[int, float], None]
 
 
 class OpenRound:
-    """The states of the workers in round ``number``; see this module's docstring.
+    """The states of the workers in round ``number`` (see the module's docstring).
 
-    ``excused`` (n,) marks the workers without a task. ``barred`` contains the workers whose
-    answers will never be usable, each with its final failure. They are asked only if no other
-    worker has a task. If a worker fails permanently in this round, it is added to ``barred``.
+    ``excused`` (n,) marks the workers without a task. ``barred`` maps each worker that will never
+    give a usable answer to its final failure (`Failure.final`). These workers are asked only if no
+    other worker has a task. A worker with a final failure in this round is added to ``barred``.
     """
 
     def __init__(
@@ -89,9 +92,9 @@ class OpenRound:
         """The first failure of each worker that has not answered since."""
         self._settled: set[int] = set()
         self._origin, self._decided_s = math.nan, -math.inf
-        self._asks_all = False  # the tasks that leave now are those that the round has to wait for
+        self._asks_all = False  # True while tasks leave with which a time limit begins
         self.asked: Sequence[int] = range(len(excused))
-        """The workers that are sent a task first."""
+        """The workers that are sent a task when the round opens."""
         overdue.take(gate, 0.0)
         if np.count_nonzero(excused):
             self._settled.update(np.flatnonzero(excused).tolist())
@@ -104,7 +107,7 @@ class OpenRound:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next decision, in the backend's time."""
+        """The time of the next decision, in seconds on the clock of the backend."""
         return self._origin + self._alarm_s
 
     @property
@@ -119,11 +122,14 @@ class OpenRound:
             self.gate.asked(max(event.left_at), origin=self._origin)
 
     def elapsed_s(self, event: ports.Arrival | Failure) -> float:
-        """Return the seconds since the origin, not after the next alarm or before the last one."""
+        """Return the seconds from the origin to an event.
+
+        The result is at least the time of the last decision and at most that of the next alarm.
+        """
         return max(min(event.at - self._origin, self._alarm_s), self._decided_s)
 
     def why_dropped(self, event: ports.Arrival | Failure) -> str | None:
-        """Return the reason why an event of this round changes nothing; None if it does."""
+        """Return the reason why an event is dropped, or None if the round uses it."""
         worker, latest = event.worker, self._attempts.latest(event.worker)
         is_failure = isinstance(event, Failure)
         if worker in self._settled and (is_failure or worker not in self.failed):
@@ -135,7 +141,6 @@ class OpenRound:
         return None
 
     def answer(self, event: ports.Arrival) -> None:
-        """Register an answer."""
         worker, self._asks_all = event.worker, False
         if self.failed.pop(worker, None) is not None:
             self._attempts.forget(worker)
@@ -143,7 +148,7 @@ class OpenRound:
         self._settle(worker, self.gate.arrive, self.elapsed_s(event))
 
     def fail(self, failure: Failure) -> _Asked:
-        """Register a failure; return the workers that are asked again at once, by attempt."""
+        """Register a failure. Return the workers that are asked again at once, by attempt."""
         worker, elapsed, again = failure.worker, self.elapsed_s(failure), [failure.worker]
         self._asks_all = False
         self.failed.setdefault(worker, failure)
@@ -161,9 +166,9 @@ class OpenRound:
     def tick(self) -> tuple[list[int], _Asked]:
         """Let the gate decide at its alarm, and return the workers to ask again.
 
-        The first result is the list of silent workers. The second one contains all workers that are
-        sent their tasks again, silent or failed, by the number of the attempt. If the round can
-        close, the gate has a record after this call, and both results are empty.
+        The first result is the list of silent workers. The second result maps attempts to all
+        workers that are sent their tasks again, because they are silent or have failed. If the
+        round closes, the gate has a record after this call, and both results are empty.
 
         Raises
         ------
@@ -184,11 +189,11 @@ class OpenRound:
         return silent, attempts.begin([*silent, *attempts.due(elapsed)])
 
     def under_way(self, workers: Iterable[int]) -> dict[int, int]:
-        """Return the newest attempt of each of these workers that may still answer."""
+        """Return the latest attempts, by worker, of these workers as far as they may answer."""
         return self._attempts.under_way(w for w in workers if w not in self._settled)
 
     def explain(self, error: WorkerError) -> WorkerError:
-        """Return the error with its cause: the first failure, and the silent workers."""
+        """Return the error with its causes added: the first failure, and the silent workers."""
         silent = [w for w in self.gate.awaited if w not in self.failed]
         causes = [f"worker {f.worker}: {f.reason}" for f in self.failed.values()]
         text = [f"first failure, {cause}" for cause in causes[:1]]
@@ -201,11 +206,11 @@ class OpenRound:
 
     @property
     def _given_up(self) -> list[int]:
-        """The workers without which the round is to close if it can, and that could try again."""
+        """The settled workers that have failed, but could still be asked again."""
         return sorted((self.failed.keys() & self._settled) - self._barred.keys())
 
     def _ask_later(self, workers: Sequence[int], elapsed: float) -> list[int]:
-        """Plan another attempt for these workers; return the workers that may be asked again."""
+        """Plan another attempt of each worker that may have one, and return these workers."""
         again = self._attempts.plan(workers, elapsed, limit_s=self.gate.limit_s)
         self._settled.difference_update(again)
         self.gate.expect(again)

@@ -1,14 +1,14 @@
 """`Overdue`: late answers, which belong to closed rounds and may still be useful.
 
 When a round closes, some schedules still await the answers of its stragglers
-(`seqgc.schemes.Schedule.awaits`). The tasks of these stragglers are not cancelled. A late answer is
-taken by the round that is open when it comes. When the jobs for which it is useful are finished,
-its task is cancelled.
+(`seqgc.schemes.Schedule.awaits`). The tasks of these stragglers are not cancelled. When such a late
+answer comes, the open round *takes* it: the schedule counts it, and the round's record lists it.
+The task is cancelled when the jobs that could use its answer are finished.
 
-In a resumed run, a round that is closed again takes exactly the late answers that it took before.
-A late answer that comes too early, possibly even in its own round, is kept until the round that
-took it before. If a round cannot be closed as before, because an answer is missing, it takes all
-late answers that have come.
+In a resumed run, a round that was closed before the interruption takes the same late answers as it
+did then. A late answer may come earlier than it did before the interruption, even while its own
+round is open. It is then kept until the round opens that took it before. If a round cannot be
+closed as before, because an answer is missing, it takes all late answers that have come.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ Owed: TypeAlias = tuple[int, list[int]]  # a round, and the workers that owe it 
 
 
 class Overdue:
-    """The useful late answers that are still to come, or that have come and no round took yet.
+    """The awaited late answers, and the late answers that have come but that no round has taken.
 
     Rounds have the numbers of the run. The first round of the schedule is ``first_round``.
     """
 
     def __init__(self, schedule: Schedule, first_round: int) -> None:
         self._schedule, self._first_round = schedule, first_round
-        self._owed: dict[LateAnswer, int] = {}  # still to come; the latest attempt of the task
-        self._here: list[LateAnswer] = []  # that have come, and that no round has taken
+        self._owed: dict[LateAnswer, int] = {}  # by awaited answer: the latest attempt of its task
+        self._here: list[LateAnswer] = []  # answers that have come, and that no round has taken
 
     def inherit(self, before: Overdue, *, taken: Iterable[LateAnswer]) -> None:
-        """Continue from another object. ``taken`` are answers that its open round has taken.
+        """Continue from the object ``before``, whose open round has ``taken`` some late answers.
 
-        The open round begins again, so that these answers can be taken again.
+        The open round begins again, so that it can take these answers again.
         """
         self._owed, self._here = dict(before._owed), [*before._here, *taken]
 
     def owes(self, event: Arrival | Failure) -> bool:
-        """Return True if an event belongs to a task whose late answer is still to come."""
+        """Return True if an event belongs to a task whose late answer is awaited."""
         return 0 <= event.attempt <= self._owed.get((event.round, event.worker), -1)
 
     def ask_again(self, wanted: Iterable[LateAnswer], *, before: int) -> list[Owed]:
-        """Return the tasks to send again for the ``wanted`` answers to rounds before ``before``.
+        """Return the tasks to send again so that the ``wanted`` late answers come.
 
-        These are the answers that the schedule awaits, that have not come, and for which no task is
-        out. From now on their workers owe them.
+        A task is sent again if its round is before ``before``, the schedule awaits its answer, the
+        answer has not come, and no task is out for it. From now on the answer is awaited.
         """
         owed: defaultdict[int, list[int]] = defaultdict(list)
         for late in wanted:
@@ -70,7 +70,10 @@ class Overdue:
         return self._schedule.awaits(round - self._first_round, worker)
 
     def settle(self, event: Arrival | Failure) -> bool:
-        """Record an event for which `owes` is True; return True if it is a useful answer."""
+        """Record an event for which `owes` is True.
+
+        Return True if the event is an answer that the schedule can still use.
+        """
         late = (event.round, event.worker)
         if isinstance(event, Failure):
             if event.attempt == self._owed[late]:
@@ -85,9 +88,10 @@ class Overdue:
     def take(self, gate: RoundGate, elapsed: float, *, without: int | None = None) -> None:
         """Pass the late answers that have come to the open round.
 
-        A round that repeats an earlier closing gets only the late answers that it took then. If it
-        cannot repeat any more, it gets all. It cannot if one of these late answers will not come,
-        or if it needs worker ``without``, which has failed.
+        A round that is to close with the same answers as before an interruption (`Repeat`) gets
+        only the late answers that it took then. If one of these late answers will not come, or if
+        an answer of worker ``without``, which has failed, is one of the round's answers, the
+        repetition is given up. The round then gets all late answers that have come.
         """
         repeat = gate.repeat
         for late in [each for each in self._here if repeat is None or each in repeat.late]:
@@ -106,11 +110,11 @@ class Overdue:
     def keep(
         self, round: int, stragglers: list[int], *, answered: BoolArray, attempts: dict[int, int]
     ) -> list[int]:
-        """Await the late answers of stragglers, after their round has closed.
+        """Await the late answers of the ``stragglers`` of a round that has just closed.
 
-        Returns the stragglers whose tasks can be cancelled. ``answered`` (n,) marks the workers
-        whose answers have come, and ``attempts`` has the latest attempt of each worker that is
-        still computing.
+        Return the stragglers whose tasks can be cancelled. ``answered`` (n,) marks the workers
+        whose answers have come, although the round may not have used them. ``attempts`` are the
+        latest attempts of the workers that are still computing, by worker.
         """
         others: list[int] = []
         for worker in stragglers:
@@ -126,8 +130,8 @@ class Overdue:
     def cancel(self, round: int, workers: list[int]) -> list[Cancel]:
         """Return the cancellations after a round has closed.
 
-        They are for these ``workers`` of the round, and for workers whose late answers to earlier
-        rounds are no longer useful.
+        They cancel the tasks of these ``workers`` in the round, and all tasks of earlier rounds
+        whose late answers are no longer useful.
         """
         self._here = [late for late in self._here if self.awaits(late)]
         return [*_cancel(round, workers), *self._cancel_useless()]

@@ -1,4 +1,4 @@
-"""`AnswerPace`: an estimate of the time that work takes, learned from the answers so far."""
+"""`AnswerPace`: an estimate of the time that work takes, learned from the times of answers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from seqgc.ports import FloatArray
 
 _KEPT: Final = 64  # the number of latest samples that are used
 _FEW: Final = 4  # the fewest samples of an estimate
-_OFTEN: Final = 32  # the largest number of samples from one estimate to the next
+_OFTEN: Final = 32  # the largest number of new samples from one estimate to the next
 _USUAL: Final = 0.9  # the fraction of answers whose way back is at most `usual_s`
 
 
 class AnswerPace:
-    """An estimate of the seconds of work per batch, and of the other seconds that an answer takes.
+    """An estimate of two times: the work of a batch, and the rest of the time of an answer.
 
-    There are two kinds of samples. If a worker begins a piece as soon as it has finished the one
-    before, the time between the two answers is work only (`learn_gap`). The time of any other
-    answer is work and *way back*, which is all the time that an answer takes beyond its work
-    (`learn`).
+    There are two kinds of samples. A *gap* is the time between two answers of a worker that began
+    the second piece as soon as it had finished the first: this time is work only (`learn_gap`). A
+    *full* sample is the time of any other answer: its work and its *way back*, which is all other
+    time that the answer takes (`learn`).
 
-    The pace, ``per_batch_s``, is the median of the first kind. If there are fewer than four such
-    samples, it is the median of the slopes between samples of the second kind (Theil 1950, Sen
-    1968), so that up to 29 % of the samples may be of slow workers. If all shares of work are
-    alike, so that there are no slopes, it is the median of the seconds per share. With ``by_gaps``,
-    samples of the second kind are used only when there are 64 of them.
+    The pace ``per_batch_s``, the seconds of work for a batch, is the median of the gaps. If there
+    are fewer than four gaps, it is the median of the slopes between full samples (Theil 1950, Sen
+    1968), which is robust if up to 29 % of the samples are from slow workers. If too few pairs of
+    samples differ in their shares of a batch, it is the median of seconds divided by share. With
+    ``by_gaps``, full samples determine the pace only if there are 64 of them.
 
-    ``way_back_s`` is the median time of the way back; one answer in ten takes more than
-    ``usual_s``. If each answer comes from its own invocation, a worker that took long to start may
-    also take long to answer: ``per_coming`` is the median of the way back divided by this start.
+    ``way_back_s`` is the median of the way back in seconds, which exceeds ``usual_s`` in one answer
+    of ten. If each answer comes from an invocation of its own, a worker that took long to start may
+    also take long to answer: ``per_coming`` is the median of the way back divided by the time that
+    the worker took to start.
 
     Examples
     --------
@@ -62,20 +63,20 @@ class AnswerPace:
 
     @property
     def sure(self) -> bool:
-        """True if the estimate is based on the largest number of samples."""
+        """True if the pace is known and there are 64 full samples, the largest number."""
         return self.known and len(self._samples) == _KEPT
 
     def learn(self, share: float, seconds: float, *, came_s: float) -> bool:
-        """Add a sample of work and way back; return True if the estimate has changed.
+        """Add a full sample; return True if the estimate has changed.
 
-        The answer to ``share`` > 0 of a batch took ``seconds``, and the start of the worker took
-        ``came_s`` seconds.
+        The answer to a ``share`` > 0 of a batch took ``seconds``, and the worker took ``came_s``
+        seconds to start.
         """
         self._samples.append((share, seconds, came_s))
         return self._count()
 
     def learn_gap(self, share: float, seconds: float) -> bool:
-        """Add a sample of work only: ``seconds`` for ``share`` > 0. Returns like `learn`."""
+        """Add a gap of ``seconds`` for a ``share`` > 0 of a batch. Return the same as `learn`."""
         self._gaps.append(seconds / share)
         return self._count()
 
@@ -106,7 +107,7 @@ class AnswerPace:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """Return the same as `numpy.quantile`, which takes fifty times as long for few values."""
+    """Return a quantile. `numpy.quantile` gives the same, but takes fifty times as long here."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

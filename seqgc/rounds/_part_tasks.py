@@ -1,4 +1,4 @@
-"""`part_task` and `part_update`: the mini-task of one part of a job, and the use of its result."""
+"""`part_task`, the mini-task of one part of a job, and `part_update`, the use of its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ONE.setflags(write=False)
 
 
 def part_task(job: int, part: int, *, slot: int = 0) -> MiniTask:
-    """Return the mini-task of one part of a job: the gradient of the chunk with this number."""
+    """Return the mini-task of a part of a job: the gradient of the chunk with the same number."""
     return MiniTask(job=job, slot=slot, chunks=np.array([part]), coefficients=_ONE, cover=part)
 
 
@@ -28,9 +28,10 @@ def part_update(
     again: bool = False,
     ends: tuple[int, ...] | None = None,
 ) -> Update:
-    """Return the update with the result of a `part_task`, for a job of ``of`` parts.
+    """Return the action that uses the result of a `part_task`, for a job of ``of`` parts.
 
-    ``again`` and ``ends`` are for policies that may apply parts again: see `seqgc.ports.Decoding`.
+    The result is the answer of ``worker`` in ``round``. Only policies that may apply a part a
+    second time need ``again`` and ``ends`` (`seqgc.ports.Part`, `seqgc.ports.Decoding`).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""`DealtJob`: the pieces of a job that are left, out with workers, or in."""
+"""`DealtJob`: the pieces of a job, and the workers that compute them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ _ONE.setflags(write=False)
 
 @dataclass(slots=True, eq=False)
 class DealtJob:
-    """The pieces of one job: each is left to be dealt, or out with a worker, or in.
+    """The state of each piece of a job.
 
-    ``left`` may also hold pieces that are in already: `next_for` skips them.
+    A piece is *left* if it is to be dealt, *out* if a worker has been sent it, and *in* if its
+    result has arrived. ``left`` may also hold pieces that are in: `next_for` skips them.
     """
 
     number: int
     pieces: int
     left: deque[int]
     givers: dict[int, int] = field(default_factory=dict)
-    """The worker whose result counts, for each piece that is in."""
+    """For each piece that is in: the worker whose result counts."""
     out: dict[int, dict[SentPiece, int]] = field(default_factory=dict)
-    """The workers that compute each piece, by what they were sent."""
+    """For each piece that is out: its tasks, and the worker of each task."""
     losses: dict[int, Counter[int]] = field(default_factory=dict)
-    """The number of failed tasks of each piece, by worker."""
+    """For each piece that has failed: the number of failed tasks, by worker."""
     began_at: float = float("inf")
     first_at: float = float("nan")  # the time at which the first piece came in
 
@@ -60,7 +61,7 @@ class DealtJob:
         return any(losses[each] < losses[worker] for each in others)
 
     def deal(self, piece: int, worker: int, *, share: float) -> SentPiece:
-        """Record that a worker is sent a piece, which is a ``share`` of a batch."""
+        """Record that a piece is sent to a worker; ``share`` is its fraction of a batch."""
         if piece in self.left:
             self.left.remove(piece)
         sent = SentPiece(piece=piece, share=share, is_copy=piece in self.out)
@@ -72,17 +73,17 @@ class DealtJob:
         self.losses.setdefault(piece, Counter())[worker] += 1
 
     def put_back(self, piece: int) -> None:
-        """Deal a piece again, before all other pieces, unless it is in, left or watched.
+        """Make a piece the next one to be dealt, if it has to be dealt again.
 
-        A piece is watched as long as a worker has it that has not been copied: when it is overdue,
-        it is copied.
+        It has to be unless it is in, or left already, or one of its tasks is out and has no copy.
+        Such a task is watched: when it is overdue, the piece is copied (`AnswerTimes.to_copy`).
         """
         watched = any(not sent.copied for sent in self.out.get(piece, ()))
         if piece not in self.givers and not watched and piece not in self.left:
             self.left.appendleft(piece)
 
     def forget(self, sent: SentPiece) -> None:
-        """Record that the answer to a piece is no longer awaited."""
+        """Record that the answer to one task of a piece is no longer awaited."""
         del (out := self.out[sent.piece])[sent]
         if not out:
             del self.out[sent.piece]
@@ -98,7 +99,8 @@ class DealtJob:
     def record(self, now: float, *, n: int, after: float) -> RoundRecord:
         """Return the record of the complete job, which closes at the time ``now``.
 
-        ``after`` is the time at which the job before it closed, in seconds.
+        ``n`` is the number of workers, and ``after`` is the time at which the previous job closed.
+        Both times are in seconds on the clock of the backend.
         """
         responded = np.zeros(n, dtype=np.bool_)
         responded[list(self.givers.values())] = True

@@ -3,23 +3,24 @@
 Theory of operation
 -------------------
 One round is open at a time. It opens with a `Dispatch` of every worker's mini-tasks, and ends with
-a `Close`. In between, `OpenRound` follows the worker's tasks, and `RoundGate` decides when the
+a `Close`. In between, `OpenRound` tracks the tasks of all workers, and `RoundGate` decides when the
 answers suffice.
 
 - Answers to a closed round are used by the open round if the schedule awaits them (`Overdue`).
-- All other events that no task awaits are dropped: a second answer, an answer to a closed round, a
-  failure of an old attempt. So each worker counts once in each round, and the answers that count
-  are exactly those on which the round closed.
+- Any other event that no task awaits is dropped, for example a second answer, an answer to a closed
+  round, or the failure of an old attempt. Therefore each worker counts once in each round, and the
+  answers that count are exactly those with which the round closed.
 - A worker from which nothing was heard for a whole time limit may hang. It is replaced (`Restart`)
-  if the backend can do so, even if all rounds could do without it.
+  if the backend can replace workers, even if all rounds could close without its answers.
 
-*Closing.* The schedule is told who responded, and returns the jobs that are finished. Then follow,
-in this order: `Close`; a `Cancel` for the workers that did not respond and are not awaited; a
-`Finish` for each finished job; the `Dispatch` of the next round. In this order, the loop can send
-the next tasks before it decodes gradients that they do not need (paper, Appendix K.1).
+*Closing.* The schedule is told which workers responded, and returns the finished jobs. The actions
+are, in this order: `Close`; a `Cancel` for the workers that did not respond and are not awaited; a
+`Restart` for each worker that may hang; a `Finish` for each finished job; and the `Dispatch` of the
+next round. In this order, the loop can send the next tasks before it decodes gradients that these
+tasks do not need (paper, Appendix K.1).
 
-A round in which no worker has a task is not sent. A scheme with a delay may have such rounds at its
-end. The next tick closes it, with the reason ``idle`` and a duration of 0.
+A round in which no worker has a task is not sent. A scheme with a delay may have such rounds at the
+end of a run. The next tick closes such a round, with the reason ``idle`` and a duration of 0.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ from seqgc.schemes import Assignment, Schedule
 
 
 class RoundPolicy:
-    """A policy that runs a schedule: the policy of every scheme with rounds.
+    """A policy that runs a schedule round by round. Every scheme with rounds has this policy.
 
     The ``rule`` says when a round closes, and how often a failed task is sent again. If the
-    schedule was given no payload, as in a replay, decodings are judged as in float32.
+    schedule has no payload format, as in a replay, decodings must be accurate enough for float32.
 
-    ``first_job`` and ``first_round`` are the numbers of the schedule's first job and round in the
-    run. When a run is resumed, ``again`` are the rounds that closed after its checkpoint, by
-    number. If a round closes with other answers than it must, ``again`` is emptied, because the
-    later rounds did not happen.
+    ``first_job`` and ``first_round`` are the run's numbers of the schedule's first job and round.
+    In a resumed run, ``again`` are the rounds that closed after its checkpoint, by number. If such
+    a round closes with other answers than before, the policy empties ``again``, because what
+    happened in the later rounds no longer applies.
 
-    With ``audit``, a round waits for three answers to each question that several workers are asked,
-    or for as many as can still arrive: with fewer, it is unknown which worker lies.
+    With ``audit``, a round waits for three answers to each mini-task that several workers compute,
+    or for as many as can still arrive. With fewer answers it is unknown which worker is wrong.
 
     Examples
     --------
@@ -91,8 +92,8 @@ class RoundPolicy:
         self._overdue = Overdue(schedule, first_round)
         self._used = _UsedAnswers(schedule)
         self._barred: dict[int, Failure] = {}  # workers whose answers will never be usable
-        self._quiet_s = np.zeros(schedule.n)  # seconds since anything was heard of a worker
-        self._open: OpenRound | None = None  # None: no worker has a task
+        self._quiet_s = np.zeros(schedule.n)  # seconds since anything was heard from a worker
+        self._open: OpenRound | None = None  # None if no worker has a task
         self._now = 0.0
 
     @property
@@ -102,7 +103,7 @@ class RoundPolicy:
 
     @property
     def wake_at(self) -> float:
-        """The time for a `Tick` if nothing arrives before, in the backend's time."""
+        """The time at which to send a `Tick` if no event arrives before, in seconds."""
         return self._now if self._open is None else self._open.wake_at
 
     @property
@@ -112,8 +113,8 @@ class RoundPolicy:
     def start(self) -> Sequence[Dispatch]:
         """Open the first round that is not closed.
 
-        Late answers that later rounds used before the run was resumed are requested first, unless
-        they are awaited already (`inherit`).
+        In a resumed run, rounds that are repeated may need late answers to earlier rounds. Tasks
+        for such answers are sent first, unless the answers are awaited already (`inherit`).
         """
         taken = (late for past in self._again.values() for late in past.late)
         missing = self._overdue.ask_again(taken, before=self._round)
@@ -124,9 +125,10 @@ class RoundPolicy:
         return [*dispatches, *self._open_round()]
 
     def inherit(self, before: RoundPolicy) -> None:
-        """Await the late answers that another policy of the same run awaited; call before `start`.
+        """Take over the late answers that the previous policy of the same run awaits.
 
-        Answers that its open round has used are available again.
+        Late answers that its open round has taken can be taken again. Call this method before
+        `start`.
         """
         taken = () if before._open is None else before._open.gate.late_taken
         self._overdue.inherit(before._overdue, taken=taken)
@@ -134,7 +136,8 @@ class RoundPolicy:
     def snapshot(self) -> dict[str, object]:
         """Return the state of the schedule at the beginning of the open round, as JSON data.
 
-        A policy with a schedule that is restored from it sends all tasks of the open round again.
+        To continue, restore a schedule from this state and create a policy with the schedule. This
+        policy sends all tasks of the open round again.
         """
         return self._at_opening.snapshot()
 
@@ -148,7 +151,7 @@ class RoundPolicy:
         WorkerError
             If the round cannot end. The error names the first worker that failed or is silent.
         WireError
-            If the event names a worker that does not exist.
+            If an answer or failure names a worker that does not exist.
         """
         self._now = event.at
         try:
@@ -211,16 +214,16 @@ class RoundPolicy:
     # ---- tasks -----------------------------------------------------------------------------------
 
     def _assignment(self) -> Assignment:
-        """Return the tasks of the open round, with the run's numbers of jobs."""
+        """Return the mini-tasks of the open round, with the run's numbers of jobs."""
         return numbered(self._schedule.assignment(), self._first_job)
 
     def _dispatch(self, round: int, attempt: int, tasks: ByWorker) -> Dispatch:
-        """Return the action that sends tasks of this or an earlier round, at the present loads."""
+        """Return the action that sends tasks, with the loads of the open round."""
         loads = self._schedule.loads()
         return Dispatch(round=round, attempt=attempt, assignment=tasks, loads=loads)
 
     def _ask(self, asked: Mapping[int, Sequence[int]]) -> list[Action]:
-        """Return the actions that send workers their tasks again, by attempt."""
+        """Return the actions that send tasks of the open round again; ``asked`` is by attempt."""
         return [
             self._dispatch(self._round, attempt, ByWorker(self._assignment(), workers))
             for attempt, workers in asked.items()
@@ -228,7 +231,7 @@ class RoundPolicy:
 
     def _open_round(self) -> list[Dispatch]:
         self._open = None
-        # Only late answers change a schedule while a round is open.
+        # While a round is open, a schedule changes only if it takes late answers.
         takes_late = self._schedule.takes_late
         self._at_opening = copy.copy(self._schedule) if takes_late else self._schedule
         assignment = None if self.done else self._assignment()
@@ -272,7 +275,7 @@ class RoundPolicy:
         return [*actions, *self._open_round()]
 
     def _cancel(self, record: RoundRecord) -> list[ports.Cancel]:
-        """Return the actions that cancel tasks of this round and of earlier rounds."""
+        """Return the actions that cancel tasks of the closed round and of earlier rounds."""
         round, stragglers = record.round, (~record.responded).nonzero()[0].tolist()
         if stragglers and self._schedule.takes_late and self._open is not None:
             answered = self._open.gate.answered & ~self._schedule.excused
@@ -297,17 +300,17 @@ class RoundPolicy:
 
 
 class _UsedAnswers:
-    """The workers (n,) whose answers decodings may use, by round of the schedule.
+    """A record of which workers' answers each round has used, to check decodings.
 
     Rounds that closed before the run was resumed are unknown, and are not checked.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._workers: dict[int, BoolArray] = {}
+        self._workers: dict[int, BoolArray] = {}  # by round of the schedule: a mask (n,)
 
     def close(self, record: RoundRecord, *, first_round: int) -> None:
-        """Record the answers that a round used; forget rounds whose jobs have all ended."""
+        """Record the answers that a round used, and forget rounds whose jobs have all ended."""
         schedule = self._schedule
         self._workers[record.round - first_round] = record.responded.copy()
         for round, worker in record.late:

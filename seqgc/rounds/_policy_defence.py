@@ -1,8 +1,8 @@
-"""`PolicyDefence`: a defence that is not a scheme, and makes the policy that runs it.
+"""`PolicyDefence`: a defence that is not a scheme, and that creates its own policy.
 
-All schemes run in the same way, with `RoundPolicy`: send every worker its tasks, close the round,
-decode. Other defences run in their own ways: for example, workers proceed independently, or the
-shares of a round depend on the workers' speeds. Therefore each of them makes its own policy.
+All schemes have the same policy, `RoundPolicy`: send every worker its tasks, close the round,
+decode. Other defences need policies of their own: for example, their workers proceed independently,
+or the shares of a round depend on the workers' speeds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ANY: Final = 10**9  # jobs: more than any run has
 
 
 class RunPolicy(Policy, Protocol):
-    """A policy of a whole run, whose state can be stored in a checkpoint between any two events.
+    """A policy of a whole run. A checkpoint can store its state between any two events.
 
-    The run can be ended before all planned jobs have started.
+    The run can be ended before all planned jobs have started (`end_after`).
     """
 
     @property
@@ -42,52 +42,56 @@ class RunPolicy(Policy, Protocol):
         """Return the state, as JSON data."""
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot` that was read back from JSON; only before the start.
+        """Continue from a `snapshot` that was read back from JSON. Call this before `start`.
 
         `start` then sends again all tasks that had no answer at the time of the snapshot.
 
         Raises
         ------
         TypeError, KeyError, ValueError
-            If it is not a state of such a policy.
+            If ``state`` is not a snapshot of such a policy.
         """
 
 
 class PolicyDefence(Defence):
-    """Base class of defences that make their own policies.
+    """Base class of defences that create their own policies.
 
-    A subclass is a frozen dataclass, and is registered in the same way as a scheme. Unless it
-    overrides the loads, each job has ``n`` equal parts, one for each worker.
+    A subclass is a frozen dataclass, and is registered in the same way as a scheme. By default each
+    job has ``n`` equal parts, one for each worker. A subclass with other parts overrides
+    `worker_loads`, `chunk_fractions` and `load_lower_bound`.
     """
 
     delay: ClassVar[int] = 0
 
     @property
     def staleness(self) -> int | None:
-        """The number of earlier jobs that a part's weights may lack; None: any number.
+        """The number of earlier jobs that may be missing in the weights of a part.
 
-        The weights of a part of job ``t`` contain all parts of the jobs up to
-        ``t - staleness - 1``.
+        The weights for a part of job ``t`` contain all parts of the jobs up to
+        ``t - staleness - 1``. None means that any number of jobs may be missing.
         """
         return None if self.kind == "stale" else 0
 
     @property
     def most_again(self) -> int:
-        """The number of already applied parts that may be applied again when a task fails.
+        """The largest number of parts that may be applied a second time after a task has failed.
 
-        If it is above 0, the policy must mark each part that is applied again, and list the jobs
-        that end with each part (`seqgc.ports.Decoding`).
+        If it is above 0, the policy must mark each part that is applied a second time, and list the
+        jobs that end with each part (`seqgc.ports.Part`, `seqgc.ports.Decoding`).
         """
         return 0
 
     @property
     def jobs_per_task(self) -> int:
-        """The largest number of jobs in one task; a clock, or a round, has this number of jobs."""
+        """The largest number of jobs in one task.
+
+        Each clock, or round, has this number of jobs; the last one of a run may have fewer.
+        """
         return 1
 
     @property
     def tolerates(self) -> str:
-        """The cost of slow and failing workers, in a few words."""
+        """A description of what happens if workers are slow or fail, in a few words."""
         return "its own policy decides what happens if workers are slow or fail"
 
     @abstractmethod
@@ -102,13 +106,14 @@ class PolicyDefence(Defence):
         """Return the policy of a run of ``num_jobs`` jobs.
 
         Of the ``rule``, the policy may use the time limit and the number of attempts. ``batches``
-        are the batch sizes of the models, and ``payload`` is the number format of the results.
+        are the batch sizes of the models in data points, and ``payload`` is the number format of
+        the results.
         """
 
     def loads_of_batches(self, batches: Sequence[int]) -> FloatArray:
-        """Return the loads (n,) for models of these batch sizes.
+        """Return the loads (n,) for models with these batch sizes.
 
-        If the sizes differ, the loads are nominal, for a batch of any size.
+        If the sizes differ, the result is the nominal loads (`worker_loads`).
         """
         return self.loads_of(batches[0] if len(set(batches)) == 1 else None)
 
@@ -156,7 +161,8 @@ def policy_of(
 def needs_of(setting: Setting, batches: Sequence[int] = ()) -> frozenset[Capability]:
     """Return the capabilities that workers must have for a setting's policy.
 
-    See `seqgc.ports.DemandingPolicy`. ``batches`` are the batch sizes of the models, in points.
+    `seqgc.ports.Capability` lists all capabilities. ``batches`` are the batch sizes of the models,
+    in data points.
 
     Examples
     --------

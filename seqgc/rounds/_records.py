@@ -1,4 +1,8 @@
-"""`Records`: makes the record of each clock of a run without rounds when the clock closes."""
+"""`Records`: the records of a run without rounds, one for each clock.
+
+A clock is the counterpart of a round if workers do not begin rounds together: clock t of a worker
+is its share of the work of round t. A clock closes when the policy needs no more answers to it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ __all__ = ["Records"]
 
 
 class Records:
-    """The times and workers of the clocks that are open.
+    """The times of the open clocks, and the workers that have answered.
 
-    The duration of a clock is counted from the close of the previous clock, so that the durations
-    add up to the run time. The time of its first answer (kappa) is counted from the sending of its
-    own first task, which may have been long before.
+    The duration of a clock begins when the previous clock closes, so that the durations add up to
+    the run time. The time kappa of its first answer begins when its own first task is sent, which
+    may be long before the previous clock closes.
 
     Examples
     --------
@@ -41,29 +45,29 @@ class Records:
         self._passed_at = math.nan  # when the last clock closed, or the run began
 
     def leave(self, clock: int, at: float) -> None:
-        """Record that a task of a clock was sent, at a time in seconds."""
+        """Record that a task of a clock left the master ``at`` a time, in seconds."""
         if math.isnan(self._passed_at):
             self._passed_at = at
         self._began_at[clock] = min(at, self._began_at.get(clock, at))
 
     def answer(self, clock: int, worker: int, at: float) -> None:
-        """Record an answer that counts."""
+        """Record the answer of a worker to a task of a clock."""
         self._first_at.setdefault(clock, at)
         self._givers.setdefault(clock, set()).add(worker)
 
     def givers(self, clock: int) -> list[int]:
-        """Return the workers whose answers to an open clock count."""
+        """Return the workers that have answered an open clock."""
         return sorted(self._givers.get(clock, ()))
 
     def recall(self, clock: int, givers: Iterable[int]) -> None:
-        """Add ``givers``, the workers that answered an open clock before the run was resumed."""
+        """Add the workers that had answered an open clock before the run was interrupted."""
         self._givers.setdefault(clock, set()).update(givers)
 
     def close(self, clock: int, at: float) -> RoundRecord:
-        """Close a clock, and return its record.
+        """Close a clock ``at`` a time, and return its record.
 
-        After a resume only the time of the resumed run counts. A clock without a task in it has a
-        first answer's time of 0 s.
+        In a resumed run, times begin at the earliest when its first task has left. If no task of
+        the clock has left since then, kappa is 0 s.
         """
         responded = np.zeros(self._n, dtype=np.bool_)
         responded[list(self._givers.pop(clock, ()))] = True

@@ -13,10 +13,12 @@ __all__ = ["Retries"]
 class Retries:
     """A count of the failures in a row of each subject, with a wait after each failure.
 
-    A subject is a tuple of integers, such as ``(worker,)`` or ``(job, piece)``. The waits are those
-    of `Attempts`, but for a whole run: each is counted from the failure. A subject is exhausted
-    after 20 failures in a row (or ``max_attempts``, if this is more). The random waits are seeded
-    with the subject and its number of failures, so that the same failures give the same waits.
+    A subject is a tuple of integers, such as ``(worker,)`` or ``(job, piece)``. After its first
+    failure there is no wait. The next waits are random, with the bounds of `Attempts`: 0.1 s,
+    0.2 s, and so on up to 5 s. From the ninth failure on, a wait also lasts at least one twelfth of
+    the time limit (of 60 s if there is no limit). A subject is exhausted after 20 failures in a row
+    (or ``max_attempts``, if this is more). The random waits are seeded with the subject and its
+    number of failures, so that the same failures give the same waits.
 
     Examples
     --------
@@ -30,7 +32,7 @@ class Retries:
         self._failures: dict[tuple[int, ...], int] = {}
 
     def failed(self, what: tuple[int, ...]) -> float:
-        """Count a failure, and return the seconds to wait before the next attempt."""
+        """Count a failure of a subject, and return the seconds to wait before the next attempt."""
         attempt = self._failures[what] = self._failures.get(what, 0) + 1
         if attempt == 1:
             return 0.0
@@ -43,11 +45,14 @@ class Retries:
         return self._failures.get(what, 0)
 
     def exhausted(self, what: tuple[int, ...], *, times: int = 1) -> bool:
-        """Return True after ``times`` the largest allowed number of failures in a row."""
+        """Return True if a subject has failed too often in a row.
+
+        The allowed number of failures is multiplied by ``times``.
+        """
         return self.in_a_row(what) >= times * self._most
 
     def succeeded(self, what: tuple[int, ...]) -> None:
-        """Reset the count of failures to 0."""
+        """Reset the count of a subject to 0."""
         self._failures.pop(what, None)
 
     def forget(self, job: int) -> None:

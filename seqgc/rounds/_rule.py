@@ -1,4 +1,4 @@
-"""`ClosingRule`, `Setting` and `Adaptation`: the description of how a run closes its rounds."""
+"""`ClosingRule`, `Setting` and `Adaptation`: the configuration of how a run closes its rounds."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from seqgc.schemes import Defence, Scheme, parse_scheme
 _ENDINGS = ".best", ".optimizer", ".queue"  # suffixes of a model's files in a checkpoint
 
 TIME_LIMITS: Final = 3
-"""The number of time limits that a run waits for a silent worker. The worker is asked again after
-each of them except the last."""
+"""The number of time limits for which a round waits for a silent worker. After each of them except
+the last, the worker is asked again."""
 
 WaitOut: TypeAlias = Literal["all", "conform", "feasible"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRule:
-    """The rule for when a round closes, and when it fails; see `RoundGate`.
+    """The rule for when a round closes, and when it fails (`RoundGate`).
 
     A round stays open until ``(1 + mu)`` times the time of its first answer, ``mu`` >= 0. If the
-    answers do not suffice then, ``wait_out`` decides how the round waits for more. After
-    ``timeout_s`` > 0 seconds the round closes if no job is lost. Otherwise the silent workers are
-    asked again, up to three times in all, and after `longest_s` the run ends. A task that fails is
-    sent at most ``max_attempts`` >= 1 times in all if the round can close without its result, and
-    otherwise at most 20 times.
+    answers do not suffice then, ``wait_out`` decides for which answers the round waits. After
+    ``timeout_s`` > 0 seconds the round closes if no job would be lost. Otherwise the silent workers
+    are asked again, at most twice, and the run ends after `longest_s`. If the round can close
+    without the result of a task that fails, the task is sent at most ``max_attempts`` >= 1 times in
+    all. Otherwise it is sent at most 20 times, or ``max_attempts`` times if this is more.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class ClosingRule:
 
     @property
     def label(self) -> str:
-        """A short description of the rule for people."""
+        """A short description of the rule, for display."""
         return f"mu={self.mu:g}, {self.wait_out}"
 
 
@@ -68,7 +68,7 @@ class Setting:
     """The configuration of a run: a scheme, a closing rule, and the number of models in a job.
 
     The scheme decides which worker computes what. The rule decides when a round closes. One job
-    computes the gradients of a bundle of ``jobs_per_round`` >= 1 models.
+    computes the gradients of a bundle of at most ``jobs_per_round`` >= 1 models.
 
     Examples
     --------
@@ -92,21 +92,21 @@ class Setting:
                     raise ParameterError(name, rule, value)
 
     def limited_by(self, rule: ClosingRule) -> Setting:
-        """Return the setting with the time limit and the number of attempts of another rule."""
+        """Return a copy with the time limit and the number of attempts of another rule."""
         timeout_s, attempts = rule.timeout_s, rule.max_attempts
         own = replace(self.rule, timeout_s=timeout_s, max_attempts=attempts)
         return replace(self, rule=own)
 
     @property
     def label(self) -> str:
-        """A description of the setting in one line for people."""
+        """A description of the setting in one line, for display."""
         bundle = f", {self.jobs_per_round} jobs a round" if self.jobs_per_round > 1 else ""
         return f"{self.scheme.spec}, {self.rule.label}{bundle}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingState:
-    """A `Setting` as values of JSON; ``timeout_s`` is None if there is no time limit."""
+    """A `Setting` as JSON values. ``timeout_s`` is None if there is no time limit."""
 
     scheme: str
     mu: float
@@ -128,7 +128,7 @@ class SettingState:
         )
 
     def setting(self, n: int) -> Setting:
-        """Return the setting for ``n`` workers; raises `ParameterError` if it is not valid."""
+        """Return the setting for ``n`` workers; raise `ParameterError` if it is not valid."""
         rule = ClosingRule(
             mu=self.mu,
             wait_out=self.wait_out,
@@ -143,14 +143,16 @@ class SettingState:
 class Adaptation:
     """The times at which a run searches for a better setting.
 
-    ``probe`` is the number of rounds before the first search, by default ``retune``. ``retune`` is
-    the number of rounds between two searches; with None there is only one search. ``alpha`` is the
-    cost of load, in seconds per unit of load (docs/mathematics.md, section 7).
+    ``probe`` is the number of rounds before the first search; if it is None, ``retune`` is used.
+    ``retune`` is the number of rounds between two searches; if it is None, there is only one
+    search. ``alpha`` is the time that load costs, in seconds per unit of load
+    (docs/mathematics.md, section 7), and must be given.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, or neither ``probe`` nor ``retune`` is given.
+        If ``probe`` or ``retune`` is not an integer >= 1, if neither of them is given, or if
+        ``alpha`` is missing or not a finite number >= 0.
 
     Examples
     --------
@@ -180,12 +182,16 @@ def require_models(
 ) -> None:
     """Check that models can take turns in bundles of at most ``jobs_per_round`` models.
 
+    ``names`` are the names of the models, which are also the names of their files in a checkpoint.
+    ``delay`` is the delay of the scheme, in rounds. If ``stale`` is True, gradients may be applied
+    ``delay`` rounds late, and any number of bundles is enough.
+
     Raises
     ------
     ParameterError
-        If there is no model, two models have the same name, or a model has the name of another file
-        of checkpoints. If ``jobs_per_round`` is not between 1 and the number of models. If there
-        are fewer than ``delay`` + 1 bundles, unless ``stale`` is True.
+        If there is no model, two models have the same name, a name is reserved for another file of
+        a checkpoint, or ``jobs_per_round`` is not between 1 and the number of models. Unless
+        ``stale`` is True, also if there are fewer than ``delay`` + 1 bundles.
     """
     if not names:
         raise ParameterError("models", "must hold at least one model", names)
@@ -218,7 +224,9 @@ def num_bundles(models: int, jobs_per_round: int) -> int:
 
 
 def bundles_of(models: int, jobs_per_round: int) -> list[range]:
-    """Return the models of each bundle; larger bundles come first, sizes differ by at most one.
+    """Return the range of models in each bundle.
+
+    The sizes of bundles differ by at most one, and larger bundles come first.
 
     Examples
     --------
@@ -232,15 +240,16 @@ def bundles_of(models: int, jobs_per_round: int) -> list[range]:
 
 
 def require_bundles(models: int, *, delay: int, jobs_per_round: int) -> None:
-    """Check that the models make equal bundles, and at least ``delay`` + 1 of them.
+    """Check that the models form equal bundles, and at least ``delay`` + 1 of them.
 
-    A replay needs equal bundles, because its unit of load is a bundle.
+    A replay needs equal bundles, because its unit of load is a bundle. ``delay`` is the delay of
+    the scheme, in rounds.
 
     Raises
     ------
     ParameterError
-        If ``jobs_per_round`` does not divide the number of ``models``, or there are too few
-        bundles.
+        If ``jobs_per_round`` does not divide the number of ``models``, or there are fewer than
+        ``delay`` + 1 bundles.
 
     Examples
     --------
@@ -262,8 +271,8 @@ def _require_turns(models: int, *, delay: int, jobs_per_round: int) -> None:
         raise ParameterError(
             "models",
             f"must number at least T * jobs_per_round + 1 = {least}, because a gradient may "
-            f"come T={delay} rounds late",
+            f"come T={delay} rounds after its own round",
             models,
-            "train more models, take a smaller jobs_per_round or a scheme with a smaller delay, or "
-            "allow gradients that are applied T rounds late (stale)",
+            "train more models, choose a smaller jobs_per_round or a scheme with a smaller delay, "
+            "or allow gradients that are applied T rounds late (stale)",
         )

@@ -14,20 +14,22 @@ __all__ = ["StalenessAware"]
 
 
 class StalenessAware(AmendedPolicy):
-    """Wraps a ``policy``, and multiplies each of its updates by ``1 / (1 + clocks)``.
+    """A policy that multiplies each update of another ``policy`` by ``1 / (1 + clocks)``.
 
-    ``clocks`` is the staleness of the weights at which the update was computed: the number of
-    updates between the sending of its task and its answer, divided by ``n``, the number of parts of
-    a job, and rounded down. If no worker is ahead of another, the factor is 1.
+    ``clocks`` is the staleness of the weights with which the update was computed. It is the number
+    of updates between the time at which the update's task was sent and the time of its answer,
+    divided by ``n``, the number of parts of a job, and rounded down. If no worker is ahead of
+    another, the factor is 1.
 
-    Source: AntDT (2024) names the action ADJUST_LR, but gives no formula. The learning rate divided
-    by the staleness is Zhang et al. 2016, "Staleness-aware async-SGD", Eq. 6, here in clocks.
+    Source: AntDT (2024) names the action ADJUST_LR, but gives no formula. Zhang et al. 2016,
+    "Staleness-aware async-SGD", Eq. 6, divides the learning rate by the staleness. Here staleness
+    is counted in clocks.
     """
 
     def __init__(self, policy: RunPolicy, *, n: int) -> None:
         super().__init__(policy)
         self._n = n
-        self._given = 0  # updates so far
+        self._given = 0  # the number of updates so far
         # By a task's (round, worker, attempt): the number of updates before it was sent.
         self._given_before: dict[tuple[int, int, int], int] = {}
 

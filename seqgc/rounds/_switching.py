@@ -1,4 +1,7 @@
-"""`SwitchingPolicy`: runs all jobs, and can change the scheme between two rounds (Appendix K.2)."""
+"""`SwitchingPolicy`, which runs all jobs and can change the scheme between two rounds.
+
+Source: the paper, Appendix K.2.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from seqgc.schemes import Deal, Defence, by_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of a run under one setting. It ends where the next segment begins."""
+    """A part of a run under one setting, from its first job and round to the next segment."""
 
     setting: Setting
     first_job: int
@@ -42,8 +45,8 @@ class Decision:
 
     ``setting`` is the new setting; None means no change. ``restart`` are the workers to replace,
     and ``reason`` says why, in a few words. If the backend cannot replace workers, the run
-    continues and a warning says so. A run of a director that ``needs`` restarts does not begin with
-    such a backend (`DemandingPolicy`).
+    continues with a warning. If the attribute ``needs`` of a director contains "restart", a run
+    with such a backend does not begin (`seqgc.ports.DemandingPolicy`).
     """
 
     setting: Setting | None = None
@@ -52,12 +55,15 @@ class Decision:
 
 
 class Director(Protocol):
-    """Decides between rounds what to run next. It sees all events, and has no clock of its own."""
+    """An object that decides between rounds what to run next.
+
+    It is told all events, and has no clock of its own.
+    """
 
     def on(self, event: Event) -> None:
-        """Record an event that the policy has accepted.
+        """Record an event that the policy has handled.
 
-        If the event closes a round, `close` is called after this method.
+        If the event has closed a round, `close` is called after this method.
         """
 
     def close(self, record: RoundRecord, *, setting: Setting) -> None:
@@ -67,25 +73,27 @@ class Director(Protocol):
         """Return the changes before the next round, or None for no change.
 
         ``setting`` is the present setting, and ``jobs_left`` >= 1 is the number of jobs that have
-        not started. The method is called between rounds, except while a switch is under way.
+        not started. The method is called after each round, except while the run is leaving a
+        setting, and except after rounds that a resumed run repeats.
         """
 
 
 class SwitchingPolicy:
-    """Runs ``num_jobs`` >= 1 jobs, and switches schemes as the director chooses; a `Policy`.
+    """A policy that runs ``num_jobs`` >= 1 jobs, and switches schemes as its director chooses.
 
-    The run begins with ``setting``. Each switch begins a new segment, which runs its scheme over
-    the jobs that have not started. Jobs and rounds are numbered through the whole run. To leave a
-    scheme of delay T, the policy starts no job for T rounds, in which the last jobs of this scheme
-    are decoded by their deadlines, as at the end of a run. Then the next scheme starts. Leaving a
-    scheme of delay 0 costs nothing. Without a director there is no switch.
+    The run begins with ``setting``. Each switch begins a new segment, which runs the chosen scheme
+    over the jobs that have not started. Jobs and rounds are numbered through the whole run. To
+    leave a scheme with delay T, the policy starts no job for T rounds. In these rounds the last
+    jobs of the scheme are decoded by their deadlines, as at the end of a run. Then the next scheme
+    starts. To leave a scheme with delay 0 takes no extra round. Without a director there is no
+    switch.
 
     In a resumed run, ``again`` are the rounds that closed after its checkpoint, by number. The
-    director is not asked after these rounds, and the run switches as it did before.
+    director is not asked after these rounds. Instead, the run switches as it did before.
 
-    For ``audit`` see `RoundPolicy`, and for ``batches`` and ``payload`` see `Scheme.begin`. If the
-    scheme is a `Deal`, work is dealt: each job is a round, ``bundles`` is the number of bundles of
-    models that take turns, and there are no switches.
+    ``audit`` is explained at `RoundPolicy`, and ``batches`` and ``payload`` are explained at
+    `Scheme.begin`. If the scheme is a `Deal`, work is dealt: each job counts as a round,
+    ``bundles`` is the number of bundles of models that take turns, and there is no director.
 
     Raises
     ------
@@ -126,9 +134,9 @@ class SwitchingPolicy:
         self._audit, self._bundles, self._bundles_left = audit, bundles, bundles
         self._again = dict(again)
         if director is not None:
-            by_rounds(setting.scheme, "a run that looks for a better one")
+            by_rounds(setting.scheme, "a run that searches for better settings")
         self._num_jobs, self._director = require_int("num_jobs", num_jobs, least=1), director
-        self._jobs = self._num_jobs  # of the segment; fewer after a switch is chosen
+        self._jobs = self._num_jobs  # number of jobs of the segment; reduced when it is left
         self._payload, self._batches = payload, tuple(batches)
         self._first = setting
         self._segments: list[Segment] = []
@@ -139,7 +147,7 @@ class SwitchingPolicy:
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """The capabilities that the director needs of the backend: see `DemandingPolicy`."""
+        """The capabilities that the director needs of the backend (`DemandingPolicy`)."""
         return getattr(self._director, "needs", frozenset())
 
     @property
@@ -149,14 +157,14 @@ class SwitchingPolicy:
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the whole run."""
+        """The number of jobs of the whole run, which `end_after` may reduce."""
         return self._num_jobs
 
     def end_after(self, job: int) -> None:
         """End the run after ``job``, which must be the latest job that has started.
 
-        Call this method between two events. If work is dealt, jobs that have been dealt already are
-        completed.
+        Call this method between two events. If work is dealt, later jobs that have begun are
+        completed as well.
         """
         if isinstance(self._policy, DealingPolicy):
             self._num_jobs = self._policy.end_after(job)
@@ -164,10 +172,10 @@ class SwitchingPolicy:
             self._num_jobs = min(self._num_jobs, job + 1)
 
     def go_on_with(self, bundles: int) -> None:
-        """Set the number of bundles that still train.
+        """Set the number of bundles of models that are still trained.
 
-        If work is dealt, this is the largest number of jobs at a time. In a run with rounds it
-        changes nothing.
+        If work is dealt, at most this number of jobs is open at once. In a run with rounds the
+        number has no effect.
         """
         self._bundles_left = max(1, bundles)
         if isinstance(self._policy, DealingPolicy):
@@ -185,13 +193,14 @@ class SwitchingPolicy:
 
     @property
     def wake_at(self) -> float:
-        """The time at which to send a `Tick` if nothing arrives before; the backend's seconds."""
+        """The time at which to send a `Tick` if no event arrives before, in seconds."""
         return self._policy.wake_at
 
     def scheme_of(self, job: int) -> Defence:
-        """Return the scheme of a job that has started; raise `ParameterError` for no such job.
+        """Return the scheme of a job that has started.
 
-        A restored policy knows only the jobs of its present segment; all others have finished.
+        Raises `ParameterError` if the job does not exist or belongs to a segment before a
+        `restore`. All jobs of such segments have finished.
         """
         first = self._segments[0].first_job
         if not first <= job < self._num_jobs:
@@ -205,8 +214,9 @@ class SwitchingPolicy:
     def snapshot(self) -> dict[str, object]:
         """Return the state at the beginning of the open round, as JSON data.
 
-        It holds the present segment, but no earlier segment and nothing of the director. A setting
-        is None if it is the one with which the policy was created.
+        The state holds the present segment, but neither earlier segments nor the state of the
+        director. The segment's setting is None if it equals the one with which the policy was
+        created.
         """
         segment = self._segments[-1]
         policy = self._policy
@@ -223,7 +233,7 @@ class SwitchingPolicy:
         }
 
     def restore(self, state: object) -> None:
-        """Continue from a `snapshot` that was read back from JSON; only before the start.
+        """Continue from a `snapshot` that was read back from JSON. Call this before `start`.
 
         Time limits and numbers of attempts are taken from the setting with which this policy was
         created.
@@ -231,7 +241,7 @@ class SwitchingPolicy:
         Raises
         ------
         TypeError, KeyError, ValueError
-            If it is not a snapshot of such a policy.
+            If ``state`` is not a snapshot of such a policy.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a policy with rounds must be a mapping; got {state!r}")
@@ -260,7 +270,10 @@ class SwitchingPolicy:
         return None if setting == self._first else asdict(SettingState.of(setting))
 
     def on(self, event: Event) -> Sequence[Action]:
-        """Process one event and return the actions, in order. Raises like `RoundPolicy.on`."""
+        """Handle an event; return the actions that follow from it, in order.
+
+        Raises the same errors as `RoundPolicy.on`, or as `DealingPolicy.on` if work is dealt.
+        """
         past = self._again.get(self._rounds)  # the policy may forget it
         actions = self._policy.on(event)
         if self._director is not None:
@@ -299,7 +312,6 @@ class SwitchingPolicy:
         return [*closing, *restarts, *opening]
 
     def _count(self) -> None:
-        """Count a round that has closed."""
         self._rounds += 1
         if self._next is None:
             segment = self._segments[-1]
@@ -307,11 +319,11 @@ class SwitchingPolicy:
             self._started = min(segment.first_job + closed, self._num_jobs)
 
     def _shorten(self) -> bool:
-        """Drop the segment's jobs that are beyond the end of the run.
+        """Remove the segment's jobs that are beyond the end of the run.
 
-        Returns True if the segment's policy has more jobs than that, and must be made again. A
-        `DealingPolicy` need not: it was told by `end_after`. A segment that is being left starts no
-        jobs anyway.
+        Return True if the policy of the segment must be created again with fewer jobs. This is not
+        needed for a `DealingPolicy`, which `end_after` has told, nor for a segment that is being
+        left, which starts no jobs.
         """
         left = self._num_jobs - self._segments[-1].first_job
         if self._next is not None or self._jobs <= left:
@@ -320,7 +332,10 @@ class SwitchingPolicy:
         return not isinstance(self._policy, DealingPolicy)
 
     def _go_on(self, setting: Setting | None) -> bool:
-        """Begin to leave the segment if a setting is given; return True if a new segment begins."""
+        """Begin to leave the segment if the next ``setting`` is given.
+
+        Return True if the segment's last round has closed and a new segment begins.
+        """
         segment = self._segments[-1]
         if setting is not None:
             self._next, self._jobs = setting, self._started - segment.first_job
@@ -333,7 +348,7 @@ class SwitchingPolicy:
         return begins
 
     def _enter(self, setting: Setting) -> None:
-        """Begin a segment with a setting, over all jobs that have not started."""
+        """Begin a segment with a setting, for all jobs that have not started."""
         due = self._first.scheme.n
         if setting.scheme.n != due:
             raise ParameterError("scheme", f"must have the run's n={due} workers", setting.scheme.n)
@@ -342,9 +357,10 @@ class SwitchingPolicy:
         self._jobs = self._num_jobs - self._started
 
     def _run(self, state: object = None) -> RoundPolicy | DealingPolicy:
-        """Return a policy for the rest of the segment; ``state`` is of its schedule, if it has one.
+        """Return a policy for the rest of the segment.
 
-        If the segment is being left, it has only the jobs that have started. This is correct
+        ``state`` is a snapshot of the segment's schedule; None means that the schedule begins. If
+        the segment is being left, the policy has only the jobs that have started. This is correct
         because a schedule does not depend on the number of its jobs until the last one has started.
         """
         segment = self._segments[-1]
@@ -360,7 +376,7 @@ class SwitchingPolicy:
                 first_job=segment.first_job + closed,
                 empty=np.max(cuts, axis=0) == 0 if cuts else None,
             )
-        schedule = by_rounds(segment.setting.scheme, "a schedule").begin(
+        schedule = by_rounds(segment.setting.scheme, "a segment of this run").begin(
             self._jobs, batches=self._batches, payload=self._payload
         )
         if state is not None:
