@@ -26,6 +26,7 @@ from seqgc.cli import (
     _data,
     _demo,
     _deploy,
+    _pipeline,
     _profile,
     _report,
     _scheme,
@@ -149,6 +150,7 @@ _verb("train", _train.train, epilog=_EPILOG)
 _verb("resume", _train.resume, epilog=_EPILOG)
 _verb("demo", _demo.demo)
 _verb("report", with_plugins(_report.report))
+app.add_typer(_pipeline.app, name="pipeline")
 _verb("cost", with_plugins(_cost.cost))
 app.add_typer(_data.app, name="data")
 _verb("deploy", with_plugins(_deploy.deploy))
