@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Self, TypeAlias
 
 from seqgc.errors import ParameterError, SkewError, WorkerError, one_line, require_int
-from seqgc.ports import Arrival, Clock, Failure, Payload, Task, payload_format
+from seqgc.ports import Arrival, Clock, Failure, Notice, Payload, Task, payload_format
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage
 
 __all__ = [
@@ -156,6 +156,7 @@ class EventBackend(ABC):
         self._clock: Final[Clock] = clock or MonotonicClock()
         # Each event with the earliest time at which it may have come, which decides if it is late.
         self._events: Final[deque[tuple[float, Arrival | Failure]]] = deque()
+        self._notices: Final[deque[Notice]] = deque()
         # When the last look for events began, when it ended or should have ended, and the time
         # since which incoming events were not read.
         self._looked_at, self._back_at, self._unread_since = -math.inf, -math.inf, math.inf
@@ -165,8 +166,10 @@ class EventBackend(ABC):
     _reads_elsewhere: ClassVar[bool] = True
     """True if other threads or processes read the answers, and `_collect` asks these threads."""
 
-    def receive(self, until: float) -> Arrival | Failure | None:
+    def receive(self, until: float) -> Arrival | Failure | Notice | None:
         """Return the next event that may have come by ``until``; None if ``until`` has passed.
+
+        Notices about the workers come first.
 
         Events are returned in the order of their times. An event that came after ``until`` is
         returned by a later call, so that a deadline does not depend on the time of this call. If
@@ -175,8 +178,10 @@ class EventBackend(ABC):
         ``at``, the time of reading, is after ``until``.
         """
         self._check_open()
-        while not self._look(until) and not self._events:
+        while not (self._notices or self._look(until) or self._events):
             pass
+        if self._notices:
+            return self._notices.popleft()
         if any(came_at <= until for came_at, _ in self._events):  # usually the first event
             return self._events.popleft()[1]
         return None
@@ -185,6 +190,7 @@ class EventBackend(ABC):
         """End the backend, and everything that it started; further calls do nothing."""
         self._closed = True
         self._events.clear()
+        self._notices.clear()
         self._end()
 
     def __enter__(self) -> Self:

@@ -116,7 +116,10 @@ if _folder and any("multiprocessing.forkserver" in word for word in sys.orig_arg
 
 
 class WorkerProcess:
-    """A running process of worker ``worker``; a later process may replace it."""
+    """A running process of worker ``worker``; a later process may replace it.
+
+    It computes every task that it is sent, also tasks of other workers.
+    """
 
     def __init__(
         self,
@@ -300,9 +303,10 @@ def main(
     def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
         if isinstance(message, InvokeMessage):
             raise WireError("a local process accepts tasks only, but was sent an invocation")
-        PROGRESS.begin(message.task.round, message.task.attempt)
+        task = message.task
+        PROGRESS.begin(task.round, task.worker, task.attempt)
         try:
-            computed = run_task(message.task, compute, cancelled=cancelled)
+            computed = run_task(task, compute, cancelled=cancelled)
         finally:
             PROGRESS.end()
         if computed is None:
@@ -412,15 +416,15 @@ class Sightings:
         """Make this process record its tasks in the part of this worker."""
         PROGRESS.attach(self._part(worker))
 
-    def computing(self, worker: int) -> Computing | None:
+    def computing(self, worker: int) -> tuple[int, Computing] | None:
         """Return the task that a worker's process computes, or computed when it ended.
 
-        The result is None if the process is idle.
+        The first number is the worker of the task. The result is None if the process is idle.
         """
         if self._size == 0 or (seen := WorkerProgress.read(self._part(worker))) is None:
             return None
         now = time.monotonic()
-        return Computing(
+        return seen.worker, Computing(
             round=seen.round,
             attempt=seen.attempt,
             model=seen.model,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from seqgc._bounded import require_files
 from seqgc._by_value import Parcel, PicklingError
@@ -20,7 +23,7 @@ from seqgc.backends._events import (
 )
 from seqgc.backends._processes import SharedBuffers, Sightings, WorkerProcess, set_preload
 from seqgc.errors import ParameterError, WireError, WorkerError
-from seqgc.ports import Arrival, Clock, Computing, Failure, Task
+from seqgc.ports import Arrival, Clock, Computing, Failure, Notice, Task
 from seqgc.wire import CancelMessage, FailureMessage, ReadyMessage, ResultMessage, decode, encode
 from seqgc.worker import ComputeFactory
 
@@ -56,8 +59,13 @@ class LocalBackend(EventBackend):
     - An exception in ``compute`` becomes a `Failure` with its last line; the process continues.
     - Events are stamped when they are read. Late answers, to cancelled rounds, are `Arrival`
       events, too. Answers to unknown tasks are ignored.
-    - A worker that hangs does not delay other workers. Tasks that cannot be sent to it are dropped
-      when their round is cancelled; `restart` replaces its process.
+    - ``wanted`` may lower the number of processes while the backend works. The processes with the
+      highest numbers are killed. All unanswered tasks of their workers are computed by the other
+      processes, and so are later tasks; none of them fails. Such a process computes one task after
+      the other, and is sent at most one task ahead. Processes that come back get the tasks of their
+      own workers that have not been sent to another process.
+    - A worker that hangs delays only the workers that share its process. Tasks that cannot be sent
+      to it are dropped when their round is cancelled; `restart` replaces its process.
     - Ctrl-C and Ctrl-Z reach only the master; `close` ends the workers within about a second.
       Workers whose master has ended, in any way, end by themselves.
 
@@ -75,6 +83,10 @@ class LocalBackend(EventBackend):
         parent.
     start_timeout_s
         The time, in seconds, in which all workers must become ready.
+    wanted
+        A function that returns the number of processes that should work now. It is called at the
+        start, and then about once a second. Numbers above ``n`` mean ``n``, numbers below 1 mean 1.
+        None: always ``n``.
 
     Raises
     ------
@@ -107,6 +119,7 @@ class LocalBackend(EventBackend):
         messaging: Messaging | None = None,
         preload: Sequence[str] = (),
         start_timeout_s: float = 60.0,
+        wanted: Callable[[], int] | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(n, messaging=messaging, clock=clock)
@@ -120,17 +133,20 @@ class LocalBackend(EventBackend):
             remedy = "let it open files, connections and locks when it is called"
             raise ParameterError("compute", rule, compute, remedy) from error
         self._run_id = self._messaging.run_id
-        self._pool = WorkerPool(self.n, run_id=self._run_id, factory=factory, clock=self._clock)
+        self._wanted, self._present, self._asked_at = wanted, self.n, -math.inf
+        self._pool = WorkerPool(
+            self.n, run_id=self._run_id, factory=factory, clock=self._clock, warn=self._warn
+        )
         set_preload(preload)
         try:
-            self._pool.start(start_timeout_s)
+            self._pool.start(self._ask(), timeout_s=start_timeout_s)
         except BaseException:
             self.close()
             raise
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process id of each worker; 0 for a worker that was given up."""
+        """The process id of each worker; 0 for a worker without a process."""
         return self._pool.pids
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
@@ -157,7 +173,10 @@ class LocalBackend(EventBackend):
             self._pool.cancel(round, worker, encode(message, run_id=self._run_id, sealed=False))
 
     def restart(self, worker: int) -> Computing | None:
-        """Replace a worker's process at once; return the task that it was computing, or None."""
+        """Replace a worker's process at once; return the task that it was computing, or None.
+
+        If the process also serves other workers, the tasks that it was sent for them fail, too.
+        """
         self._check_workers([worker])
         computing = self._pool.computing(worker)
         self._tell_all(self._pool.restart(worker), are_own=True)
@@ -165,7 +184,26 @@ class LocalBackend(EventBackend):
 
     def _collect(self, timeout_s: float) -> None:
         pool = self._pool
+        if self._wanted is not None:
+            timeout_s = min(timeout_s, _ASK_EVERY_S)
+            if time.monotonic() - self._asked_at >= _ASK_EVERY_S:
+                before = self._present
+                if self._ask() != before:
+                    self._pool.resize(self._present)
         self._tell_all(pool.catch_up() if self._was_away else pool.poll(timeout_s))
+
+    def _ask(self) -> int:
+        """Return the number of processes that are wanted now; report it if it has changed."""
+        if self._wanted is not None:
+            self._asked_at, before = time.monotonic(), self._present
+            self._present = min(max(1, self._wanted()), self.n)
+            if self._present != before:
+                fields = {"present": self._present, "of": self.n}
+                self._notices.append(Notice(kind="workers", fields=fields))
+        return self._present
+
+    def _warn(self, text: str) -> None:
+        self._notices.append(Notice(kind="warning", fields={"text": text}))
 
     def _tell_all(self, events: Iterable[Arrival | Failure], *, are_own: bool = False) -> None:
         for event in events:
@@ -178,104 +216,203 @@ class LocalBackend(EventBackend):
 _MAX_FAILED_STARTS = 3  # in a row; another start would probably fail for the same reason
 _CLOSE_GRACE_S = 1.0
 _PAUSE_S = 1.0  # longest pause in the middle of an answer
-_NO_TASK: TaskKey = (-1, -1)
+_ASK_EVERY_S = 0.5  # pause between two questions for the number of processes
+_MOST_SENT = 2  # tasks that a process of several workers holds: one is computed, one waits
+
+_Address: TypeAlias = tuple[int, TaskKey]  # worker, and the round and attempt of its task
 
 
-@dataclass(slots=True, kw_only=True)
-class _LocalWorker:
-    """The state of a worker, which may have several processes in succession."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Host:
+    """The processes of a worker, one after the other, and the frames for the present process.
+
+    The process serves its own worker, and also workers whose processes are absent.
+    """
 
     process: WorkerProcess | None = None
-    held: list[tuple[TaskKey, bytes]] = field(default_factory=list)  # frames to be sent, in order
-    owed: Owed = field(default_factory=Owed)
+    is_wanted: bool = True
+    serves: bool = True  # False: another host serves its worker
+    workers: int = 1  # the number of workers that it serves
+    known: set[int] = field(default_factory=set)  # workers whose tasks it was ever sent
+    cancels: list[bytes] = field(default_factory=list)  # frames to be sent, before all tasks
+    held: list[tuple[_Address, bytes]] = field(default_factory=list)  # tasks to be sent, in order
+    sent: dict[_Address, bytes] = field(default_factory=dict)  # unanswered tasks
     failed_starts: int = 0  # in a row
     cause: str = ""  # the cause of the last failed start
 
+    @property
+    def has_room(self) -> bool:
+        """True if the process may be sent another task."""
+        return self.workers == 1 or len(self.sent) < _MOST_SENT
+
 
 class WorkerPool:
-    """``n`` processes, their connections, and one selector over all of them; no threads."""
+    """At most ``n`` processes that serve ``n`` workers, and one selector; no threads.
 
-    def __init__(self, n: int, *, run_id: str, factory: Parcel, clock: Clock) -> None:
+    Each worker has a host, with a process of its own. While this process is absent because fewer
+    processes are wanted, another host serves the worker (`resize`). ``warn`` is called with
+    problems that the run survives.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        run_id: str,
+        factory: Parcel,
+        clock: Clock,
+        warn: Callable[[str], None],
+    ) -> None:
         self._run_id, self._factory, self._clock = run_id, factory.payload, clock
         self._buffers = SharedBuffers(factory.buffers)
         self._selector = selectors.DefaultSelector()
-        self._places = [_LocalWorker() for _ in range(n)]
+        self._hosts = [_Host() for _ in range(n)]
+        self._host_of = list(self._hosts)  # by worker
+        self._owed = [Owed() for _ in range(n)]  # by worker
+        self._at: dict[_Address, _Host] = {}  # where the unanswered tasks were sent
         self._sightings = Sightings(n)
+        self._warn = warn
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process id of each worker; 0 for a worker that was given up."""
-        return tuple(0 if p.process is None else p.process.pid for p in self._places)
+        """The process id of each worker; 0 for a worker without a process."""
+        return tuple(0 if h.process is None else h.process.pid for h in self._hosts)
 
-    def start(self, timeout_s: float) -> None:
-        """Start all processes, and wait until every worker is ready.
+    def start(self, count: int, *, timeout_s: float) -> None:
+        """Start the first ``count`` processes, and wait until all of them are ready.
 
         Raises
         ------
         WorkerError
-            If a worker cannot start, or if not all workers are ready in time; the message contains
-            the first cause.
+            If a process cannot start, or if not all processes are ready in time; the message
+            contains the first cause.
         """
-        deadline, n = time.monotonic() + timeout_s, len(self._places)
-        for worker in range(n):
+        deadline = time.monotonic() + timeout_s
+        for host in self._hosts[count:]:
+            host.is_wanted = host.serves = False
+        self._spread()
+        hosts = self._hosts[:count]
+        for worker in range(count):
             self._start(worker)
-        while (ready := sum(p.process is not None and p.process.ready for p in self._places)) < n:
-            for worker, place in enumerate(self._places):
-                if place.process is None:
-                    message = f"worker {worker} does not start: {place.cause}"
+        while (ready := sum(h.process is not None and h.process.ready for h in hosts)) < count:
+            for worker, host in enumerate(hosts):
+                if host.process is None:
+                    message = f"worker {worker} does not start: {host.cause}"
                     raise WorkerError(message, worker=worker)
             if (left := deadline - time.monotonic()) <= 0:
-                causes = [f"; last problem: {p.cause}" for p in self._places if p.cause]
+                causes = [f"; last problem: {host.cause}" for host in hosts if host.cause]
                 raise WorkerError(
-                    f"{ready} of {n} workers were ready within {timeout_s:g} s{''.join(causes[:1])}"
+                    f"{ready} of {count} workers were ready within {timeout_s:g} s"
+                    f"{''.join(causes[:1])}"
                     "; raise `start_timeout_s`, or preload the modules that they import"
                 )
             for _ in self.poll(left):
                 pass  # no task has been sent, so there is no event
 
+    def resize(self, count: int) -> None:
+        """Let only the first ``count`` >= 1 workers have a process.
+
+        The other processes are killed, and their unanswered tasks are moved to other processes. A
+        process that comes back serves its worker as soon as it is ready.
+        """
+        moved = list[tuple[_Address, bytes]]()
+        for worker, host in enumerate(self._hosts):
+            was_wanted, host.is_wanted = host.is_wanted, worker < count
+            if was_wanted and not host.is_wanted:
+                if host.process is not None:
+                    host.process.kill()
+                    self._remove(host.process)
+                host.serves = False
+                moved += [*host.sent.items(), *host.held]
+                host.sent, host.held = {}, []
+            elif host.is_wanted and not was_wanted:
+                host.failed_starts = 0
+                self._start(worker)
+        for address, _ in moved:
+            self._at.pop(address, None)
+        self._spread(moved)
+
+    def _spread(self, moved: Sequence[tuple[_Address, bytes]] = ()) -> None:
+        """Choose a host for each worker; move the tasks that have not been sent to these hosts.
+
+        The tasks ``moved`` come first. A worker whose own host does not serve gets the host with
+        the fewest workers.
+        """
+        serving = [host for host in self._hosts if host.serves]
+        counts = Counter(serving)
+        for worker, own in enumerate(self._hosts):
+            host = own if own.serves else min(serving, key=lambda each: counts[each])
+            counts[host] += not own.serves
+            self._host_of[worker] = host
+        waiting = [*moved, *(entry for host in self._hosts for entry in host.held)]
+        for host in self._hosts:
+            host.workers, host.held = counts[host], []
+        for entry in waiting:
+            self._host_of[entry[0][0]].held.append(entry)
+        for host in serving:
+            self._feed(host)
+
     def submit(self, task: Task, frame: bytes) -> None:
-        """Send a task's frame to its worker when the worker is ready, without blocking."""
-        address = task.round, task.attempt
-        self._places[task.worker].owed.tasks.add(address)
-        self._send(task.worker, address, frame)
+        """Send a task's frame to a process when the process is ready, without blocking."""
+        key = task.round, task.attempt
+        self._owed[task.worker].tasks.add(key)
+        host = self._host_of[task.worker]
+        if host.process is not None:
+            host.held.append(((task.worker, key), frame))
+            self._feed(host)
 
     def cancel(self, round: int, worker: int, frame: bytes) -> None:
         """Cancel a worker's tasks of a round; if one of them was sent, send this frame, too."""
-        place = self._places[worker]
-        unsent = {task for task, _ in place.held if task[0] == round}
-        place.held = [entry for entry in place.held if entry[0] not in unsent]
-        if place.owed.cancel(round, unsent=unsent):
-            self._send(worker, _NO_TASK, frame)
+        owed = self._owed[worker]
+        over = {(worker, key) for key in owed.tasks if key[0] == round}
+        sent = over & self._at.keys()
+        owed.cancel(round, unsent={key for _, key in over - sent})
+        for host in self._forget(over):
+            host.cancels.append(frame)
+            self._feed(host)
+
+    def _forget(self, tasks: Iterable[_Address]) -> list[_Host]:
+        """Forget these tasks; return the hosts to which some of them were sent."""
+        over, hosts = set(tasks), dict[_Host, None]()
+        for address in over:
+            if (host := self._at.pop(address, None)) is not None:
+                del host.sent[address]
+                hosts[host] = None
+        for host in {self._host_of[worker] for worker, _ in over}:
+            host.held = [entry for entry in host.held if entry[0] not in over]
+        return list(hosts)
 
     def refuse(self) -> Iterator[Failure]:
-        """Yield a failure for each task of workers that were given up."""
-        for worker, place in enumerate(self._places):
-            if place.process is None:
-                yield from self._lose(worker, place.cause, at=self._clock.now())
+        """Yield a failure for each task of workers whose process was given up."""
+        for worker, host in enumerate(self._host_of):
+            if host.process is None:
+                yield from self._fail(self._tasks_of(worker), host.cause, at=self._clock.now())
 
     def computing(self, worker: int) -> Computing | None:
-        """Return the task that a worker's process is computing, or None."""
-        return self._sightings.computing(worker)
+        """Return the task of a worker that is being computed, or None."""
+        seen = self._sightings.computing(self._hosts.index(self._host_of[worker]))
+        return None if seen is None or seen[0] != worker else seen[1]
 
     def restart(self, worker: int) -> Iterator[Failure]:
-        """End a worker's process and start a new one, even if the worker was given up."""
-        place = self._places[worker]
-        place.failed_starts = 0
-        if place.process is None:
-            self._start(worker)
+        """End a worker's process and start a new one, even if the process was given up."""
+        host, reason = self._host_of[worker], "the worker was restarted"
+        host.failed_starts = 0
+        if host.process is None:
+            self._start(self._hosts.index(host))
         else:
-            place.process.kill()  # it may hang
-            yield from self._replace(place.process, because="the worker was restarted")
+            host.process.kill()  # it may hang
+            yield from self._replace(host.process, because=reason)
+        yield from self._fail(self._tasks_of(worker), reason, at=self._clock.now())
 
     def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
         """Wait for events at most ``timeout_s`` seconds or one hour, and yield them."""
         for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
             process: WorkerProcess = key.data
-            if self._places[process.worker].process is not process:
+            if self._hosts[process.worker].process is not process:
                 continue  # the process has ended earlier in this loop
             if mask & selectors.EVENT_WRITE:
                 process.channel.flush()
-                self._feed(self._places[process.worker])
+                self._feed(self._hosts[process.worker])
             if mask & selectors.EVENT_READ:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
 
@@ -297,17 +434,17 @@ class WorkerPool:
 
     def _coming(self) -> dict[WorkerProcess, int]:
         """Return, by process, the number of bytes received of an incomplete answer."""
-        there = [place.process for place in self._places if place.process is not None]
+        there = [host.process for host in self._hosts if host.process is not None]
         return {process: n for process in there if (n := process.channel.begun)}
 
     def close(self) -> None:
         """End all processes within about a second; if this is interrupted, call it again."""
-        for place in self._places:
-            if place.process is not None:
-                place.process.terminate()
+        for host in self._hosts:
+            if host.process is not None:
+                host.process.terminate()
         deadline = time.monotonic() + _CLOSE_GRACE_S
-        for place in self._places:
-            process, place.process = place.process, None
+        for host in self._hosts:
+            process, host.process = host.process, None
             if process is not None:
                 process.bury(grace_s=max(0.0, deadline - time.monotonic()))
         self._selector.close()
@@ -316,15 +453,16 @@ class WorkerPool:
 
     def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
         """Read the messages of a process; if it has ended, replace it after its last message."""
+        host = self._hosts[process.worker]
         try:
             for frame in process.channel.pull():
                 at = self._clock.now()
                 match decode(frame, run_id=self._run_id, sealed=False):
                     case ResultMessage() | FailureMessage() as answer if (
-                        answer.subject.worker == process.worker
+                        answer.subject.worker in host.known
                     ):
                         event = event_of(answer, at=at)
-                        if self._places[process.worker].owed.settle(event):
+                        if self._settle(event, host):
                             yield event
                     case ReadyMessage(worker=process.worker, problem=problem):
                         process.problem = problem
@@ -340,63 +478,99 @@ class WorkerPool:
             return
         if ended or process.channel.ended:
             yield from self._replace(process)
+        elif host.held:
+            self._feed(host)
 
-    def _send(self, worker: int, task: TaskKey, frame: bytes) -> None:
-        place = self._places[worker]
-        if place.process is not None:
-            place.held.append((task, frame))
-            self._feed(place)
+    def _settle(self, event: Arrival | Failure, host: _Host) -> bool:
+        """Record an answer of a host's process; return True if the master must receive it."""
+        key = event.round, event.attempt
+        if host.sent.pop((event.worker, key), None) is not None:
+            del self._at[event.worker, key]
+        elif key in self._owed[event.worker].tasks:
+            return False  # another process has this task
+        return self._owed[event.worker].settle(event)
 
-    def _feed(self, place: _LocalWorker) -> None:
+    def _feed(self, host: _Host) -> None:
         """Send the waiting frames of a ready process as far as its socket accepts them."""
-        if (process := place.process) is None:
+        if (process := host.process) is None:
             return
-        while process.ready and place.held and not process.channel.unsent:
-            process.channel.push(place.held.pop(0)[1])
+        while process.ready and not process.channel.unsent:
+            if host.cancels:
+                process.channel.push(host.cancels.pop(0))
+            elif host.held and host.has_room:
+                address, frame = host.held.pop(0)
+                host.sent[address], self._at[address] = frame, host
+                host.known.add(address[0])
+                process.channel.push(frame)
+            else:
+                break
         self._watch(process)
 
     def _welcome(self, process: WorkerProcess) -> None:
         """Record that a process is ready, and send the frames that waited for this."""
-        process.ready, place = True, self._places[process.worker]
-        place.failed_starts = 0
-        self._feed(place)
+        process.ready, host = True, self._hosts[process.worker]
+        host.failed_starts = 0
+        if host.serves:
+            self._feed(host)
+        else:
+            host.serves = True
+            self._spread()
+
+    def _remove(self, process: WorkerProcess) -> str:
+        """Bury a process that ends, and return how it ended."""
+        host = self._hosts[process.worker]
+        self._selector.unregister(process.channel)
+        self._selector.unregister(process.sentinel)
+        host.process, host.cancels = None, []
+        return process.bury()
 
     def _replace(self, process: WorkerProcess, *, because: str = "") -> Iterator[Failure]:
         """Start a new process; yield a failure for each task that the old process had received."""
-        worker, place = process.worker, self._places[process.worker]
-        self._selector.unregister(process.channel)
-        self._selector.unregister(process.sentinel)
-        place.process = None
-        end = process.bury()
-        reason = because or end
+        worker, host = process.worker, self._hosts[process.worker]
+        reason = self._remove(process)
+        reason = because or reason
         if not process.ready:
-            place.failed_starts += 1
-            place.cause = reason
+            host.failed_starts += 1
+            host.cause = reason
         at, computing = self._clock.now(), None if because else self._sightings.computing(worker)
         self._start(worker)
-        if process.ready or place.process is None:
-            yield from self._lose(worker, reason, at=at, died_at=computing)
+        lost = list(host.sent)
+        if host.process is None:
+            lost += [address for address, _ in host.held]
+        yield from self._fail(lost, reason, at=at, died_at=computing)
 
-    def _lose(
-        self, worker: int, reason: str, *, at: float, died_at: Computing | None = None
+    def _tasks_of(self, worker: int) -> list[_Address]:
+        return [(worker, key) for key in self._owed[worker].tasks]
+
+    def _fail(
+        self,
+        tasks: Iterable[_Address],
+        reason: str,
+        *,
+        at: float,
+        died_at: tuple[int, Computing] | None = None,
     ) -> Iterator[Failure]:
-        """Yield a failure for each task that a worker owes.
+        """Forget tasks, and yield a failure for each of them.
 
-        ``died_at`` is the task that the worker's process was computing when it died.
+        ``died_at`` is the worker and the task that a process was computing when it died.
         """
-        place = self._places[worker]
-        for round, attempt in place.owed.lose():
-            is_cause = died_at is not None and (died_at.round, died_at.attempt) == (round, attempt)
-            model = died_at.model if died_at is not None and is_cause else None
+        tasks = sorted(tasks, key=lambda address: address[::-1])
+        self._forget(tasks)
+        for worker, (round, attempt) in tasks:
+            self._owed[worker].tasks.discard((round, attempt))
+            model = None
+            if died_at is not None and died_at[0] == worker:
+                computing = died_at[1]
+                is_cause = (computing.round, computing.attempt) == (round, attempt)
+                model = computing.model if is_cause else None
             yield failure_of((round, worker, attempt), at=at, reason=reason, model=model)
-        place.held.clear()
 
     def _start(self, worker: int) -> None:
-        place = self._places[worker]
-        while place.process is None and place.failed_starts < _MAX_FAILED_STARTS:
+        host = self._hosts[worker]
+        while host.process is None and host.failed_starts < _MAX_FAILED_STARTS:
             try:
                 self._sightings.clear(worker)
-                place.process = WorkerProcess(
+                host.process = WorkerProcess(
                     worker,
                     run_id=self._run_id,
                     factory=self._factory,
@@ -404,12 +578,14 @@ class WorkerPool:
                     sightings=self._sightings,
                 )
             except WorkerError as error:
-                place.failed_starts += 1
-                place.cause = str(error)
+                host.failed_starts += 1
+                host.cause = str(error)
                 continue
-            for source in (place.process.channel, place.process.sentinel):
-                self._selector.register(source, selectors.EVENT_READ, data=place.process)
-            self._watch(place.process)  # the factory may need more than one send
+            for source in (host.process.channel, host.process.sentinel):
+                self._selector.register(source, selectors.EVENT_READ, data=host.process)
+            self._watch(host.process)  # the factory may need more than one send
+        if host.process is None and not host.serves:
+            self._warn(f"worker {worker} does not start ({host.cause}); the others do its work")
 
     def _watch(self, process: WorkerProcess) -> None:
         """Make the selector report when a socket accepts bytes, as long as frames wait for it."""

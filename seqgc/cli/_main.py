@@ -32,6 +32,7 @@ from seqgc.cli import (
     _scheme,
     _train,
     _tune,
+    _workers,
 )
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._messages import check_environment, in_json, say, speaking
@@ -127,6 +128,7 @@ _HELP = {
     "train": "Train several models at once on unreliable workers. Exact schemes give exact "
     "gradients.",
     "resume": "Continue a run from its last checkpoint, to the same weights.",
+    "workers": "Change the number of local processes that work for a run, while it continues.",
     "demo": "Train models on handwritten digits: uncoded, coded and dealt. Some workers straggle.",
     "report": "Draw runs, or a delay profile, on one self-contained HTML page.",
     "cost": "Estimate the cost of a plan, or of a run, on AWS Lambda.",
@@ -148,6 +150,7 @@ _verb("compare", with_plugins(_compare.compare))
 app.add_typer(_profile.app, name="profile")
 _verb("train", _train.train, epilog=_EPILOG)
 _verb("resume", _train.resume, epilog=_EPILOG)
+_verb("workers", with_plugins(_workers.workers))
 _verb("demo", _demo.demo)
 _verb("report", with_plugins(_report.report))
 app.add_typer(_pipeline.app, name="pipeline")

@@ -166,6 +166,8 @@ def _sentence(notice: Notice) -> str:
             return f"starting {fields['workers']} workers ({fields['provider']})"
         case "ready":
             return str(fields["note"] or "")
+        case "workers":
+            return f"{fields['present']} of {fields['of']} workers from now on"
         case "switch":
             return f"switch before round {fields['round']}: {why_switched(fields)}"
         case "warning":

@@ -24,7 +24,7 @@ from seqgc.backends.lambda_ import MASTER_PORTS
 from seqgc.deploy._aws import client_config, in_one_line
 from seqgc.deploy._deployment import Deployment, current_version
 from seqgc.errors import ParameterError, SeqgcError, WorkerError, one_line
-from seqgc.ports import Arrival, Backend, Task, WeightedPoints, WeightRef, WorkItem
+from seqgc.ports import Arrival, Backend, Failure, Task, WeightedPoints, WeightRef, WorkItem
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -383,7 +383,7 @@ def _there_and_back(backend: Backend, number: int) -> float:
     (sent_at,) = backend.dispatch(number, [task])
     event = backend.receive(sent_at + _ANSWER_TIMEOUT_S)
     if not isinstance(event, Arrival):
-        why = f"within {_ANSWER_TIMEOUT_S:g} s" if event is None else event.reason
+        why = event.reason if isinstance(event, Failure) else f"within {_ANSWER_TIMEOUT_S:g} s"
         raise WorkerError(f"an empty task was not answered: {why}", worker=0)
     return event.at - sent_at
 

@@ -237,7 +237,11 @@ class _Loop:
                 if not self._out and until == math.inf:
                     what = "no task is in flight, and its `wake_at` is infinite"
                     raise ScheduleError(f"the policy waits for ever: {what}")
-                self._feed(self._backend.receive(until) or ports.Tick(at=until))
+                event = self._backend.receive(until)
+                if isinstance(event, ports.Notice):
+                    self._observe(event)
+                else:
+                    self._feed(event or ports.Tick(at=until))
             self._hand_over_all()
             rest(self._hold)
         except BaseException as error:

@@ -323,8 +323,10 @@ class AnyBackend(Protocol):
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Try to tell these workers that their tasks of the round are not needed any more."""
 
-    def receive(self, until: float) -> Arrival | Failure | Timetable | None:
+    def receive(self, until: float) -> Arrival | Failure | Timetable | Notice | None:
         """Return the next event, or None if there is no event before the time ``until``.
+
+        Backends may also return notices about their workers, which are for observers only.
 
         An event may have arrived while the master was busy. Its ``at`` is the time at which the
         event was read.
@@ -337,7 +339,7 @@ class AnyBackend(Protocol):
 class Backend(AnyBackend, Protocol):
     """A backend with real workers. Their response times are not known in advance."""
 
-    def receive(self, until: float) -> Arrival | Failure | None: ...
+    def receive(self, until: float) -> Arrival | Failure | Notice | None: ...
 
 
 @runtime_checkable
@@ -515,6 +517,7 @@ class Notice:
     ``parked``      a ``model`` is not trained any further after its ``step``: ``why``, ``cause``
     ``expelled``    a ``worker`` gave a wrong result of a ``job`` and is excluded
     ``uncompared``  an audit could not compare a number of ``results`` of a ``job``
+    ``workers``     the number of worker processes has changed: ``present`` and ``of``
     ``slowdown``    all workers take ``times`` as long as before, ``since`` a round; detected in
                     ``round``
     ``recovered``   the slowdown is over; detected in ``round``

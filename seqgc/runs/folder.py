@@ -47,7 +47,8 @@ class RunDirectory:
     The folder contains ``config.toml`` (the configuration), ``events.jsonl`` (the event log),
     ``metrics.csv`` (losses), ``journal.jsonl`` (decisions, for `resume`), ``checkpoints/``
     (checkpoints and trained weights), ``saved/`` (weights saved during training, if configured),
-    ``weights/`` (versions in use), and ``lock`` and ``masters/`` (the lease of the master).
+    ``weights/`` (versions in use), ``lock`` and ``masters/`` (the lease of the master), and
+    ``workers`` (the number of local processes, if it was changed).
 
     Raises
     ------

@@ -21,9 +21,24 @@ from typing import Final
 from seqgc._durable import sync_folder
 from seqgc.errors import ParameterError, StoreError
 
-__all__ = ["Lease"]
+__all__ = ["Lease", "has_master"]
 
 _PAUSES_S: Final = (0.02, 0.1, 0.5, 0.0)  # after each failed attempt to read the folder
+
+
+def has_master(run: Path) -> bool:
+    """Return True if a master is running the run in a folder."""
+    try:
+        lock = os.open(run / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 class Lease:

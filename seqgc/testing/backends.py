@@ -148,7 +148,7 @@ class BackendContract:
         assert list(left_at) == sorted(set(left_at))
         for _ in workers:
             event = backend.receive(math.inf)
-            assert event is not None
+            assert isinstance(event, Arrival)
             assert event.at > left_at[workers.index(event.worker)]
 
     def test_results_of_400_kb_arrive_from_all_at_once(self, open_backend: Open) -> None:

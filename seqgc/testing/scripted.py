@@ -27,6 +27,7 @@ from seqgc.ports import (
     FlawedResult,
     FloatArray,
     MiniTask,
+    Notice,
     Task,
     WeightedPoints,
     WeightRef,
@@ -180,7 +181,9 @@ def task(
 
 def next_event(backend: Backend) -> Arrival | Failure:
     """Return the next event of a backend; raise `AssertionError` if none comes within 60 s."""
-    event = backend.receive(time.monotonic() + PATIENCE_S)
+    until = time.monotonic() + PATIENCE_S
+    while isinstance(event := backend.receive(until), Notice):
+        pass
     if event is None:
         raise AssertionError(f"no event in {PATIENCE_S:g} s")
     return event

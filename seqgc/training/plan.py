@@ -395,6 +395,7 @@ class PlannedRun:
             precision=plan.precision,
             payload=plan.payload or plan.precision,
             stochastic_rounding=plan.stochastic_rounding,
+            run=run.absolute(),
             weights=run.absolute() / ("weights" if master == 1 else f"weights-{master}"),
             cached_weights=self._jobs_read(),
             code=setting.scheme.spec[:100] if plan.adaptation is None else "",

@@ -185,6 +185,7 @@ class Work:
     payload: Payload  # the format of results in messages
     stochastic_rounding: bool = False
     weights: Path  # a folder of this machine, for workers that can read it
+    run: Path | None = None  # the folder of the run, on this machine; None for a recording
     cached_weights: int  # number of versions that a worker should cache
     code: str  # a label for the computation, in every message
     sizes: TaskSizes  # the sizes of the largest task

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 __all__ = ["PROGRESS", "Sighting", "WorkerProgress"]
 
-_LAYOUT = struct.Struct("<?qqddH800s")  # a name has 200 characters at most
+_LAYOUT = struct.Struct("<?qqqddH800s")  # a name has 200 characters at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class Sighting:
     """
 
     round: int
+    worker: int
     attempt: int
     model: str
     began_at: float
@@ -40,11 +41,11 @@ class WorkerProgress:
     --------
     >>> memory, progress = bytearray(WorkerProgress.BYTES), WorkerProgress()
     >>> progress.attach(memoryview(memory))
-    >>> progress.begin(7, 0)
+    >>> progress.begin(7, 1, 0)
     >>> progress.enter("net")
     >>> seen = WorkerProgress.read(memoryview(memory))
-    >>> seen.round, seen.attempt, seen.model
-    (7, 0, 'net')
+    >>> seen.round, seen.worker, seen.attempt, seen.model
+    (7, 1, 0, 'net')
     >>> progress.end()
     >>> WorkerProgress.read(memoryview(memory)) is None
     True
@@ -54,24 +55,22 @@ class WorkerProgress:
 
     def __init__(self) -> None:
         self._memory: memoryview | None = None
-        self._task = (0, 0, 0.0)
+        self._task = (0, 0, 0, 0.0)
 
     def attach(self, memory: memoryview) -> None:
         self._memory = memory
 
-    def begin(self, round: int, attempt: int) -> None:
+    def begin(self, round: int, worker: int, attempt: int) -> None:
         if self._memory is not None:
-            self._task = round, attempt, time.monotonic()
+            self._task = round, worker, attempt, time.monotonic()
             self.enter("")
 
     def enter(self, model: str) -> None:
         """Record that the process begins to compute a gradient of this model."""
         if self._memory is not None:
-            round, attempt, began_at = self._task
             name = model.encode()
-            _LAYOUT.pack_into(
-                self._memory, 0, True, round, attempt, began_at, time.monotonic(), len(name), name
-            )
+            now = time.monotonic()
+            _LAYOUT.pack_into(self._memory, 0, True, *self._task, now, len(name), name)
 
     def end(self) -> None:
         if self._memory is not None:
@@ -80,13 +79,13 @@ class WorkerProgress:
     @staticmethod
     def read(memory: memoryview) -> Sighting | None:
         """Return the task and model that a process wrote last, or None if it was between tasks."""
-        is_at_work, round, attempt, began_at, model_began_at, size, name = _LAYOUT.unpack_from(
-            memory
-        )
+        is_at_work, *task, began_at, model_began_at, size, name = _LAYOUT.unpack_from(memory)
         if not is_at_work:
             return None
+        round, worker, attempt = task
         return Sighting(
             round=round,
+            worker=worker,
             attempt=attempt,
             model=name[:size].decode(errors="replace"),
             began_at=began_at,

@@ -1,5 +1,8 @@
 """A worker that gets its tasks over a connection, computes them in order and sends the answers.
 
+A process of this machine may serve several workers of the run, one task after the other, while
+other processes are absent.
+
 One thread computes. Between any two mini-tasks it reads the master's new messages, so that it does
 not begin or continue a cancelled task. An injected delay imitates a slow response, not a busy
 processor. Therefore an answer waits until its delay has passed while the next task is computed.
@@ -88,12 +91,12 @@ class TaskServer:
         self._connection, self._answer = connection, answer
         self._run_id, self._sealed = run_id, sealed
         self._todo: deque[tuple[float, Request]] = deque()
-        self._due: list[tuple[float, int, tuple[int, int], bytes]] = []  # a heap, by time and order
+        self._due: list[tuple[float, int, Task, bytes]] = []  # a heap, by time and order
         self._free_at = -math.inf  # when the delay of the last delayed answer ends
         self._order = itertools.count()
-        self._cancelled: set[int] = set()  # rounds
-        self._at_work: tuple[int, int] | None = None  # round, attempt
-        self._leaving: tuple[int, int] | None = None  # the task whose answer is being sent
+        self._cancelled: set[tuple[int, int]] = set()  # rounds and workers
+        self._at_work: Task | None = None
+        self._leaving: Task | None = None  # the task whose answer is being sent
         self._lock = threading.Lock()  # guards everything but the counts
 
     def serve(self) -> None:
@@ -120,10 +123,11 @@ class TaskServer:
             match message:
                 case TaskMessage() | InvokeMessage():
                     self._todo.append((time.monotonic(), message))
-                case CancelMessage(round=round):
-                    self._cancelled.add(round)
-                    self._todo = deque(e for e in self._todo if _task(e[1]).round != round)
-                    self._due = [entry for entry in self._due if entry[2][0] != round]
+                case CancelMessage(round=round, worker=worker):
+                    over = round, worker
+                    self._cancelled.add(over)
+                    self._todo = deque(e for e in self._todo if _subject(_task(e[1])) != over)
+                    self._due = [entry for entry in self._due if _subject(entry[2]) != over]
                     heapq.heapify(self._due)
                     if self._free_at > time.monotonic():
                         self._free_at = max((entry[0] for entry in self._due), default=-math.inf)
@@ -134,8 +138,8 @@ class TaskServer:
     def _hand_back(self, worker: int) -> bytes:
         """Drop the tasks that have not begun; return a message that lists the remaining tasks."""
         self._todo.clear()
-        keeps = [task for *_, task, _ in self._due]
-        keeps += [task for task in (self._at_work, self._leaving) if task is not None]
+        tasks = [*(task for *_, task, _ in self._due), self._at_work, self._leaving]
+        keeps = [(task.round, task.attempt) for task in tasks if task is not None]
         return self._encoded(LeaveMessage(worker=worker, keeps=keeps))
 
     def _listen(self, timeout_s: float) -> None:
@@ -148,7 +152,7 @@ class TaskServer:
             if not self._todo:
                 return None
             received, message = self._todo.popleft()
-            self._at_work = _task(message).round, _task(message).attempt
+            self._at_work = _task(message)
             self._cancelled.clear()  # earlier cancellations concerned other tasks
             return received, message
 
@@ -179,8 +183,8 @@ class TaskServer:
         unwanted = self._unwanted(task)
         with self._lock:
             self._at_work = None
-            if frame is not None and not (unwanted or task.round in self._cancelled):
-                entry = (when, next(self._order), (task.round, task.attempt), frame)
+            if frame is not None and not (unwanted or _subject(task) in self._cancelled):
+                entry = (when, next(self._order), task, frame)
                 heapq.heappush(self._due, entry)
                 if when > received:
                     self._free_at = max(when, time.monotonic())
@@ -188,7 +192,7 @@ class TaskServer:
     def _unwanted(self, task: Task) -> bool:
         self._listen(0.0)
         with self._lock:
-            return self._connection.ended or task.round in self._cancelled
+            return self._connection.ended or _subject(task) in self._cancelled
 
     def _encoded(self, message: LeaveMessage | FailureMessage) -> bytes:
         return encode(message, run_id=self._run_id, sealed=self._sealed)
@@ -200,3 +204,8 @@ def _request(message: Request) -> TaskMessage:
 
 def _task(message: Request) -> Task:
     return _request(message).task
+
+
+def _subject(task: Task) -> tuple[int, int]:
+    """Return what a `CancelMessage` names: the round and the worker of a task."""
+    return task.round, task.worker

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from seqgc.backends import LocalBackend, require_local_files, start_fork_server
 from seqgc.errors import ParameterError
 from seqgc.ports import Backend, Capability, require_capabilities
+from seqgc.runs.headcount import wanted_headcount
 from seqgc.stores import DirectoryStore
 from seqgc.workers._base import WorkerSet, missing
 from seqgc.workers._settings import LoadDelays
@@ -65,8 +66,15 @@ class _Local(ProcessWorkers):
         return self
 
     def _starter(self, work: Work) -> _Start:
-        messaging = self._messaging(work)
-        return partial(LocalBackend, self.n, messaging=messaging, preload=_PRELOADED)
+        return partial(
+            LocalBackend,
+            self.n,
+            messaging=self._messaging(work),
+            preload=_PRELOADED,
+            wanted=(
+                None if work.run is None else partial(wanted_headcount, work.run, default=self.n)
+            ),
+        )
 
 
 class _Custom(ProcessWorkers):
