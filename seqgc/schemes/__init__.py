@@ -1,4 +1,4 @@
-"""Schemes, which decide each round's tasks from earlier rounds; `register` shows how to add one."""
+"""Schemes and other defences against stragglers; `Scheme` explains how to add one."""
 
 from seqgc.schemes._defence import Defence as Defence
 from seqgc.schemes._defence import Grid as Grid

@@ -1,10 +1,10 @@
 """`Defence`, the base of all strategies against stragglers, and the registry of their names.
 
-There are two kinds of defences. A `Scheme` decides before each round which tasks every worker
-computes, and codes the work so that some answers may be missing. Other defences, such as `Deal`,
-assign work only when a worker is free. This module holds the parts that both kinds have in common:
-the cut of a batch into chunks, the load of each worker, and the spelling of a defence on the
-command line.
+There are two kinds of defences. A `Scheme` works in rounds: it decides before each round which
+tasks every worker computes, often redundantly, so that some answers may be missing. Other defences
+do not work in this way; for example, `Deal` assigns work only when a worker is free. This module
+holds what both kinds have in common: the cut of a batch into chunks, the load of each worker, and
+the spelling of a defence on the command line.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray, IntArray
 
 Kind: TypeAlias = Literal["exact", "approximate", "stale"]
-# Quotas are rounded to this many decimals, because they were computed as batch * (a / b): a quota
-# that should be an integer then becomes one.
+# Quotas are computed as batch * (a / b), with rounding errors. They are rounded to this number of
+# decimals, so that a quota that should be an integer becomes one.
 _QUOTA_DECIMALS = 9
 
 
 class Defence(ABC):
-    """A strategy against stragglers: a frozen, picklable dataclass with ``eval(repr(x)) == x``."""
+    """Base class of strategies against stragglers.
+
+    A subclass is a frozen, picklable dataclass, of which each object ``x`` is equal to
+    ``eval(repr(x))``.
+    """
 
     n: int
     """The number of workers."""
@@ -41,7 +45,7 @@ class Defence(ABC):
 
     @abstractmethod
     def jobs_in_flight(self, bundles: int) -> int:
-        """Return the number of jobs in flight at the same time.
+        """Return the largest number of jobs in flight at the same time.
 
         ``bundles`` is the number of bundles of models that take turns. If the result is m, all jobs
         up to ``t - m`` have been decoded when job ``t`` begins.
@@ -57,9 +61,10 @@ class Defence(ABC):
 
     @abstractmethod
     def fitted(self, bundles: int, *, batch: int | None = None) -> Defence:
-        """Return this defence with its open parameters chosen for a number of model bundles.
+        """Return this defence with a value for each parameter that was left to seqgc (None).
 
-        ``batch`` is the number of data points in the smallest batch of a model, if it is known.
+        The values are chosen for a number of model ``bundles`` that take turns. ``batch`` is the
+        number of data points in the smallest batch of all models, or None if it is unknown.
         """
 
     @property
@@ -76,14 +81,14 @@ class Defence(ABC):
     def same_bits(self) -> bool:
         """True if the bits of a gradient do not depend on which workers answered.
 
-        If it is False, which is the default, a resumed run closes the rounds since its checkpoint
-        with the answers of the same workers as before.
+        If this is False, which is the default, a resumed run closes the rounds since its checkpoint
+        with the answers of the same workers as before the interruption.
         """
         return False
 
     @property
     def kind(self) -> Kind:
-        """The kind of gradients; "stale" ones are computed on weights that lack earlier updates."""
+        """The kind of gradients. "stale" means that weights may lack earlier updates."""
         return "exact" if self.exact else "approximate"
 
     @property
@@ -93,7 +98,7 @@ class Defence(ABC):
 
     @property
     def num_pieces(self) -> int:
-        """The number of tasks of a job if each chunk is a task of its own, else 0."""
+        """The number of tasks of a job if each chunk is a task of its own; otherwise 0."""
         return 0
 
     @classmethod
@@ -106,10 +111,10 @@ class Defence(ABC):
 
     @classmethod
     def further_names(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return further names of the class, each with the field values that the name fixes.
+        """Return names of the class that `register` does not list, with the fields that they fix.
 
         A class can override this method if one of its fields refers to another registry, such as
-        the registry of codes. Each registered code is then also the name of a defence.
+        the registry of codes. Each registered code then gives a defence a name.
         """
         return {}
 
@@ -137,10 +142,10 @@ class Defence(ABC):
         return _cut(self, batch_size)
 
     def loads_of(self, batch_size: int | None) -> FloatArray:
-        """Return the workers' loads (n,) for batches of a size, which are cut into whole points.
+        """Return the loads (n,) of the workers if batches of ``batch_size`` points are `cut`.
 
         If ``batch_size`` is None, the result is the nominal loads (`worker_loads`). If all nominal
-        loads are equal, each worker gets the load of the busiest worker.
+        loads are equal, every worker has the load of the busiest worker.
         """
         return self.worker_loads if batch_size is None else _cut_loads(self, batch_size)
 
@@ -156,13 +161,16 @@ class Defence(ABC):
 
     @property
     def spec(self) -> str:
-        """The spelling of this defence on the command line, which `parse_scheme` reads."""
+        """The spelling of this defence on the command line, which `parse_scheme` reads.
+
+        Raises `ParameterError` if no registered name stands for the defence.
+        """
         return entry_of(self).spec(self)
 
     def _keep_integers(self, *arguments: str) -> None:
         """Convert the fields named ``arguments`` to Python integers, and check that ``n >= 1``.
 
-        NumPy integers would overflow, and would appear as such in the `repr`.
+        NumPy integers could overflow, and the `repr` would show their type.
         """
         for argument in arguments:
             object.__setattr__(self, argument, require_int(argument, getattr(self, argument)))
@@ -170,7 +178,7 @@ class Defence(ABC):
             raise ParameterError("n", "must be >= 1 (workers)", self.n)
 
     def _equal_loads(self, load: float) -> FloatArray:
-        """Return `worker_loads` of a scheme in which all workers have the same load."""
+        """Return the `worker_loads` of a defence in which all workers have the same ``load``."""
         return _equal_loads(self.n, load)
 
 
@@ -207,32 +215,32 @@ class SchemeEntry:
 
     @cached_property
     def _fields(self) -> dict[str, dataclasses.Field[object]]:
-        """The fields that a spec may set: all except ``n`` and the fixed fields."""
+        """The fields that a spec may set, by name: all except ``n`` and the fixed fields."""
         fields = dataclasses.fields(self.kind)  # type: ignore[arg-type]  # `register` checked it
         omitted = {"n", *self.fixed}
         return {each.name: each for each in fields if each.init and each.name not in omitted}
 
     @cached_property
     def parameters(self) -> dict[str, type]:
-        """The parameters of the spec and their types, in the order of the fields."""
+        """The types of the parameters that a spec may set, by name, in the order of the fields."""
         hints = get_type_hints(self.kind)
         return {name: _number(hints[name]) or str for name in self._fields}
 
     @property
     def required(self) -> list[str]:
-        """The parameters that a spec must give."""
+        """The names of the parameters that a spec must set."""
         missing = dataclasses.MISSING
         return [name for name, field in self._fields.items() if field.default is missing]
 
     def spec(self, scheme: Defence) -> str:
-        """Return the spec of a scheme of this name; parameters with their default are omitted."""
+        """Return the spec of a defence of this name. Parameters with default values are omitted."""
         values = {name: getattr(scheme, name) for name in self._fields}
         chosen = [f"{k}={v}" for k, v in values.items() if v != self._fields[k].default]
         return ":".join(filter(None, [self.name, ",".join(chosen)]))
 
 
 def _number(hint: object) -> type | None:
-    """Return `int` or `float` if a type hint such as ``int | None`` contains it, else None."""
+    """Return the type `int` or `float` that a hint such as ``int | None`` contains, or None."""
     kinds = {hint, *get_args(hint)} & {int, float}
     return float if float in kinds else int if kinds else None
 
@@ -242,7 +250,7 @@ ENTRIES: Final[dict[str, SchemeEntry]] = {}
 
 
 def further_entries() -> dict[str, SchemeEntry]:
-    """Return the entries of `Defence.further_names` whose names are not registered themselves."""
+    """Return the entries of `Defence.further_names`, except names that are also registered."""
     return {
         name: SchemeEntry(name=name, kind=kind, fixed=fixed)
         for kind in dict.fromkeys(entry.kind for entry in ENTRIES.values())
@@ -273,11 +281,11 @@ def entry_of(scheme: Defence) -> SchemeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The part of the parameter space that `Defence.candidates` covers.
+    """The range of parameters that a search tries (`Defence.candidates`).
 
     Delays T are at most ``max_delay`` rounds. If ``coarse`` is True, only some values of each range
-    are tried, in geometric steps, which suits thousands of workers. If ``inexact`` is True, schemes
-    whose gradients are approximations are tried too.
+    are tried, in geometric steps, so that a search with thousands of workers does not take too
+    long. If ``inexact`` is True, schemes whose gradients are approximations are tried too.
 
     Examples
     --------
@@ -290,7 +298,11 @@ class Grid:
     inexact: bool = False
 
     def values(self, low: int, high: int) -> list[int]:
-        """Return the integers low … high; a coarse grid has about eight for each factor of ten."""
+        """Return the integers from ``low`` to ``high`` to try.
+
+        If the grid is not coarse, these are all integers. Otherwise there are about eight for each
+        factor of ten, always with ``low`` and ``high``.
+        """
         if high < low:
             return []
         if not self.coarse:
@@ -308,11 +320,11 @@ class Grid:
 def chunk_sizes(batch_size: int, fractions: FloatArray) -> IntArray:
     """Return the number of data points in each chunk, (num_chunks,), read-only.
 
-    Points are shared out by largest remainder: each chunk gets the integer part of its quota
-    ``batch_size * fraction``. Each of the remaining points goes to one of the chunks with the
-    largest remainders; among equal remainders the lowest index comes first. Chunks may be empty.
-    Raises `ParameterError` if ``batch_size < 1``, or if ``fractions`` are not non-negative numbers
-    that sum to 1.
+    Points are distributed by largest remainder. Each chunk gets the integer part of its quota
+    ``batch_size * fraction``. The chunks with the largest remainders get one more point each, until
+    all points are distributed; among equal remainders the lowest index comes first. Chunks may be
+    empty. Raises `ParameterError` if ``batch_size < 1``, or if ``fractions`` contains a negative
+    number or does not sum to 1.
 
     Examples
     --------
@@ -334,16 +346,17 @@ def even_cut(
 ) -> IntArray:
     """Return chunk sizes (num_chunks,), read-only, that give the busiest worker few points.
 
-    No single rounding method is best for all schemes. Largest remainder is bad for M-SGC if the
-    chunks of D2 are smaller than a point: their remainders are all equal and larger than those of
-    D1, so that each chunk of D2 becomes a whole point, and a coded result covers ``lam + 1``
-    points. Rounding the cuts between chunks is bad if D1 and D2 happen to share the points
-    unevenly. Therefore several methods are tried, and the best is used (among equals, the first).
+    No single rounding method is best for all schemes. In `MSGC`, a batch has an uncoded part D1 and
+    a coded part D2. Largest remainder is a bad method for it if the chunks of D2 are smaller than a
+    point. The remainders of D2 are then all equal, and larger than the remainders of D1. Each chunk
+    of D2 becomes a whole point, and a coded result covers ``lam + 1`` points. To round the ends of
+    chunks is a bad method if D1 or D2 as a whole then gets too many points. Therefore several
+    methods are tried, and the best is used (among equals, the first).
 
     ``touched(sizes)`` returns the largest number of points that each worker processes in a round,
-    (n,). If it returns None, the result is that of `chunk_sizes`. The busiest worker processes at
-    least ``least`` points, the average over the workers. If a method reaches this bound, rounded up
-    to whole points, no other method is tried.
+    (n,). If it returns None, the result is that of `chunk_sizes`. ``least`` is the average of this
+    number over the workers, so that the busiest worker processes at least ``least`` points. If a
+    method reaches this bound, rounded up to whole points, no further method is tried.
     """
     quotas = _quotas(batch_size, fractions)
     best, most = np.zeros(0, dtype=np.intp), math.inf
@@ -381,13 +394,13 @@ def _by_remainder(quotas: FloatArray) -> IntArray:
 
 
 def _by_cuts(quotas: FloatArray) -> IntArray:
-    """Round the cuts between chunks, so that sums of consecutive chunks stay close to quota."""
+    """Round the ends of chunks, so that sums of consecutive chunks stay close to their quota."""
     ends = np.round(np.cumsum(quotas), _QUOTA_DECIMALS)
     return np.diff(np.round(ends), prepend=0.0).astype(np.intp)
 
 
 def _by_class(quotas: FloatArray) -> IntArray:
-    """Round the total of all chunks of the same size, and spread it evenly over them."""
+    """Round the total of all chunks with the same quota, and divide it evenly among the chunks."""
     _, kind = np.unique(quotas, return_inverse=True)
     sizes = np.zeros(len(quotas), dtype=np.intp)
     totals = np.bincount(kind, weights=quotas).astype(np.float64)

@@ -1,11 +1,11 @@
 """The registry of schemes, and the reader of specs such as ``gc-rep:s=3``.
 
-Each scheme is registered by the module that defines it; seqgc has no other list of schemes. The
+Each scheme is registered by the module that defines it, and seqgc has no other list of schemes. The
 parameters in a spec are the fields of the scheme's dataclass, except for ``n`` and the fields that
-the name fixes. They are integers, real numbers or words. A parameter with a default may be omitted.
-A class can have several names: ``gc``, ``gc-rep`` and ``gc-binary`` stand for different values of
-the field ``family`` of ``GC``. A registered kind of code needs no registration as a scheme: ``GC``
-gives it the name ``gc-KIND`` (`Defence.further_names`).
+the name fixes. Their values are integers, real numbers or words. A parameter with a default may be
+omitted. A class can have several names: ``gc``, ``gc-rep`` and ``gc-binary`` stand for different
+values of the field ``family`` of ``GC``. A scheme with a registered kind of code need not be
+registered: ``GC`` gives it the name ``gc-KIND`` (`Defence.further_names`).
 
 A module outside of seqgc registers schemes in the same way. The schemes of an installed package
 are found through an entry point of the group ``seqgc.schemes``. Any other module must be passed to
@@ -31,16 +31,16 @@ from seqgc.schemes._scheme import Scheme
 ENTRY_POINTS: Final = "seqgc.schemes"
 
 _Kind = TypeVar("_Kind", bound=type[Defence])
-_loaded: set[str] = set()  # entry points
+_loaded: set[str] = set()  # entry points that have been loaded
 
 
 def register(name: str, **fixed: object) -> Callable[[_Kind], _Kind]:
     """Return a class decorator that registers a frozen dataclass as the scheme ``name``.
 
-    The name begins the specs of the scheme. It consists of lower-case letters, digits and hyphens,
-    for example ``gc-rep``. ``fixed`` are the values of fields that the name implies. Raises
-    `ParameterError` if the name is taken or malformed, or if the class breaks the contract of
-    `Scheme` or `Defence`.
+    The specs of the scheme begin with its name, which consists of lower-case letters, digits and
+    hyphens, for example ``gc-rep``. ``fixed`` are the values of fields that the name implies.
+    Raises `ParameterError` if the name is malformed or belongs to another class, if the class is
+    not a frozen dataclass derived from `Scheme` or `Defence`, or if it lacks a method or field.
 
     Examples
     --------
@@ -97,6 +97,7 @@ def registered(name: str | None = None) -> dict[str, SchemeEntry]:
     """Return the registered schemes by name.
 
     If ``name`` is None or not registered, the plug-ins of installed packages are loaded first.
+    Raises `ParameterError` if a plug-in cannot be imported.
     """
     if name is None or name not in ENTRIES | further_entries():
         for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
@@ -123,9 +124,9 @@ def load_plugins(modules: Iterable[str]) -> None:
 def parse_scheme(spec: str, *, n: int) -> Defence:
     """Return the scheme that a spec such as ``m-sgc:B=1,W=2,lam=27`` describes.
 
-    This is the inverse of ``Scheme.spec``. Raises `ParameterError` if the name or a parameter is
-    unknown (the message suggests the nearest name), if a parameter is missing, repeated, of the
-    wrong type or out of range, or if the scheme breaks its contract.
+    This is the inverse of `Defence.spec`. Raises `ParameterError` if the name or a parameter is
+    unknown (the message suggests a similar name), if a parameter is missing, repeated, of the wrong
+    type or out of range, or if a property of the scheme is not valid.
 
     Examples
     --------
@@ -175,7 +176,7 @@ def _parameter(entry: SchemeEntry, pair: str) -> tuple[str, int | float | str]:
 
 
 def _broken_rule(scheme: Defence) -> str:
-    """Return the rule of the contract that the scheme's basic properties break, or ""."""
+    """Return the first rule that a property of the scheme breaks, or "" if it breaks no rule."""
     loads, fractions = np.asarray(scheme.worker_loads), np.asarray(scheme.chunk_fractions)
     are_loads = loads.shape == (scheme.n,) and (np.isfinite(loads) & (loads >= 0)).all()
     if not are_loads or not loads.any():

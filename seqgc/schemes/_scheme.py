@@ -3,21 +3,21 @@
 Theory of operation
 -------------------
 The state of a schedule depends only on the answers that were passed to it. The schedule decides
-which mini-tasks each worker computes (`Schedule.assignment`), and whether the answers received so
-far suffice (`Schedule.feasible`, `Schedule.enough`, `Schedule.conforms`). These methods change
-nothing, and may be called any number of times. Two methods pass answers to a schedule:
+which mini-tasks each worker computes (`Schedule.assignment`), and whether the answers of a round
+suffice (`Schedule.feasible`, `Schedule.enough`, `Schedule.conforms`). These methods change nothing,
+and may be called any number of times. Two methods pass answers to a schedule:
 
 - `Schedule.close_round` closes the open round with a set of answers. Each worker without an answer
   in this set is a straggler of the round.
-- `Schedule.take_late` adds a straggler's late answer to a closed round. It may be called if
-  `Schedule.takes_late` is true, and as long as the answer is useful (`Schedule.awaits`): its
-  results must belong to a job in flight. The assignment of the open round does not change, but
-  fewer answers may suffice to close the round.
+- `Schedule.take_late` adds a straggler's late answer to a closed round. It may be called only if
+  the answer is useful (`Schedule.awaits`), which requires that the schedule takes late answers
+  (`Schedule.takes_late`) and that the answer has results of a job in flight. The assignment of the
+  open round does not change, but fewer answers may suffice to close the round.
 
-Both methods replace state and never edit it in place: ``copy.copy(schedule)`` is independent of the
-schedule, and a call that raises changes nothing. The state can be written down as JSON data
-(`Schedule.snapshot`), and a new schedule of the same scheme continues from it
-(`Schedule.restore`). Its size does not depend on the number of closed rounds.
+Both methods replace state and never edit it in place. Therefore ``copy.copy(schedule)`` is
+independent of the schedule, and a call that raises changes nothing. The state can be stored as JSON
+data (`Schedule.snapshot`), and a new schedule of the same scheme continues from this data
+(`Schedule.restore`). The size of the data does not depend on the number of closed rounds.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ _BOOL = np.dtype(np.bool_)
 class Assignment:
     """The mini-tasks of each worker in a round, ordered by slot; () for an idle worker.
 
-    Mini-tasks are created when they are first read: ``tasks_of(worker)`` is called at most once for
-    each worker that is ``busy`` (n,). To decide a round does not need the mini-tasks, and a replay
-    reads none. This saves time: to create the mini-tasks of 256 workers takes longer than to decide
-    the round, and the first coded mini-task requires the design of the code's coefficients. The
-    result of ``tasks_of`` must not change when the round closes.
+    Mini-tasks are created when they are first read. ``busy`` (n,) marks the workers that have
+    mini-tasks, and ``tasks_of(worker)`` is called at most once for each busy worker. Its result
+    must not change when the round closes.
+
+    This saves time, because the decision when a round closes does not need the mini-tasks, and a
+    replay reads none of them. To create the mini-tasks of 256 workers takes longer than to make
+    this decision, and the first coded mini-task requires the coefficients of the code, which take
+    long to compute.
 
     Examples
     --------
@@ -75,22 +78,27 @@ class Assignment:
 
 
 class Schedule(ABC):
-    """The state of one run of a scheme: each round's tasks, and the jobs that can be decoded."""
+    """The state of a run of a scheme: the tasks of the open round, and the unfinished jobs.
+
+    The run has ``num_jobs`` jobs. `conforms` uses the straggler model ``conformity``; None means
+    the scheme's promise.
+    """
 
     batch_size: int | None = None
-    """The size of all batches, which are cut into whole points; if None, `loads` are nominal."""
+    """The number of data points in every batch; if None, `loads` returns nominal loads."""
 
     payload: Payload | None = None
-    """The number format of results; it limits which answers can be decoded exactly enough.
-    If it is None, as in a replay, rounding errors are not considered.
+    """The number format of results. Answers suffice only if they can be decoded in spite of its
+    rounding errors. If it is None, as in a replay, rounding errors are not considered.
     """
 
     takes_late: bool = False
     """True if late answers to closed rounds may be useful; see `awaits`."""
 
     _state_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the attributes that `_advance` or `_take_late` change and later rounds read.
-    Checkpoints hold these attributes. Attributes that only `decoding` reads are not needed.
+    """The names of the attributes that a checkpoint must hold: those attributes that `_advance` or
+    `_take_late` change and that later rounds read. Attributes that only `decoding` reads need not
+    be named.
     """
 
     def __init__(
@@ -116,12 +124,12 @@ class Schedule(ABC):
 
     @property
     def round(self) -> int:
-        """The number of the open round, 0-based; ``num_rounds`` when all rounds are closed."""
+        """The number of the open round, from 0; ``num_rounds`` if all rounds are closed."""
         return self._round
 
     @property
     def excused(self) -> BoolArray:
-        """A mask (n,) of the workers without data points: they get no task, and never straggle."""
+        """A mask (n,) of the workers without data points, which get no task and never straggle."""
         return self._excused
 
     @property
@@ -130,64 +138,69 @@ class Schedule(ABC):
         return self._leaves_out
 
     def leave_out(self, empty: BoolArray) -> None:
-        """Leave out empty chunks: ``empty`` (num_chunks,) marks the chunks without data points.
+        """Leave out the chunks without data points, which ``empty`` (num_chunks,) marks.
 
-        A mini-task that consists of empty chunks is never sent, and counts as received: its partial
-        gradient is zero. A schedule that does not support this sends the mini-task and waits for
-        the zeros. Raises `ScheduleError` if a round has been closed.
+        A mini-task that consists of empty chunks is never sent. It counts as received, because its
+        partial gradient is zero. A schedule that does not support this sends such mini-tasks all
+        the same, and waits for their results. Raises `ScheduleError` if a round has been closed.
         """
         if self._round:
             raise ScheduleError(
-                f"chunks can only be left out before the first round closes; round {self._round} "
-                "is open"
+                f"chunks can only be left out before the first round closes, but round "
+                f"{self._round} is open: call `leave_out` on a new schedule"
             )
         self._leaves_out = bool(empty.any()) and self._leave_out(empty)
 
     def assignment(self) -> Assignment:
-        """Return the mini-tasks of the open round; mini-tasks without work are omitted."""
+        """Return the mini-tasks of the open round, except those `leave_out` has removed.
+
+        Raises `ScheduleError` if all rounds are closed.
+        """
         self._require_open()
         return self._assign()
 
     def loads(self) -> FloatArray:
         """Return the fraction of a batch that each worker computes in the open round, (n,).
 
-        Unless a scheme overrides this, the loads are `Scheme.loads_of` in every round. Replays
-        compute times from the loads; in live runs a task contains its load
-        (`seqgc.ports.Dispatch`).
+        By default the loads are `Scheme.loads_of` in every round. Replays compute the times of
+        answers from the loads. Raises `ScheduleError` if all rounds are closed.
         """
         self._require_open()
         return self._loads(self.batch_size)
 
     def conforms(self, responded: BoolArray) -> bool:
-        """Return whether the stragglers up to and including this round fit the straggler model.
+        """Return True if the straggler model admits the stragglers up to and including this round.
 
-        Additional answers never turn the result from True to False. Only windows of rounds that
-        end with this round are checked; earlier windows were checked when their rounds closed.
+        ``responded`` (n,) marks the workers that have answered in the open round. Additional
+        answers never turn the result from True to False. Only windows of rounds that end with this
+        round are checked.
         """
         responded = self._checked(responded)
         return self._model.admits(np.concatenate([self._past, ~responded[None]]))
 
     def feasible(self, responded: BoolArray) -> bool:
-        """Return whether the round can close with these answers without losing a job.
+        """Return True if the round can close with these answers without losing a job.
 
-        It can if the job whose deadline is this round can be decoded, and every other job in flight
-        could be decoded by its deadline if no worker straggled in later rounds
-        (docs/mathematics.md, section 6). If `payload` is given, decoding must be possible to a
-        useful precision. Additional answers never turn the result from True to False.
+        ``responded`` (n,) marks the workers that have answered. No job is lost if the job whose
+        deadline is this round can be decoded, and every other job in flight could be decoded by its
+        deadline if no worker straggled in later rounds (docs/mathematics.md, section 6). If
+        `payload` is given, decoding must be possible to a useful precision. Additional answers
+        never turn the result from True to False.
         """
         return self._feasible(self._checked(responded))
 
     def enough(self, responded: BoolArray) -> bool:
-        """Return True if these answers are feasible, and the scheme waits for no further answers.
+        """Return True if the round need not wait for further answers.
 
-        Additional answers never turn the result from True to False. If no further answer can come,
-        a round closes as soon as it is `feasible`.
+        This requires that the round can close with the answers ``responded`` (n,) (`feasible`), and
+        that the scheme does not wait for more. Additional answers never turn the result from True
+        to False. If no further answer can come, it suffices that the round is `feasible`.
         """
         responded = self._checked(responded)
         return self._feasible(responded) and self._enough(responded)
 
     def awaits(self, round: int, worker: int) -> bool:
-        """Return whether a worker's answer to a closed round would be useful if it came now."""
+        """Return True if a worker's answer to a closed round would be useful if it came now."""
         is_closed = self.takes_late and 0 <= round < self._round < self.num_rounds
         return is_closed and 0 <= worker < self.n and self._awaits(round, worker)
 
@@ -205,11 +218,14 @@ class Schedule(ABC):
         return finished
 
     def asked(self, round: int) -> Assignment:
-        """Return the mini-tasks of a closed round whose late results would be useful now."""
+        """Return the mini-tasks of a closed round whose late results would be useful now.
+
+        Raises `ScheduleError` if the schedule takes no late answers.
+        """
         return self._asked(round)
 
     def take_late(self, round: int, worker: int) -> None:
-        """Count a worker's late answer to a closed round from now on.
+        """Use a worker's late answer to a closed round from now on.
 
         Raises `ScheduleError`, and changes nothing, if `awaits` is False for the answer.
         """
@@ -222,8 +238,9 @@ class Schedule(ABC):
     def snapshot(self) -> dict[str, object]:
         """Return the state as JSON data, from which `restore` continues.
 
-        The state does not contain the jobs that the latest round has finished: decode them before.
-        Raises `ScheduleError` if the state has an attribute that JSON data cannot hold.
+        The state does not contain the jobs that the latest round has finished: decode these jobs
+        before. Raises `ScheduleError` if JSON data cannot hold an attribute, or if a scheme with a
+        delay does not say which attributes are its state.
         """
         try:
             own = {name: to_json(value) for name, value in self._snapshot().items()}
@@ -237,20 +254,20 @@ class Schedule(ABC):
     def restore(self, state: object) -> None:
         """Continue from a `snapshot` that was read back from JSON.
 
-        The snapshot is of a schedule of the same scheme, batches and payload. This schedule may
-        have fewer jobs, if the omitted jobs had not begun.
+        The snapshot must come from a schedule of the same scheme, with the same batches and
+        payload. This schedule may have fewer jobs, if the omitted jobs had not begun.
 
         Raises
         ------
         ScheduleError
             If a round of this schedule has been closed.
         TypeError, KeyError, ValueError
-            If it is not a snapshot of such a schedule.
+            If ``state`` is not a snapshot of such a schedule.
         """
         if self._round:
             raise ScheduleError(
-                "a schedule can only be restored before its first round closes; round "
-                f"{self._round} is open"
+                "a schedule can only be restored before its first round closes, but round "
+                f"{self._round} is open: restore a new schedule"
             )
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a schedule must be a mapping; got {state!r}")
@@ -265,7 +282,7 @@ class Schedule(ABC):
         """Return the weighted sum of results that is the gradient of a job.
 
         The job must have been finished by the latest call of `close_round`. ``payload`` is the
-        number format of results, which limits the amplification of their rounding errors.
+        number format of results. It limits how much decoding may amplify their rounding errors.
 
         Raises
         ------
@@ -276,7 +293,7 @@ class Schedule(ABC):
         """
 
     def _leave_out(self, empty: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
-        """Record the empty chunks; return whether some mini-task consists of empty chunks."""
+        """Record the empty chunks; return True if some mini-task consists of empty chunks."""
         return False
 
     def _snapshot(self) -> Mapping[str, object]:
@@ -302,7 +319,7 @@ class Schedule(ABC):
         return self._of.loads_of(batch_size)
 
     def _enough(self, responded: BoolArray) -> bool:  # noqa: ARG002 (for overriding)
-        """Return True if the scheme waits for no answers beyond these feasible ones."""
+        """Return True if the scheme does not wait for more, given that `_feasible` is True."""
         return True
 
     def _awaits(self, round: int, worker: int) -> bool:  # noqa: ARG002 (for overriding)
@@ -310,10 +327,10 @@ class Schedule(ABC):
 
     def _asked(self, round: int) -> Assignment:
         name = type(self).__name__
-        raise ScheduleError(f"{name} takes no late answers, here to round {round}: drop them")
+        raise ScheduleError(f"{name} takes no late answers: drop the answers to round {round}")
 
     def _take_late(self, round: int, worker: int) -> None:  # noqa: B027 (for overriding)
-        """Count a late answer for which `_awaits` is True."""
+        """Use a late answer for which `_awaits` is True."""
 
     @abstractmethod
     def _assign(self) -> Assignment: ...
@@ -349,10 +366,11 @@ class Schedule(ABC):
 class Scheme(Defence):
     """A defence that works in rounds, and spreads redundant work over workers and rounds.
 
-    To add a scheme, write a frozen dataclass with the field ``n``, and register it under a name
-    (`seqgc.schemes.register`). `seqgc.testing.check_scheme` tests whether the class fulfils this
-    contract. If ``late`` is ``drop``, answers to closed rounds are ignored; if it is ``take``, they
-    are used as long as they are useful.
+    To add a scheme, write a frozen dataclass with the field ``n`` that implements the abstract
+    methods, and register it under a name (`seqgc.schemes.register`).
+    `seqgc.testing.check_scheme` tests whether the class fulfils the contract. If the attribute
+    ``late`` is ``drop``, answers to closed rounds are ignored. If it is ``take``, such answers are
+    used as long as they are useful.
     """
 
     late: str = "drop"
@@ -360,7 +378,7 @@ class Scheme(Defence):
     @property
     @abstractmethod
     def tolerated(self) -> int:
-        """The number of stragglers that the gradient code tolerates (``s``, or lam for M-SGC)."""
+        """The number of stragglers that the scheme's code tolerates, such as ``s`` or ``lam``."""
 
     @property
     @abstractmethod
@@ -369,7 +387,7 @@ class Scheme(Defence):
 
     @abstractmethod
     def start(self, num_jobs: int, *, conformity: StragglerModel | None = None) -> Schedule:
-        """Begin a run of ``num_jobs`` jobs, which takes ``num_jobs + delay`` rounds.
+        """Return the schedule of a run of ``num_jobs`` jobs, which has ``num_jobs + delay`` rounds.
 
         `Schedule.conforms` uses the straggler model ``conformity``; None means the `promise`.
         """
@@ -382,10 +400,10 @@ class Scheme(Defence):
         batches: Iterable[int] = (),
         payload: Payload | None = None,
     ) -> Schedule:
-        """Return a schedule as from `start`, for batches of known sizes and a payload format.
+        """Return a schedule like `start`, which also knows the batch sizes and the payload format.
 
-        ``batches`` are the sizes of the batches. Chunks that are empty in all of them are left out
-        (`Schedule.leave_out`). ``payload`` is explained at `Schedule.payload`.
+        ``batches`` are the batch sizes of the models, in data points. Chunks that are empty in all
+        batches are left out (`Schedule.leave_out`). ``payload`` is explained at `Schedule.payload`.
         """
         schedule, sizes = self.start(num_jobs, conformity=conformity), set(batches)
         schedule.payload = payload
@@ -409,8 +427,8 @@ class Scheme(Defence):
     def load_lower_bound(self) -> float:
         """A lower bound on the largest load of any exact scheme with this promise and delay.
 
-        The bound holds for schemes that work for runs of any length. If there is a delay, a run of
-        a few jobs may need a smaller load (docs/mathematics.md, section 4).
+        The bound holds for schemes that work for runs of any length. A scheme with a delay that is
+        made for runs of a few jobs may have a smaller load (docs/mathematics.md, section 4).
         """
         return self.promise.load_lower_bound(self.n, delay=self.delay)
 

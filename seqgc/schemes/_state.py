@@ -1,4 +1,4 @@
-"""Conversion of the attributes of a schedule to JSON data, and back (`Schedule.snapshot`)."""
+"""Conversion of a schedule's attributes to JSON data and back, for `Schedule.snapshot`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 __all__ = ["from_json", "to_json"]
 
-_KINDS: Final = "biufc"  # of arrays: masks and numbers
+_KINDS: Final = "biufc"  # kinds of NumPy types: masks and numbers
 
 
 def to_json(value: object) -> object:
-    """Return a value as JSON data, from which `from_json` makes an equal value.
+    """Convert a value to JSON data, from which `from_json` restores an equal value.
 
-    The value is None, a boolean, a number, a text, an array of masks or numbers, or a list, tuple,
-    set or dict of such values. Raises `TypeError` if it is anything else.
+    The value is None, a boolean, a number, a text, an array of booleans or numbers, or a list,
+    tuple, set or dict of such values. Raises `TypeError` for any other value.
 
     Examples
     --------
@@ -51,9 +51,9 @@ def to_json(value: object) -> object:
 
 
 def from_json(data: object) -> object:
-    """Return the value of which `to_json` made these JSON data.
+    """Return the value that `to_json` has converted to this data.
 
-    Raises `KeyError`, `TypeError` or `ValueError` for other data.
+    Raises `KeyError`, `TypeError` or `ValueError` if the data do not come from `to_json`.
     """
     if isinstance(data, list):
         return [from_json(each) for each in data]

@@ -1,4 +1,4 @@
-"""Backup workers: each round closes without its ``b`` slowest answers, whose data are lost.
+"""Backup workers: each round closes without the ``b`` slowest answers.
 
 Chen, Pan, Monga, Bengio, Jozefowicz (2016), "Revisiting Distributed Synchronous SGD", section 3:
 the optimizer step uses the first n - b answers of n workers, and later results are discarded. In
@@ -8,9 +8,9 @@ and the sum of results is multiplied by ``n / (n - b)``. If all workers are equa
 straggle, the average of this product is the gradient.
 
 *Lost data are used again.* In training, the points of lost chunks return to the end of the epoch's
-queue, so that each point is used exactly once in an epoch, and an epoch takes n / (n - b) times as
-many steps. Because the number of steps of a run is fixed, some points that are lost near its end
-are not used again.
+queue. Each point is therefore used exactly once in an epoch, and an epoch takes n / (n - b) times
+as many steps. Because the number of steps of a run is fixed, some points that are lost near the end
+of the run are not used again.
 
 *Exactly b answers are dropped.* Several answers can arrive at the same instant, in particular in a
 replay. If more than n - b answers have arrived when a round closes, the gradient still uses only
@@ -41,12 +41,12 @@ __all__ = ["Backup"]
 @register("backup")
 @dataclass(frozen=True, kw_only=True)
 class Backup(Scheme):
-    """Uncoded work; each round closes without ``b`` of the n answers. ``0 <= b < n``, delay 0.
+    """Uncoded work in rounds that close without ``b`` of the n answers; ``0 <= b < n``, delay 0.
 
-    The decoded gradient is ``n / (n - b)`` times the sum of exactly n - b results. Its error bound
-    as an approximation of the batch's gradient is ``sqrt(b / (n - b))`` (see
-    `GradientCode.approximation`): each chunk has the share 1/n; the weights of n - b chunks are
-    wrong by ``b / (n - b)``, and the weights of b chunks by 1.
+    The decoded gradient is ``n / (n - b)`` times the sum of exactly n - b results. It approximates
+    the gradient of the batch with the error bound ``sqrt(b / (n - b))`` (see
+    `GradientCode.approximation`). This follows because each chunk has the share 1/n, the weights of
+    n - b chunks are wrong by ``b / (n - b)``, and the weights of b chunks are wrong by 1.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Backup(Scheme):
 
     @property
     def error(self) -> float:
-        """The error bound of each gradient (`Decoding.error`)."""
+        """The error bound of every gradient (`Decoding.error`)."""
         return math.sqrt(self.b / (self.n - self.b))
 
     @property
@@ -101,7 +101,7 @@ class Backup(Scheme):
 
 
 class BackupSchedule(Schedule):
-    """A run of `Backup`: round ``t`` computes job ``t``, and closes with any n - b answers."""
+    """A run of `Backup`: round ``t`` computes job ``t``, and any n - b answers suffice."""
 
     def __init__(
         self, scheme: Backup, num_jobs: int, *, conformity: StragglerModel | None = None

@@ -1,14 +1,14 @@
 """Uncoded work in unequal shares: slower workers get less of each batch.
 
 As with `Uncoded`, nothing is coded and no answer may be missing. But the batch has ``sum(shares)``
-equal parts, and worker i computes ``shares[i]`` of them. If shares are proportional to speeds, all
-workers answer at the same time. A controller measures the speeds (`seqgc.control`). Because the
-delay is 0, a run can change from one `Balanced` scheme to another between two rounds at no cost
-(`seqgc.rounds.Decision`).
+equal parts, and worker i computes ``shares[i]`` of these parts. If shares are proportional to
+speeds, all workers answer at the same time. A controller measures the speeds (`seqgc.control`).
+Because the delay is 0, a run can change from one `Balanced` scheme to another between two rounds
+without an extra round (`seqgc.rounds.Decision`).
 
 *Blocks.* A worker computes each mini-task in one pass, which takes memory in proportion to its data
-points. If a share does not fit into memory, it is cut into ``blocks`` equal mini-tasks, whose
-results are added: AntDT's gradient accumulation (its Eq. 4, C_i).
+points. A share that does not fit into memory can be cut into several equal mini-tasks, its blocks,
+whose results are added. In AntDT this is called gradient accumulation (Eq. 4, C_i).
 
 *Spelling.* ``shares`` lists one integer for each worker, joined by ``-``; ``144x4-48x4`` means four
 times 144 and four times 48. ``blocks`` is spelled in the same way, and is omitted if each worker
@@ -44,9 +44,10 @@ _RUN = re.compile(r"(\d{1,10})(?:x(\d{1,10}))?", re.ASCII)
 class Balanced(Scheme):
     """Uncoded work: worker i computes ``shares[i]`` of the ``sum(shares)`` parts of each batch.
 
-    The delay is 0, and gradients are exact. ``shares`` are integers >= 0, not all of them 0; a
-    worker with share 0 gets no task. ``blocks`` are the numbers of mini-tasks, from 1 to 1000, into
-    which the workers' shares are cut. `of` creates a scheme from lists of integers.
+    The delay is 0, and gradients are exact. ``shares`` lists integers >= 0, not all of them 0. A
+    worker with share 0 gets no task. ``blocks`` lists the number of mini-tasks, from 1 to 1000,
+    into which each worker's share is cut. The module's docstring explains the spelling of both
+    lists. `of` creates a scheme from lists of integers.
 
     Examples
     --------
@@ -79,7 +80,7 @@ class Balanced(Scheme):
 
     @classmethod
     def of(cls, shares: Sequence[int], *, blocks: Sequence[int] = ()) -> Balanced:
-        """Return the scheme for a list of workers' shares, and of their numbers of blocks."""
+        """Return the scheme with these ``shares`` and numbers of ``blocks``, listed by worker."""
         return cls(n=len(shares), shares=_spelt(shares), blocks=_spelt(blocks))
 
     @property
@@ -138,7 +139,10 @@ def _layout(scheme: Balanced) -> _Layout:
 
 
 class BalancedSchedule(Schedule):
-    """A run of `Balanced`: round ``t`` computes job ``t``; all workers with shares must answer."""
+    """A run of `Balanced`.
+
+    Round ``t`` computes job ``t``, and every worker with data points must answer.
+    """
 
     def __init__(
         self, scheme: Balanced, num_jobs: int, *, conformity: StragglerModel | None = None
@@ -206,13 +210,17 @@ def _read_only(chunk: int) -> IntArray:
 
 
 def _spelt(numbers: Sequence[int]) -> str:
-    """Join integers by ``-``, for example ``144x4-48x4`` for four times 144 and four times 48."""
+    """Return the spelling of a list of integers, such as ``144x4-48x4`` for 4 x 144 and 4 x 48."""
     runs = [(value, len(list(run))) for value, run in groupby(map(int, numbers))]
     return "-".join(f"{value}x{times}" if times > 1 else str(value) for value, times in runs)
 
 
 def _numbers(word: str, n: int, *, argument: str, most: int) -> list[int]:
-    """Read the integers of n workers from a string that `_spelt` wrote."""
+    """Return the integers of ``n`` workers from their spelling (`_spelt`).
+
+    Raises `ParameterError`, which names the ``argument``, if an integer is above ``most`` or the
+    spelling is wrong.
+    """
     numbers: list[int] = []
     for run in word.split("-") if isinstance(word, str) else [""]:
         match = _RUN.fullmatch(run)

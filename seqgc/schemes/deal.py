@@ -3,27 +3,30 @@
 Theory
 ------
 Nothing is coded, and work is assigned only when a worker is free. A slow worker gets few pieces, a
-dead worker gets none, and the other workers compute the rest. A worker that fails loses one piece,
-which is dealt again. The total load is therefore one batch, plus a few copies of overdue pieces at
-the end of a job. As long as another worker can do the work of a late worker, the job does not wait
-for the late worker.
+dead worker gets none, and the other workers compute the rest. A worker that fails loses the pieces
+that it holds, and they are dealt again. The total load is therefore one batch, plus a few copies of
+overdue pieces at the end of a job. As long as another worker can do the work of a late worker, the
+job does not wait for the late worker.
 
 The *cut* is fixed in advance: piece p of a job is always chunk p of its batch, whichever worker
 computes it. The gradient is the plain sum of the partial gradients of a job's chunks. Its bits do
-not depend on the course of the run, so that a run that was killed and resumed ends with the same
+not depend on the course of the run. Therefore a run that was killed and resumed ends with the same
 weights.
 
-Each piece costs a message, but with few pieces a slow worker delays a large part of the job. If
-there are more pieces than workers, a worker that becomes free late still finds work. Workers finish
-a job at nearly the same time if the last pieces of the job are small. *Guided self-scheduling*
-(Polychronopoulos and Kuck 1987) gives each free worker ``1/n`` of the remaining work. Here this
-continues until such a piece would be smaller than the remaining work divided by the remaining
-number of pieces; from then on, pieces are equal. If more than ``(1 + ln 4) n`` pieces are
-requested, all pieces are made smaller, so that the last piece is still about a quarter of the first
-(at least 0.24 of it for 18 workers or more, 0.15 for two). By default there are three to ten pieces
-per worker, more for larger batches: if workers differ in speed, a job with fewer pieces waits
-longer for its last one. If M jobs are in flight at a time, workers that find no piece of one job
-compute pieces of the next. Then ``n/M`` equal pieces of each job keep all workers busy.
+*The number of pieces.* Each piece costs a message, but with few pieces a slow worker delays a large
+part of the job. If there are more pieces than workers, a worker that becomes free late still finds
+work. By default there are three to ten pieces per worker, more for larger batches: if workers
+differ in speed, a job with fewer pieces waits longer for its last one. With more than 1333 workers
+there are fewer pieces per worker: 4000 in all, but at least two per worker. If M > 1 jobs are in
+flight at a time, workers that find no piece of one job compute pieces of the next. Then ``n/M``
+equal pieces of each job keep all workers busy.
+
+*The sizes of pieces.* Workers finish a job at nearly the same time if the last pieces of the job
+are small. *Guided self-scheduling* (Polychronopoulos and Kuck 1987) gives each free worker ``1/n``
+of the remaining work. Here this continues until such a piece would be smaller than the remaining
+work divided by the remaining number of pieces. From then on, pieces are equal. If more than
+``(1 + ln 4) n`` pieces are requested, all pieces are made smaller, so that the last piece is still
+about a quarter of the first: at least 0.24 of it for 18 workers or more, and 0.15 for two.
 """
 
 from __future__ import annotations
@@ -44,14 +47,13 @@ from seqgc.schemes._registry import register
 __all__ = ["Deal"]
 
 _MOST_PIECES = 100_000  # for one job
-# The default for one job in flight is ten pieces per worker, but more than three per worker only if
-# a piece has this many data points on average. More than 4000 pieces are used only to have two per
-# worker.
+# By default, if one job is in flight, there are ten pieces per worker. The number of pieces is
+# reduced, down to three per worker, so that a piece has this number of data points on average.
 _USUAL_LEAST_POINTS = 64
-_USUAL_MOST_PIECES = 4000
-_SEARCHED = (1, 3, 6, 10, 20)  # pieces per worker
-# If the first of p n pieces has the size 1/n, the last has about exp(1 - p) times this size: a
-# quarter for this p.
+_USUAL_MOST_PIECES = 4000  # unless there are fewer than two per worker
+_SEARCHED = (1, 3, 6, 10, 20)  # numbers of pieces per worker that a search tries
+# If the first of p n pieces has the size 1/n, the last one has about exp(1 - p) times this size,
+# which is a quarter for this p.
 _FINEST = 1 + math.log(4)
 
 
@@ -62,11 +64,12 @@ class Deal(Defence):
 
     Gradients are exact, and each job costs one batch of work plus a few copies of overdue pieces.
     Up to ``n`` pieces have equal sizes; if there are more, later pieces are smaller. If ``pieces``
-    is None, `fitted` chooses the number: ``n / M`` if M > 1 jobs are in flight at a time, and
-    ``3 n`` to ``10 n`` if one is, depending on the size of its batch.
+    is None, `fitted` chooses the number: ``n / M`` if M > 1 jobs are in flight at a time. If one
+    job is in flight, it chooses ``3 n`` to ``10 n``, more for a larger batch, but at most 4000 (or
+    ``2 n`` if this is more).
 
-    `seqgc.rounds.DealingPolicy` runs a `Deal`. It is not a `Scheme`: it has no rounds and no
-    promise, and its workers must stay alive from one piece to the next.
+    The policy of a `Deal` is `seqgc.rounds.DealingPolicy`. A `Deal` is not a `Scheme`: it has no
+    rounds and no promise, and its workers must stay alive from one piece to the next.
 
     Examples
     --------
@@ -112,7 +115,7 @@ class Deal(Defence):
 
     @property
     def worker_loads(self) -> FloatArray:
-        """The size of the largest piece, which bounds the work of a single task, (n,)."""
+        """The size of the largest piece for every worker, (n,): the largest load of one task."""
         return self._equal_loads(float(self.chunk_fractions.max()))
 
     @property
@@ -141,7 +144,7 @@ class Deal(Defence):
 
 @lru_cache(maxsize=64)
 def _shares(n: int, pieces: int) -> FloatArray:
-    """Return the share of each piece in a batch, (pieces,), read-only, in descending order."""
+    """Return the pieces' shares of a batch, (pieces,), read-only, the largest first."""
     shares: list[float] = []
     rest, parts = 1.0, max(n, 2, pieces / _FINEST)
     while (equal := rest / (pieces - len(shares))) < rest / parts:

@@ -1,4 +1,7 @@
-"""Gradient coding with one job in each round (paper, 3.1; Tandon et al. 2017); uncoded work."""
+"""Gradient coding with one job in each round, and uncoded work.
+
+Sources: the paper, section 3.1; Tandon et al. 2017.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from seqgc.stragglers import EveryGroup, PerRound, StragglerModel
 __all__ = ["GC", "CodedSchedule", "CodedScheme", "GCSchedule", "Uncoded"]
 
 
-_EVERY_S_UP_TO: Final = 32  # most workers for which a search tries every s of a user's family
+_EVERY_S_UP_TO: Final = 32  # the largest n for which a search tries every s of a user's code
 _FAMILIES: Final = ("cyclic", "rep", "binary")  # the built-in families; their loads are equal
 
 
 class CodedScheme(Scheme):
-    """A scheme that codes each job by one gradient code, and cuts batches into its chunks."""
+    """A scheme that codes each job with the same gradient code, which also cuts the batches."""
 
     allow_error: float = 0.0  # see `GC`
 
@@ -36,7 +39,7 @@ class CodedScheme(Scheme):
 
     @property
     def accepted_error(self) -> float:
-        """The largest error bound of decoded gradients; 0 if they are exact."""
+        """The largest error bound of a decoded gradient; 0 if all gradients are exact."""
         return max(self.allow_error, self._code.worst_error)
 
     @property
@@ -101,15 +104,15 @@ class GC(CodedScheme):
     """Gradient coding that tolerates ``s`` stragglers in each round; delay 0, load (s+1)/n.
 
     ``0 <= s < n``. The ``family`` is a kind of code (`seqgc.codes.make_code`), such as ``cyclic``,
-    ``rep`` or ``binary``. ``rep`` (GC-Rep) needs ``(s+1) | n``; ``binary`` has load
-    ``1 / floor(n / (s+1))``. Every kind registered with `seqgc.codes.register_code` is a family,
-    whose specs begin with ``gc-KIND``. The error of gradients of an approximate code is at most its
-    `worst_error`.
+    ``rep`` or ``binary``. ``rep`` (GC-Rep) needs ``(s+1) | n``, and ``binary`` has the load
+    ``1 / floor(n / (s+1))``. Every kind of code that is registered with
+    `seqgc.codes.register_code` is a family, whose specs begin with ``gc-KIND``. If a code is
+    approximate, the error of its gradients is at most `GradientCode.worst_error`.
 
-    If ``allow_error`` is above 0, answers that do not determine the gradient also suffice, provided
-    that the error bound of their least-squares combination (`GradientCode.approximation`) is at
-    most ``allow_error``. The bound is recorded with every such gradient; `Schedule.conforms` does
-    not depend on it.
+    If ``allow_error`` is above 0, answers that do not determine the gradient may suffice as well.
+    They suffice if the error bound of their best combination (`GradientCode.approximation`) is at
+    most ``allow_error``. The bound is recorded with every such gradient. ``allow_error`` does not
+    change the result of `Schedule.conforms`.
 
     Examples
     --------
@@ -178,9 +181,10 @@ class GC(CodedScheme):
 
 
 def _of_a_family(family: str, n: int, grid: Grid) -> Iterator[GC]:
-    """Yield the schemes with a user-defined code for n workers, for each s that the code supports.
+    """Yield the schemes with a user-defined code for ``n`` workers, one for each supported ``s``.
 
-    For many workers only some ``s`` are tried, because a search replays each scheme separately.
+    If there are many workers, only some values of ``s`` are tried, because a search replays each
+    scheme separately.
     """
     for s in (grid if n <= _EVERY_S_UP_TO else replace(grid, coarse=True)).values(1, n - 1):
         try:
@@ -198,7 +202,8 @@ class CodedSchedule(Schedule):
     ) -> None:
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._code, self._allow_error = scheme._code, scheme.accepted_error
-        # For each job that the latest round finished: the workers that answered, and their rounds.
+        # By job that the latest round finished: the workers (n,) whose results are used, and the
+        # rounds (n,) in which they computed these results.
         self._finished: dict[int, tuple[BoolArray, IntArray]] = {}
 
     def decoding(self, job: int, payload: Payload = "float64") -> Decoding:
@@ -211,14 +216,14 @@ class CodedSchedule(Schedule):
         return Decoding(job=job, terms=terms, error=used.error, lost=lost)
 
     def _not_held_by(self, workers: Iterable[int]) -> tuple[int, ...]:
-        """Return the chunks that are held by none of these workers."""
+        """Return the chunks that none of these workers holds."""
         missing = np.ones(len(self._code.chunk_fractions), dtype=np.bool_)
         for worker in workers:
             missing[self._code.support(worker)] = False
         return tuple(np.flatnonzero(missing).tolist())
 
     def _suffices(self, answered: BoolArray) -> bool:
-        """Return whether these answers (n,) determine a job's gradient to the accepted error."""
+        """Return True if the answers (n,) determine a job's gradient to the accepted error."""
         return self._code.is_within(answered, self._allow_error, self.payload)
 
     def _leave_out(self, empty: BoolArray) -> bool:
@@ -227,7 +232,7 @@ class CodedSchedule(Schedule):
 
 
 class GCSchedule(CodedSchedule):
-    """Round ``t`` computes job ``t``; it closes once the answers decode it."""
+    """A run of `GC` or `Uncoded`: round ``t`` computes job ``t``, which its answers must decode."""
 
     def _assign(self) -> Assignment:
         code, job = self._code, self._round
@@ -249,9 +254,10 @@ class GCSchedule(CodedSchedule):
 def coded_mini_task(
     code: GradientCode, worker: int, job: int, *, first_chunk: int = 0, sums: bool = True
 ) -> MiniTask:
-    """Return a worker's mini-task for a job; chunk 0 of the code is ``first_chunk`` of the batch.
+    """Return a worker's mini-task for a job, in slot 0.
 
-    If ``sums`` is True and the code has covers, decoding will use plain sums only.
+    Chunk 0 of the code is chunk ``first_chunk`` of the batch. ``sums`` is True if decoding will use
+    only plain sums whenever the code has covers. The mini-task then names its cover.
     """
     support = code.support(worker)
     cover, place = (code.place_of(worker) if sums else None) or (None, 0)
@@ -260,7 +266,11 @@ def coded_mini_task(
 
 
 def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[Term, ...]:
-    """Return a decoding's terms for the results of one slot, without terms of weight 0."""
+    """Return the terms of a decoding for the results of one slot.
+
+    ``weights`` (n,) are the weights of the workers' results, and ``rounds`` (n,) the rounds in
+    which they were computed. Results of weight 0 are left out.
+    """
     return tuple(
         Term(worker=i, round=round, slot=slot, weight=weight)
         for i, (round, weight) in enumerate(zip(rounds.tolist(), weights.tolist(), strict=True))
@@ -271,13 +281,14 @@ def terms_of(weights: FloatArray, rounds: IntArray, *, slot: int = 0) -> tuple[T
 def is_one_sum(code: GradientCode) -> bool:
     """Return True if every decoding adds up equal results in the same order.
 
-    A code with several covers, or none, combines other results if other workers answer.
+    A code has this property if it has exactly one cover. Any other code combines different results
+    if different workers answer.
     """
     return len(code.covers) == 1
 
 
 def held(code: GradientCode, amounts: IntArray) -> IntArray:
-    """Return the sum of the ``amounts`` (k,) of the chunks that each worker holds, (n,)."""
+    """Return for each worker the sum (n,) of the ``amounts`` (k,) of the chunks that it holds."""
     chunks, starts = _supports(code)
     return np.add.reduceat(amounts[chunks], starts)
 
@@ -291,7 +302,7 @@ def _supports(code: GradientCode) -> tuple[IntArray, IntArray]:
 
 
 def require_family(family: str, known: Sequence[str], *, name: str) -> None:
-    """Raise `ParameterError`, which suggests the nearest name, if the family is not known."""
+    """Raise `ParameterError` if the family is not known; the message suggests a similar name."""
     if family not in known:
         rule = f"must be one of {', '.join(known)} ({name})"
         raise ParameterError("family", rule, family, did_you_mean(str(family), known))

@@ -31,13 +31,13 @@ _MOST_CHUNKS = 2**22  # D1 has (W-1) n chunks, whose fractions are an array
 class MSGC(Scheme):
     """(B, W, lam) multiplexed sequential gradient coding; delay W - 2 + B.
 
-    The scheme tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window
-    of ``W`` rounds, where ``1 <= B < W`` and ``0 <= lam <= n``. The uncoded part of a batch is D1,
-    and the coded part is D2, which consists of ``B`` groups. The code of the D2 groups has the
-    ``family`` ``cyclic``, ``rep`` (M-SGC-Rep, which needs ``(lam+1) | n``) or ``binary`` (which
-    needs ``lam < n``). If ``lam = n``, there is no D2, and the family is ``cyclic``. Answers that
-    come after their round, but while their jobs are in flight, are used if ``late="take"``, and
-    dropped by default.
+    The scheme tolerates bursts of ``B`` rounds by at most ``lam`` distinct stragglers in each
+    window of ``W`` rounds, where ``1 <= B < W`` and ``0 <= lam <= n``. The uncoded part of a batch
+    is D1, and the coded part is D2, which consists of ``B`` groups. The code of the D2 groups has
+    the ``family`` ``cyclic``, ``rep`` (M-SGC-Rep, which needs ``(lam+1) | n``) or ``binary`` (which
+    needs ``lam < n``). If ``lam = n``, there is no D2, and the family must be ``cyclic``. Answers
+    that come after their round, but while their jobs are in flight, are used if ``late="take"``,
+    and dropped by default.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class MSGC(Scheme):
 
     @property
     def _d2_results(self) -> float:
-        """The least number of coded results that cover a D2 group: 1 over the load of its code."""
+        """The smallest number of coded results that cover a D2 group: 1 / (load of its code)."""
         if self.lam == self.n:
             return 0.0
         least = self.n / (self.lam + 1)
@@ -133,7 +133,8 @@ class MSGC(Scheme):
     def uncoded_tasks(self) -> tuple[MiniTasks, ...]:
         """The mini-tasks on D1 chunks, ``[worker][chunk of the worker]``, for job 0 and slot 0.
 
-        Every D1 chunk enters the gradient uncoded; the D1 chunks are the places of cover 0.
+        All D1 chunks together form cover 0 (`seqgc.ports.MiniTask`): the gradient contains the sum
+        of their uncoded results.
         """
         own, one = np.arange((self.W - 1) * self.n).reshape(self.n, -1, 1), np.ones(1)
         own.flags.writeable = one.flags.writeable = False
@@ -147,8 +148,8 @@ class MSGC(Scheme):
     def coded_tasks(self) -> tuple[MiniTasks, ...]:
         """The mini-tasks on D2 groups, ``[worker][group]``, for job 0 and slot 0.
 
-        The chunks of the groups are numbered after the D1 chunks, and the covers of their codes
-        after cover 0.
+        The numbers of the groups' chunks follow the numbers of the D1 chunks, and the covers of
+        their codes follow cover 0.
         """
         if self.code is None:
             return ((),) * self.n
@@ -190,15 +191,15 @@ class MSGC(Scheme):
 class _JobState:
     """The results that have been received for one job."""
 
-    received_in: IntArray  # (n, W-1) the slot whose result is a D1 chunk's gradient, if `received`
-    received: BoolArray  # (n, W-1)
-    owed: IntArray  # (n,) the number of requested D1 gradients that a worker has not returned
+    received_in: IntArray  # (n, W-1) the slot of the result that is used for each received chunk
+    received: BoolArray  # (n, W-1) the D1 chunks whose gradients have been received
+    owed: IntArray  # (n,) the number of requested D1 gradients that each worker has not returned
     coded: BoolArray  # (B, n) the workers that returned the coded result of each D2 group
     is_lost: bool  # True if a D2 group was requested and cannot be decoded
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """The fields in their order, for snapshots."""
+        """The values of all fields, in the order of the fields, for snapshots."""
         return self.received_in, self.received, self.owed, self.coded, self.is_lost
 
     @classmethod
@@ -211,7 +212,7 @@ class _Flight:
     """A job in flight in the open round, and its slot in this round.
 
     ``asked`` is the job's state when the round opened, which determines the tasks of the round.
-    ``state`` is its current state, to which late answers to earlier rounds may have been added.
+    ``state`` is the job's present state, which differs if late answers to earlier rounds have come.
     """
 
     job: int
@@ -223,8 +224,9 @@ class _Flight:
 class MSGCSchedule(Schedule):
     """A run of M-SGC, in which slot ``j`` of round ``t`` belongs to job ``t - j``.
 
-    The first slots compute each uncoded D1 chunk once. In the later, adaptive slots a worker
-    computes a D1 chunk that it still owes, or else its coded result of a D2 group.
+    In slots 0 to W - 2, each D1 chunk is computed once. In the later slots, which are called
+    adaptive, a worker computes a D1 chunk that it still owes, or if it owes none, its coded result
+    of a D2 group.
     """
 
     def __init__(
@@ -234,10 +236,10 @@ class MSGCSchedule(Schedule):
         self._scheme, self._code = scheme, scheme.code
         self._first_adaptive, self._last_slot = scheme.W - 1, scheme.delay
         self.takes_late = scheme.late == "take"
-        # The states of jobs when the rounds opened, by round and job, for rounds that are closed;
-        # empty if late answers are dropped.
+        # By closed round and job: the state of the job when the round opened. Empty if late answers
+        # are dropped.
         self._asked_in: dict[int, dict[int, _JobState]] = {}
-        # D1 chunks, and workers' parts of D2 groups, that hold no data point.
+        # The D1 chunks, and the workers' parts of D2 groups, that hold no data point.
         self._void: BoolArray = np.zeros((scheme.n, scheme.W - 1), dtype=np.bool_)
         self._void_coded: BoolArray = np.zeros((scheme.B, scheme.n), dtype=np.bool_)
         self._coded_is_whole = True
@@ -262,9 +264,9 @@ class MSGCSchedule(Schedule):
         return Decoding(job=job, terms=tuple(terms))
 
     def _in_flight(self, round: int, states: Mapping[int, _JobState]) -> list[_Flight]:
-        """Return the jobs in flight in a round, oldest first.
+        """Return the jobs in flight in a round, the oldest first.
 
-        ``states`` are the states of the unfinished jobs from earlier rounds.
+        ``states`` are the states of the unfinished jobs of earlier rounds, by job.
         """
         if round < self.num_jobs:
             states = {**states, round: self._new_job}
@@ -334,7 +336,7 @@ class MSGCSchedule(Schedule):
         return Assignment(busy, tasks_of)
 
     def _busy(self, slot: int, state: _JobState) -> BoolArray:
-        """Return the workers for which `_template` is a mini-task, (n,)."""
+        """Return the workers (n,) that have a mini-task in a slot (`_template`)."""
         if slot < self._first_adaptive:
             return ~self._void[:, slot]
         busy: BoolArray = state.owed > 0
@@ -343,7 +345,10 @@ class MSGCSchedule(Schedule):
         return busy
 
     def _template(self, worker: int, slot: int, state: _JobState) -> MiniTask | None:
-        """Return a worker's mini-task in a slot, numbered as job 0 and slot 0; None if idle."""
+        """Return a worker's mini-task in a slot, or None if the worker has nothing to compute.
+
+        The mini-task is numbered as if it belonged to job 0 and slot 0.
+        """
         uncoded, group = self._scheme.uncoded_tasks[worker], slot - self._first_adaptive
         if group < 0:
             return None if self._void[worker, slot] else uncoded[slot]
@@ -354,7 +359,7 @@ class MSGCSchedule(Schedule):
         return self._scheme.coded_tasks[worker][group]
 
     def _brought(self, flight: _Flight, responded: BoolArray) -> tuple[IntArray, IntArray]:
-        """Return the workers (m,) that answered with a missing D1 gradient, and its chunks (m,)."""
+        """Return the workers (m,) that answered with a missing D1 gradient, and the chunks (m,)."""
         if flight.slot < self._first_adaptive:
             missing = responded & ~flight.state.received[:, flight.slot]
             workers: IntArray = missing.nonzero()[0]
@@ -379,7 +384,11 @@ class MSGCSchedule(Schedule):
         return rest
 
     def _coded_by(self, flight: _Flight, responded: BoolArray) -> BoolArray:
-        """Return the workers (n,) that answered with a coded result: they owed no D1 gradient."""
+        """Return the workers (n,) whose coded result of the round's D2 group is known.
+
+        A worker answers with a coded result if it owed no D1 gradient when the round opened. The
+        result of a worker whose part of the group has no data points is known to be zero.
+        """
         coded: BoolArray = responded & (flight.asked.owed == 0)
         if not self._coded_is_whole:
             coded |= self._void_coded[flight.slot - self._first_adaptive]
@@ -408,10 +417,10 @@ class MSGCSchedule(Schedule):
         return self._code is None or self._code.is_within(answered, 0.0, self.payload)
 
     def _can_finish(self, flight: _Flight, responded: BoolArray) -> bool:
-        """Return whether the job can be decoded if no worker straggles after this round.
+        """Return True if the job can be decoded provided that no worker straggles after this round.
 
-        A worker that owes ``m`` D1 gradients needs its next ``m`` adaptive slots for them, and
-        returns a coded result for every later group.
+        A worker that owes ``m`` D1 gradients computes them in its next ``m`` adaptive slots, and
+        returns a coded result in every later adaptive slot.
         """
         owed = self._owed_after(flight, responded)
         group = max(0, flight.slot + 1 - self._first_adaptive)  # the next D2 group
@@ -449,9 +458,9 @@ class MSGCSchedule(Schedule):
     # ---- answers to closed rounds ----------------------------------------------------------------
 
     def _new(self, round: int, worker: int, flight: _Flight) -> int | None:
-        """Return the D1 chunk that a late answer adds to a job, or -1 for a coded result.
+        """Return the D1 chunk whose gradient a late answer adds to a job, or -1 for a coded result.
 
-        Return None if the answer adds no new result.
+        Return None if the answer adds nothing new to the job.
         """
         if not (flight.job <= round and flight.job in self._asked_in.get(round, {})):
             return None
@@ -475,7 +484,7 @@ class MSGCSchedule(Schedule):
         ]
 
     def _with(self, flight: _Flight, round: int, worker: int, chunk: int) -> _JobState:
-        """Return the state of a job after a late answer added this chunk (see `_new`)."""
+        """Return the state of a job after a late answer; ``chunk`` is the result of `_new`."""
         state, slot = flight.state, round - flight.job
         if chunk < 0:
             coded = state.coded.copy()

@@ -4,26 +4,26 @@ Source: docs/mathematics.md, section 3.4.
 
 Theory of operation
 -------------------
-Every worker can read all data. Therefore any worker can repeat the work of a late worker, which
-might be late again. The batch has ``G = floor(n/(s+1))`` chunks, and in round ``t`` worker ``i``
-computes chunk ``i mod G`` of job ``t`` (slot 0). Chunks of job ``t - 1`` that are missing when the
-round opens are dealt, as a second mini-task (slot 1), to the workers that have been late least
-often. The round closes when job ``t - 1`` is complete and a share ``q`` of job ``t`` has been
-received.
+Every worker can read all data. Therefore the missing work of a late worker need not be given to the
+same worker, which may be late again: any worker can do it. The batch has ``G = floor(n/(s+1))``
+chunks, and in round ``t`` worker ``i`` computes chunk ``i mod G`` of job ``t`` (slot 0). The chunks
+of job ``t - 1`` that are missing when the round opens are dealt, as a second mini-task (slot 1), to
+the workers that have been late least often. The round closes when job ``t - 1`` is complete and a
+share ``q`` of the chunks of job ``t`` has been received.
 
 *Late answers.* A straggler of round ``t - 1`` may still answer while job ``t - 1`` is open. If
 ``late="take"``, this answer is used: its chunk is then no longer missing, and the round does not
 wait for the workers to which the chunk was dealt.
 
-*Parts.* If ``p`` > 1, a missing chunk may be dealt in up to ``p`` parts, each to several workers.
-Either the results of all parts of a chunk are used, or none. If ``p`` = 1, the result for a dealt
-chunk is the same sum over the same points as the original result, equal to the last bit. The
+*Parts.* If ``p`` > 1, a missing chunk may be dealt in up to ``p`` parts, each of them to several
+workers. A chunk is complete when all its parts have been received. If ``p`` = 1, the result for a
+dealt chunk is the same sum over the same points as the original result, equal to the last bit. The
 gradient then does not depend on which workers answered, and results are added up as they arrive.
 
-*State.* A schedule stores three things: for each chunk of the previous job, the worker whose own
-result was received; the chunks dealt in the open round, and their holders; and each worker's rate
-of being late, an exponential average in which the most recent round has weight `LATE_WEIGHT`. Each
-of them is replaced, never edited.
+*State.* A schedule stores three things: the worker whose own result was received, for each chunk of
+the previous job; the chunks dealt in the open round, with the workers that hold them; and each
+worker's rate of being late. This rate is an exponential average, in which the most recent round has
+the weight `LATE_WEIGHT`. All three are replaced, and never edited.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from seqgc.stragglers import PerRound, StragglerModel
 __all__ = ["LATE_WEIGHT", "RASGC", "RASGCSchedule", "loads_of_parts"]
 
 LATE_WEIGHT: Final = 0.2  # weight of the most recent round in a worker's rate of being late
-# A search tries these values with every G, because some G may put all slow workers into the same
-# groups. A share below 0.3 saves 1 or 2 % of the run time, but needs as much more concurrency;
-# q = 1 is `gc-binary`.
+# A search tries these shares q with every G, because with some G all slow workers may hold the same
+# chunks. A share below 0.3 saves 1 or 2 % of the run time, but costs as much in concurrency. q = 1
+# is not tried, because it is `gc-binary`.
 _SHARES: Final = (0.3, 0.5, 0.75)
 _HOLDERS: Final = (1, 2, 4)
-_PARTS: Final = (1, 2)  # more parts save no time; if computing is cheap, two parts do not either
+_PARTS: Final = (1, 2)  # more parts save no time; two parts do if computing takes long
 
 
 @register("ra-sgc")
@@ -60,9 +60,10 @@ _PARTS: Final = (1, 2)  # more parts save no time; if computing is cheap, two pa
 class RASGC(Scheme):
     """Reassigning sequential gradient coding; exact for any pattern of stragglers, delay 1.
 
-    Every chunk has at least ``s`` >= 0 extra holders. A round waits for a share ``q`` of the chunks
-    of its own job, 0 < q <= 1; ``q = 1`` gives the binary code. In the next round, each missing
-    chunk is dealt to ``r`` >= 1 holders, in up to ``p`` >= 1 parts. Late answers are used if
+    Every chunk is computed by at least ``s + 1`` workers, ``s`` >= 0. A round waits for a share
+    ``q`` of the chunks of its own job, 0 < q <= 1; ``q = 1`` gives the binary code. In the next
+    round, each missing chunk is dealt in up to ``p`` >= 1 parts, each part to up to ``r`` >= 1
+    workers (in the last round of a run to as many as there are). Late answers are used if
     ``late="take"``, and ignored if ``late="drop"``.
 
     Examples
@@ -109,7 +110,7 @@ class RASGC(Scheme):
 
     @property
     def tolerated(self) -> int:
-        """The number ``s`` of workers that may never answer (see `promise`)."""
+        """The number ``s`` of workers that need never answer (see `promise`)."""
         return self.s
 
     @property
@@ -125,9 +126,9 @@ class RASGC(Scheme):
     def promise(self) -> StragglerModel:
         """At most ``s`` stragglers in each round.
 
-        If all stragglers answer in the end, any pattern of stragglers works. If a worker never
-        answers again, a round may wait for a chunk dealt to this worker, unless ``late="take"`` or
-        each chunk is dealt to at least two holders (``r``).
+        If all stragglers answer in the end, every job is decoded for any pattern of stragglers. If
+        a worker never answers again, a round may wait forever for a chunk that was dealt to this
+        worker, unless ``late="take"`` or each chunk is dealt to at least two workers (``r``).
         """
         return PerRound(s=self.s)
 
@@ -156,7 +157,7 @@ class RASGC(Scheme):
 
     @cached_property
     def own_tasks(self) -> MiniTasks:
-        """The mini-task of each chunk, for job 0 and slot 0."""
+        """The mini-tasks of all chunks, for job 0 and slot 0."""
         return tuple(self._task(own, 0, self.p) for own in range(self.num_own))
 
     def part_task(self, own: int, part: int, parts: int) -> MiniTask:
@@ -167,9 +168,9 @@ class RASGC(Scheme):
         return replace(self._task(own, first, last), slot=1)
 
     def part_of(self, part: int, parts: int) -> tuple[int, int]:
-        """Return the range ``first, last`` of the sub-chunks in a part of a chunk.
+        """Return the range of sub-chunks in a part of a chunk, as ``first`` and ``last + 1``.
 
-        A chunk has ``p`` sub-chunks, and all parts have nearly the same number of them.
+        A chunk has ``p`` sub-chunks, and all parts have nearly the same number of sub-chunks.
         """
         return part * self.p // parts, (part + 1) * self.p // parts
 
@@ -186,8 +187,8 @@ class RASGC(Scheme):
 def loads_of_parts(scheme: RASGC, batch_size: int | None) -> tuple[float, FloatArray]:
     """Return the load of the largest chunk, and the loads (p + 1,) of the largest parts.
 
-    Entry ``i`` of the second array is for chunks cut into ``i`` parts. If ``batch_size`` is None,
-    the loads are nominal.
+    Entry ``i`` of the array is the load of the largest part if chunks are dealt in ``i`` parts. If
+    ``batch_size`` is None, the loads are nominal.
     """
     sizes: FloatArray = scheme.chunk_fractions
     if batch_size is not None:
@@ -202,7 +203,10 @@ def loads_of_parts(scheme: RASGC, batch_size: int | None) -> tuple[float, FloatA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deal:
-    """The ``chunks`` (m,) dealt in a round, and their ``holders`` (m, parts, holders of a part)."""
+    """The ``chunks`` (m,) dealt in a round, and the workers that hold them.
+
+    ``holders`` (m, parts, workers for each part) are the numbers of these workers.
+    """
 
     chunks: IntArray
     holders: IntArray
@@ -213,7 +217,7 @@ class _Deal:
         return int(self.holders.shape[1])
 
     def answered(self, responded: BoolArray) -> BoolArray:
-        """Return the chunks that have an answer in every part, (m,)."""
+        """Return the chunks (m,) of which every part has been received."""
         complete: BoolArray = np.logical_and.reduce(responded[self.holders].any(axis=2), axis=1)
         return complete
 
@@ -222,7 +226,10 @@ _NOTHING = _Deal(chunks=np.zeros(0, dtype=np.intp), holders=np.zeros((0, 1, 1), 
 
 
 class RASGCSchedule(Schedule):
-    """Round ``t`` computes job ``t`` (slot 0) and the missing chunks of job ``t - 1`` (slot 1)."""
+    """A run of RA-SGC.
+
+    Round ``t`` computes job ``t`` in slot 0, and the missing chunks of job ``t - 1`` in slot 1.
+    """
 
     _state_names = ("_received", "_is_open", "_rates")
 
@@ -270,7 +277,7 @@ class RASGCSchedule(Schedule):
         return is_held if self._has_own else np.zeros_like(is_held)
 
     def _dealt(self) -> dict[int, tuple[int, int]]:
-        """Return the chunk and the part that each worker was dealt, by worker."""
+        """Return the chunk and the part that were dealt to each worker, by worker."""
         deal = self._deal
         return {
             int(worker): (int(deal.chunks[index]), part)
@@ -298,11 +305,12 @@ class RASGCSchedule(Schedule):
         return Assignment(busy, tasks_of)
 
     def _loads(self, batch_size: int | None) -> FloatArray:
-        """Return the load of the largest chunk; a dealt part adds the load of the largest part.
+        """Return the workers' loads (n,).
 
-        In the last round a few workers have nothing to do. They get the load of the other workers:
-        no round waits for them, and a line fitted to recorded times may predict a negative time at
-        load 0.
+        A worker's own chunk counts as much as the largest chunk, and a dealt part as much as the
+        largest part. In the last round a few workers have nothing to do. They get the load of the
+        other workers, because no round waits for them, and because a line fitted to recorded times
+        may predict a negative time at load 0.
         """
         largest, of_parts = loads_of_parts(self._scheme, batch_size)
         dealt = of_parts[self._deal.parts]
@@ -315,7 +323,7 @@ class RASGCSchedule(Schedule):
     # ---- answers ---------------------------------------------------------------------------------
 
     def _is_complete(self, responded: BoolArray) -> bool:
-        """Return whether these answers complete the previous job."""
+        """Return True if these answers complete the previous job."""
         if not self._is_open:
             return True
         own = self._received[self._deal.chunks] >= 0
@@ -389,7 +397,10 @@ class RASGCSchedule(Schedule):
     def _terms(
         self, job: int, received: IntArray, deal: _Deal, responded: BoolArray
     ) -> tuple[Term, ...]:
-        """Return a term for each chunk's own result, or for each of its parts if it was dealt."""
+        """Return the terms of a job's decoding.
+
+        A chunk has one term if a worker's own result is used, and otherwise one for each part.
+        """
         terms = list(_own_terms(job, received))
         for index, part in np.ndindex(deal.holders.shape[:2]):
             chunk = int(deal.chunks[index])

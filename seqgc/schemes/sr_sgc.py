@@ -1,4 +1,4 @@
-"""SR-SGC: gradient coding with selective reattempts (paper, section 3.2, Algorithms 1 and 3)."""
+"""SR-SGC: selective-reattempt sequential gradient coding (paper, 3.2, Algorithms 1 and 3)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["SRSGC", "SRSGCSchedule"]
 class SRSGC(CodedScheme):
     """(B, W, lam) selective-reattempt sequential gradient coding; delay B, load (s+1)/n.
 
-    The scheme tolerates bursts of ``B`` rounds, and at most ``lam`` distinct stragglers in a window
-    of ``W`` rounds, where ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n`` and
-    ``s < n``. The ``family`` of the base code is ``cyclic``, or ``rep``, which needs
+    The scheme tolerates bursts of ``B`` rounds by at most ``lam`` distinct stragglers in each
+    window of ``W`` rounds, where ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n`` and
+    ``s < n``. The ``family`` of the base code is ``cyclic`` or ``rep``; ``rep`` needs
     ``(s+1) | n``. Answers that come after their round, but while their job is in flight, are used
     if ``late="take"``, and dropped by default.
 
@@ -108,7 +108,10 @@ class SRSGC(CodedScheme):
 
 
 class SRSGCSchedule(CodedSchedule):
-    """In round ``t`` some workers reattempt job ``t - B``, and the others compute job ``t``."""
+    """A run of SR-SGC.
+
+    In round ``t``, some workers reattempt job ``t - B``, and the other workers compute job ``t``.
+    """
 
     _state_names = ("_returned", "_reattempts", "_busy_in")
 
@@ -118,15 +121,19 @@ class SRSGCSchedule(CodedSchedule):
         super().__init__(scheme, num_jobs, conformity=conformity)
         self._delay, self.takes_late = scheme.delay, scheme.late == "take"
         self._group = scheme.s + 1 if scheme.family == "rep" else None
-        # For the unfinished jobs of the last B rounds: the workers that returned the result in the
-        # job's own round.
+        # By unfinished job: the workers (n,) whose result of the job's own round has been received.
         self._returned: dict[int, BoolArray] = {}
+        # The workers (n,) that reattempt in the open round.
         self._reattempts: BoolArray = np.zeros(scheme.n, dtype=np.bool_)
-        self._busy_in: dict[int, BoolArray] = {}  # the workers that reattempted in those rounds
+        # By unfinished job: the workers (n,) that reattempted an older job in the job's own round.
+        self._busy_in: dict[int, BoolArray] = {}
 
     @property
     def _due(self) -> int:
-        """The number of the job whose deadline is the open round; it may be finished or invalid."""
+        """The number of the job whose deadline is the open round.
+
+        This job may be finished already, and there may be no job with this number.
+        """
         return self._round - self._delay
 
     def _assign(self) -> Assignment:
@@ -145,7 +152,7 @@ class SRSGCSchedule(CodedSchedule):
         return self._returned[self._due] | (responded & self._reattempts)
 
     def _awaits(self, round: int, worker: int) -> bool:
-        """Return whether the worker owes a result for the round's own job, which is in flight."""
+        """Return True if the round's own job is in flight and lacks this worker's result."""
         returned = self._returned.get(round)
         return returned is not None and not (returned[worker] or self._busy_in[round][worker])
 
@@ -185,11 +192,11 @@ class SRSGCSchedule(CodedSchedule):
     def _choose_reattempts(self, job: int) -> BoolArray:
         """Return the workers (n,) that reattempt ``job``.
 
-        Workers that have not returned the job are chosen in order of their numbers, until there
-        would be n - s results (Algorithm 1). For Rep, only workers of groups without any result are
-        chosen (Algorithm 3). In rare cases, n - s results could not be decoded to a useful
-        precision. Then the last chosen worker is replaced by a later worker, or if that does not
-        help, one more worker is chosen.
+        Workers that have not returned a result of the job are chosen in the order of their numbers,
+        until there would be n - s results (Algorithm 1). With the family ``rep``, workers are
+        chosen only from groups without any result (Algorithm 3). In rare cases, n - s results could
+        not be decoded to a useful precision. The last chosen worker is then replaced by a later
+        worker. If that does not help, one more worker is chosen.
         """
         if job not in self._returned:
             return np.zeros(self.n, dtype=np.bool_)
