@@ -18,8 +18,9 @@ def test_the_commands_of_the_page_run_in_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert doctest.testfile(str(PAGE), module_relative=False).failed == 0
-    shown = []
+    shown = {}
     for words in lines(PAGE):
         assert main(words[1:]) == 0, " ".join(words)
-        shown.append(capsys.readouterr().out)
-    assert [out.split()[1] for out in shown[:2]] == ["3-1", "15-1"]
+        shown[" ".join(words)] = capsys.readouterr().out
+    plans = [out.split()[1] for line, out in shown.items() if "plan vgg16.json" in line]
+    assert plans[:2] == ["3-1", "15-1"]

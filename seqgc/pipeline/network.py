@@ -1,0 +1,66 @@
+"""A network with its data and loss, made from the names in a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from seqgc.models.datasets import PointDataset, collate
+from seqgc.models.factories import make_module, named_data
+from seqgc.models.losses import Loss, loss_in, make_loss, point_losses
+from seqgc.pipeline.chain import Source
+from seqgc.pipeline.layers import LayerChain
+
+Minibatch = Callable[[int], tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The layers of a network, the loss, and the minibatches in the order of training."""
+
+    layers: LayerChain
+    module: nn.Module
+    dataset: PointDataset
+    point_loss: Loss
+    source: Source
+    dtype: torch.dtype
+
+    def minibatch(self, index: int) -> tuple[Any, Any]:
+        """Return the inputs and targets of a minibatch. Each epoch has a new order of points."""
+        size, count = self.source.batch_size, len(self.dataset)
+        places = np.arange(index * size, (index + 1) * size)
+        points = [
+            np.random.default_rng([self.source.seed, epoch]).permutation(count)[
+                places[places // count == epoch] % count
+            ]
+            for epoch in np.unique(places // count).tolist()
+        ]
+        return collate(self.dataset, np.concatenate(points), dtype=self.dtype)
+
+    def loss(self, output: Any, target: Any) -> Tensor:
+        """Return the mean loss of a minibatch."""
+        losses = point_losses(self.point_loss, output, target, count=self.source.batch_size)
+        if losses.weights is None:
+            return losses.values.mean()
+        return losses.values.sum() / losses.weights.sum().to(losses.values.dtype)
+
+
+def load_network(source: Source, *, dtype: torch.dtype = torch.float32) -> Network:
+    """Return the network that a profile's names describe, drawn with its seed.
+
+    Raises
+    ------
+    ParameterError
+        If a name is unknown, or the network is no chain of layers (`LayerChain`).
+    """
+    module = make_module(source.module, seed=source.seed).to(dtype).train()
+    dataset, _ = named_data(source.data)
+    loss = loss_in(make_loss(source.loss), dtype)
+    points = np.arange(min(source.batch_size, len(dataset)))
+    example, _ = collate(dataset, points, dtype=dtype)
+    return Network(LayerChain(module, example), module, dataset, loss, source, dtype)
