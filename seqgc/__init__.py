@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from seqgc.search import Rehearsal as Rehearsal
     from seqgc.search import replay as replay
     from seqgc.search import tune as tune
+    from seqgc.tables import run_app as run_app
     from seqgc.training import Callback as Callback
     from seqgc.training import Model as Model
     from seqgc.training import RecordingPlan as RecordingPlan
@@ -49,6 +50,7 @@ _HOMES = {
     "seqgc.runs": ("read_run",),
     "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
     "seqgc.search": ("Rehearsal", "replay", "tune"),
+    "seqgc.tables": ("run_app",),
     "seqgc.training": (
         "Callback", "Model", "RecordingPlan", "Stop", "TrainingPlan", "Validation",
         "record_profile", "registered_model", "train",
@@ -59,7 +61,7 @@ _ROOMS = "plot", "workers"
 __all__ = [  # noqa: RUF022 (in alphabetical order)
     "ClosingRule", "DelayProfile", "GC", "MSGC", "Rehearsal", "SRSGC", "Setting", "Uncoded",
     "__version__", "compare", "default_defences", "make_code", "parse_scheme", "plot",
-    "read_profile", "read_run", "replay", "tune", "workers",
+    "read_profile", "read_run", "replay", "run_app", "tune", "workers",
 ]  # fmt: skip
 
 

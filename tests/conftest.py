@@ -96,12 +96,13 @@ def _descendants(pid: int) -> Iterator[tuple[int, str]]:
 def _alive() -> dict[str, str]:
     """Everything that runs beside the main thread: identity → description.
 
-    The daemon threads of a Lambda transport are left out: they outlive it until their calls end.
+    The daemon threads of a Lambda transport are left out: they outlive it until their calls end. So
+    is the thread in which dask serialises large messages: it lasts as long as the process.
     """
     threads = {
         f"thread {t.ident}": t.name
         for t in threading.enumerate()
-        if not (t.daemon and t.name.startswith("seqgc-lambda-"))
+        if not (t.daemon and t.name.startswith(("seqgc-lambda-", "Dask-Offload")))
     }
     managed = {f"process {p.pid}": p.name for p in multiprocessing.active_children()}
     return {f"process {pid}": what for pid, what in _descendants(os.getpid())} | managed | threads

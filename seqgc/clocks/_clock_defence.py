@@ -38,6 +38,10 @@ class ClockDefence(PolicyDefence):
         return None if slack is None else self.wpc * (slack + 1) - 1
 
     @property
+    def in_order(self) -> bool:
+        return self.wpc == 1  # the jobs of one task read the same weights
+
+    @property
     def exact(self) -> bool:
         return self.staleness == 0
 

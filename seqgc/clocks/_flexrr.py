@@ -117,6 +117,10 @@ class FlexRR(PolicyDefence):
         return self.slack
 
     @property
+    def in_order(self) -> bool:
+        return True  # a piece of the next clock is given out when all pieces of this one are in
+
+    @property
     def exact(self) -> bool:
         return self.slack == 0
 

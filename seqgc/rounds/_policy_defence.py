@@ -73,6 +73,10 @@ class PolicyDefence(Defence):
         return None if self.kind == "stale" else 0
 
     @property
+    def in_order(self) -> bool:
+        return self.staleness == 0
+
+    @property
     def most_again(self) -> int:
         """The largest number of parts that may be applied a second time after a task has failed.
 

@@ -7,29 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import chain, count
 
 import torch
 
+from seqgc import master
 from seqgc.errors import ParameterError, one_line
-from seqgc.master import HeldJob
+from seqgc.master import HeldJob, PackedJob
 
-__all__ = ["PackedJob", "pack", "pack_held", "unpack", "unpack_held"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedJob:
-    """A `HeldJob` in JSON types, without its vectors, which are stored as tensors."""
-
-    job: int
-    kind: tuple[str, int] | None
-    rows: dict[int, list[tuple[int, int]]]
-    stored: list[tuple[int, int, int]]
-    summed: list[tuple[tuple[int, int, int], tuple[int, int]]]
-    sums: list[tuple[int, int, int]]
-    parts: int = 0
-    asked: list[tuple[tuple[int, int], list[int]]] = field(default_factory=list)
+__all__ = ["pack", "pack_held", "unpack", "unpack_held"]
 
 
 def pack(value: object, tensors: dict[str, torch.Tensor], *, name: str) -> object:
@@ -86,36 +72,12 @@ def _unused(name: str, tensors: Mapping[str, torch.Tensor]) -> str:
 
 def pack_held(job: HeldJob, tensors: dict[str, torch.Tensor]) -> PackedJob:
     """Convert a job with received results to JSON types, and add its vectors to ``tensors``."""
-    for key, vector in job.stored.items():
-        tensors[_name("stored", job.job, *key)] = torch.from_numpy(vector)
-    for node, vector in job.sums.items():
-        tensors[_name("sum", job.job, *node)] = torch.from_numpy(vector)
-    return PackedJob(
-        job=job.job,
-        kind=job.kind,
-        rows=job.rows,
-        stored=list(job.stored),
-        summed=list(job.summed.items()),
-        sums=list(job.sums),
-        parts=job.parts,
-        asked=list(job.asked.items()),
-    )
+    packed, vectors = master.pack_held(job)
+    tensors |= {name: torch.from_numpy(vector) for name, vector in vectors.items()}
+    return packed
 
 
 def unpack_held(packed: PackedJob, tensors: Mapping[str, torch.Tensor]) -> HeldJob:
     """Restore a job that `pack_held` has converted."""
-    job = packed.job
-    return HeldJob(
-        job=job,
-        kind=packed.kind,
-        rows=packed.rows,
-        stored={key: tensors[_name("stored", job, *key)].numpy() for key in packed.stored},
-        summed=dict(packed.summed),
-        sums={node: tensors[_name("sum", job, *node)].numpy() for node in packed.sums},
-        parts=packed.parts,
-        asked=dict(packed.asked),
-    )
-
-
-def _name(kind: str, *numbers: int) -> str:
-    return ".".join([kind, *map(str, numbers)])
+    names = packed.names
+    return master.unpack_held(packed, {name: tensors[name].numpy() for name in names})

@@ -87,6 +87,14 @@ class Defence(ABC):
         return False
 
     @property
+    def in_order(self) -> bool:
+        """True if a part of a job is computed only on weights with this part of all earlier jobs.
+
+        An app whose items have a state of their own needs this (`seqgc.tables.App`).
+        """
+        return self.delay == 0
+
+    @property
     def kind(self) -> Kind:
         """The kind of gradients. "stale" means that weights may lack earlier updates."""
         return "exact" if self.exact else "approximate"

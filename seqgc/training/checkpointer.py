@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from seqgc.errors import ParameterError, StoreError
+from seqgc.master import PackedJob
 from seqgc.ports import IntArray
 from seqgc.runs.metrics import JobMetrics, Written
-from seqgc.runs.packing import PackedJob
 from seqgc.runs.snapshots import Snapshot, SnapshotFolder
 from seqgc.training.adaptive import DirectorState, SlowdownState
 from seqgc.training.history import ChoiceState, JournalState

@@ -29,6 +29,7 @@ import torch
 
 from seqgc._durable import sync_folder
 from seqgc.errors import DamageError, ParameterError
+from seqgc.master import PackedJob
 from seqgc.models.evaluation import ValidationState
 from seqgc.models.provenance import excerpts
 from seqgc.ports import Observer
@@ -36,7 +37,6 @@ from seqgc.rounds import Setting
 from seqgc.runs.folder import RunDirectory
 from seqgc.runs.journal import Journal, first_entry
 from seqgc.runs.lease import Lease
-from seqgc.runs.packing import PackedJob
 from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.training.checkpointer import RunSnapshot, RunState
 from seqgc.training.fingerprint import changes, require_same

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from seqgc.backends import LocalBackend, require_local_files, start_fork_server
+from seqgc.backends import LocalBackend, Messaging, require_local_files, start_fork_server
 from seqgc.errors import ParameterError
-from seqgc.ports import Backend, Capability, require_capabilities
+from seqgc.ports import Backend, Capability, Task, require_capabilities
 from seqgc.runs.headcount import wanted_headcount
 from seqgc.stores import DirectoryStore
+from seqgc.worker import ComputeFactory
 from seqgc.workers._base import WorkerSet, missing
 from seqgc.workers._settings import LoadDelays
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from seqgc.training import Crew, TorchComputeFactory, TrainingPlan, Work
 
 BackendFactory: TypeAlias = "Callable[[int, TorchComputeFactory], Backend]"
-_Start: TypeAlias = "Callable[[TorchComputeFactory], Backend]"
+_Start: TypeAlias = Callable[[ComputeFactory], Backend]
 
 _RECONNECT_S = 120.0
 # The modules that workers use. The first `torch.vmap` of a loss would import the last one, which
@@ -44,16 +46,28 @@ class ProcessWorkers(WorkerSet):
     def open(self, work: Work) -> Iterator[Crew]:
         from seqgc.training import Crew
 
-        start = self._starter(work)
+        start = self._starter(self._messaging(work), work.run)
         store = DirectoryStore(work.weights)  # workers on other machines must mount this folder
         yield Crew(start=partial(start, work.compute_factory(store)), store=store)
 
     def forecast(self, plan: TrainingPlan) -> None:  # these workers cost nothing
         require_capabilities(plan.on(self.n).needs, can=self.can, of=self.provider)
 
+    def start(self, compute: ComputeFactory, *, run_id: str) -> Backend:
+        """Start the workers with a computation of your own, and return the backend.
+
+        Injected delays depend on a task's round, worker and load.
+        """
+        delays = self._delays
+        injected = None if delays is None else partial(_injected, delays)
+        return self._starter(Messaging(run_id=run_id, task_delays=injected))(compute)
+
     @abstractmethod
-    def _starter(self, work: Work) -> _Start:
-        """Return a function that starts the workers, or raise `ParameterError`."""
+    def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:
+        """Return a function that starts the workers, or raise `ParameterError`.
+
+        ``run`` is the folder of the run, if there is one.
+        """
 
 
 class _Local(ProcessWorkers):
@@ -65,16 +79,9 @@ class _Local(ProcessWorkers):
         start_fork_server(_PRELOADED)
         return self
 
-    def _starter(self, work: Work) -> _Start:
-        return partial(
-            LocalBackend,
-            self.n,
-            messaging=self._messaging(work),
-            preload=_PRELOADED,
-            wanted=(
-                None if work.run is None else partial(wanted_headcount, work.run, default=self.n)
-            ),
-        )
+    def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:
+        wanted = None if run is None else partial(wanted_headcount, run, default=self.n)
+        return partial(LocalBackend, self.n, messaging=messaging, preload=_PRELOADED, wanted=wanted)
 
 
 class _Custom(ProcessWorkers):
@@ -84,7 +91,7 @@ class _Custom(ProcessWorkers):
         super().__init__(n)
         self._make = make
 
-    def _starter(self, work: Work) -> _Start:  # noqa: ARG002 (the factory determines everything)
+    def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:  # noqa: ARG002
         return partial(self._make, self.n)
 
 
@@ -100,7 +107,7 @@ class _Dask(ProcessWorkers):
     def can(self) -> frozenset[Capability]:  # other programs may use a running cluster, too
         return super().can - ({"restart"} if self._scheduler is not None else set())
 
-    def _starter(self, work: Work) -> _Start:
+    def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:  # noqa: ARG002
         try:
             from seqgc.backends.dask_ import DaskBackend
         except ImportError as error:
@@ -108,7 +115,6 @@ class _Dask(ProcessWorkers):
         if self._scheduler is not None and self._client is None:
             self._stack.enter_context(_silent_logs())
             self._client = self._stack.enter_context(_client(self._scheduler))
-        messaging = self._messaging(work)
         return partial(DaskBackend, self.n, messaging=messaging, client=self._client)
 
 
@@ -156,6 +162,10 @@ def custom(n: int, make: BackendFactory) -> ProcessWorkers:
     The backend must round results to the number format of the run's payload.
     """
     return _Custom(n, make)
+
+
+def _injected(delays: LoadDelays, task: Task) -> float:
+    return delays(task.round, task.worker, task.load)
 
 
 @contextmanager

@@ -1,0 +1,346 @@
+"""`run_app`, which runs an app on local processes, on other workers, or in virtual time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast
+
+import msgspec
+import numpy as np
+
+from seqgc import master, ports
+from seqgc._durable import replacing, temporary_folder
+from seqgc.backends import LocalBackend, Messaging
+from seqgc.errors import ParameterError, StoreError, one_line, require_int
+from seqgc.master import PackedJob, pack_held, unpack_held
+from seqgc.ports import Backend, FloatArray
+from seqgc.profiles import Pace
+from seqgc.rounds import ClosingRule, RunPolicy, Setting, policy_of
+from seqgc.schemes import Defence, parse_scheme
+from seqgc.stores import DirectoryStore, MemoryStore, unique_name
+from seqgc.tables._app import App, TableLayout, require_fit
+from seqgc.tables._compute import TableWorker
+from seqgc.tables._workload import TableWorkload
+from seqgc.virtual import VirtualBackend, WorkerKind
+from seqgc.worker import ComputeFactory
+
+__all__ = ["AppRun", "AppWorkers", "run_app"]
+
+_FILE = "tables.npz"
+
+
+class StartableWorkers(Protocol):
+    """Workers that can be started with any computation: `seqgc.workers.local` or ``dask``."""
+
+    @property
+    def n(self) -> int:
+        """The number of workers."""
+
+    def start(self, compute: ComputeFactory, *, run_id: str) -> Backend: ...
+
+
+AppWorkers: TypeAlias = int | Pace | StartableWorkers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AppRun:
+    """The result of `run_app`.
+
+    ``tables`` are the tables at the end. ``objectives`` (clocks + 1,) are the app's objective
+    before the first clock and after each one, and ``at_s`` (clocks + 1,) the seconds of the run at
+    these times. With a stale defence, the tables after a clock may have changes of later clocks.
+    ``received_bytes`` and ``sent_bytes`` count the tables that all workers have read, and the
+    changes that they were asked for.
+    """
+
+    defence: str
+    workers: int
+    tables: Mapping[str, FloatArray] = field(repr=False)
+    objectives: FloatArray = field(repr=False)
+    at_s: FloatArray = field(repr=False)
+    received_bytes: int
+    sent_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """The duration of the run, in seconds, without the start of the workers."""
+        return float(self.at_s[-1])
+
+    @property
+    def objective(self) -> float:
+        """The objective at the end."""
+        return float(self.objectives[-1])
+
+
+def run_app(
+    app: App,
+    defence: str | Defence,
+    *,
+    workers: AppWorkers,
+    clocks: int,
+    passes: int = 1,
+    seed: int = 0,
+    rule: ClosingRule | None = None,
+    kind: WorkerKind = "resident",
+    folder: str | Path | None = None,
+    checkpoint_every_s: float = 30.0,
+    observe: Callable[[ports.Seen], None] | None = None,
+) -> AppRun:
+    """Run an app for a number of clocks, and return its tables, and its objective over time.
+
+    Parameters
+    ----------
+    app
+        The program; see `App`.
+    defence
+        A spec, such as ``"ssp:slack=1"``, or a defence. It must be exact or stale, must finish a
+        clock before the next one, and its tasks must have one clock.
+    workers
+        A number of local processes, a set of workers (`seqgc.workers.local`, ``dask``), or a
+        `seqgc.profiles.Pace`. With a pace, the run is in virtual time: the changes are computed in
+        this process, and the seconds are those of workers with this pace. ``kind`` says whether
+        these virtual workers stay (``"resident"``) or are invoked for each task (``"function"``).
+    clocks
+        The number of times that each item is processed by the run, each time ``passes`` times in a
+        row. A worker sees its own changes in later passes, and others' changes in later clocks
+        (Cui et al. 2014, 2.2: work per clock, with read-my-writes).
+    seed
+        The seed, >= 0, of ``initial`` and ``process``.
+    rule
+        The closing rule of rounds, with time limits.
+    folder
+        A folder for checkpoints, written about every ``checkpoint_every_s`` seconds and at the end.
+        If it has one of the same app and arguments, the run continues from it. By default a run
+        that is interrupted is lost.
+    observe
+        A function that is called with each event and action of the loop.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, the app cannot be run with the defence, or the folder
+        belongs to another run.
+    ModelError
+        If ``process`` raises an error on two workers, or changes become infinite or NaN.
+    WorkerError
+        If the workers cannot complete the run.
+
+    Examples
+    --------
+    >>> from seqgc.tables.apps import MatrixFactorization, made_ratings
+    >>> app = MatrixFactorization(ratings=made_ratings(rows=12, columns=8), rank=2)
+    >>> run = run_app(app, "ssp:slack=1", workers=2, clocks=10)
+    >>> run.tables["L"].shape, len(run.objectives), bool(run.objective < run.objectives[0])
+    ((12, 2), 11, True)
+    """
+    n = workers if isinstance(workers, int) else workers.n
+    n = require_int("workers", n, least=1)
+    require_int("clocks", clocks, least=1)
+    require_int("passes", passes, least=1)
+    require_int("seed", seed, least=0)
+    scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence
+    if scheme.n != n:
+        raise ParameterError("defence", f"must be for {n} workers", scheme.n)
+    items = require_int("items", app.items, least=1)
+    scheme = scheme.fitted(1, batch=items)
+    require_fit(app, scheme)
+    tables = app.initial(np.random.default_rng(seed))
+    layout = TableLayout.of(tables)
+    setting = Setting(scheme=scheme, rule=rule or ClosingRule())
+    policy = policy_of(setting, num_jobs=clocks, batches=[items])
+    path = None if folder is None else Path(folder)
+    with _store_and_start(workers, path, kind=kind) as (store, start):
+        workload = TableWorkload(layout.vector(tables), scheme, items=items, store=store)
+        about = {
+            "app": type(app).__qualname__,
+            "defence": scheme.spec,
+            "workers": n,
+            "clocks": clocks,
+            "items": items,
+            "passes": passes,
+            "seed": seed,
+            "shapes": layout.shapes,
+        }
+        watch = _AppWatch(app, layout, workload, policy, about, observe=observe)
+        checkpoint = None if path is None else path / _FILE
+        held = watch.restore(checkpoint) if checkpoint and checkpoint.exists() else None
+        if not policy.done:
+            compute = TableWorker(
+                app=app,
+                shapes=layout.shapes,
+                store=store,
+                starts=workload.starts,
+                seed=seed,
+                passes=passes,
+            )
+            if checkpoint is not None:
+                watch.write_to(checkpoint, every_s=checkpoint_every_s)
+            with closing(start(compute)) as backend:
+                master.run(policy, backend, workload, observe=watch.see, rest=watch.rest, held=held)
+    return AppRun(
+        defence=scheme.spec,
+        workers=n,
+        tables=layout.views(workload.vector),
+        objectives=np.array(watch.objectives),
+        at_s=np.array(watch.at_s),
+        received_bytes=watch.read * layout.size * 8,
+        sent_bytes=watch.asked * layout.size * 8,
+    )
+
+
+@contextmanager
+def _store_and_start(
+    workers: AppWorkers, folder: Path | None, *, kind: WorkerKind
+) -> Iterator[tuple[ports.WeightStore, Callable[[TableWorker], Backend]]]:
+    """Yield a store for tables, and a function that starts the workers, which read from it."""
+    if hasattr(workers, "latency_s"):
+        pace = cast("Pace", workers)
+        yield (
+            MemoryStore(),
+            lambda compute: VirtualBackend(pace.n, pace, workers=kind, compute=compute()),
+        )
+        return
+    with temporary_folder("seqgc-tables-") as temporary:
+        # Workers on other machines must mount the folder.
+        shared = temporary if folder is None else folder / "tables"
+        store, run_id = DirectoryStore(shared), unique_name("tables")
+        if isinstance(workers, int):
+            messaging, n = Messaging(run_id=run_id), workers
+            yield (
+                store,
+                lambda compute: LocalBackend(
+                    n, compute, messaging=messaging, preload=("seqgc.tables",)
+                ),
+            )
+        else:
+            chosen = workers
+            yield store, lambda compute: chosen.start(compute, run_id=run_id)
+        store.sweep()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """The part of a checkpoint that is not arrays."""
+
+    about: dict[str, object]
+    policy: object
+    begun: int
+    held: list[PackedJob]
+    version: int
+    asked: int
+    read: int
+
+
+class _AppWatch:
+    """An observer of a run, which measures the objective after each clock, and takes checkpoints.
+
+    ``about`` describes the run, as JSON data; a checkpoint of a run with another one is refused.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        layout: TableLayout,
+        workload: TableWorkload,
+        policy: RunPolicy,
+        about: Mapping[str, object],
+        *,
+        observe: Callable[[ports.Seen], None] | None,
+    ) -> None:
+        self._app, self._layout, self._workload = app, layout, workload
+        self._policy, self._about, self._observe = policy, about, observe
+        self.objectives, self.at_s = [self._objective()], [0.0]
+        self.asked = self.read = 0  # results of mini-tasks, and tables that tasks read
+        self._closed: list[float] = []  # seconds of clocks whose objective is not measured yet
+        self._passed_s = 0.0
+        self._path: Path | None = None
+        self._every_s, self._next_at = 0.0, 0.0
+
+    def _objective(self) -> float:
+        return float(self._app.objective(self._layout.views(self._workload.vector.copy())))
+
+    def see(self, seen: ports.Seen) -> None:
+        if isinstance(seen, ports.Dispatch):
+            tasks = [len(tasks) for tasks in seen.assignment.values() if tasks]
+            self.read += len(tasks)
+            self.asked += sum(tasks)
+        elif isinstance(seen, ports.Close):
+            self._passed_s += seen.record.duration_s
+            self._closed += [self._passed_s] * len(seen.jobs)
+        if self._observe is not None:
+            self._observe(seen)
+
+    def rest(self, hold: master.Holding) -> None:
+        """Measure the objective of clocks that have closed; write a checkpoint if one is due."""
+        if self._closed:
+            self.objectives += [self._objective()] * len(self._closed)
+            self.at_s += self._closed
+            self._closed = []
+        if self._path is not None and (self._policy.done or time.monotonic() >= self._next_at):
+            if (held := hold()) is not None:
+                self._write(held, self._path)
+            self._next_at = time.monotonic() + self._every_s
+
+    # ---- checkpoints -----------------------------------------------------------------------------
+
+    def write_to(self, path: Path, *, every_s: float) -> None:
+        """Write checkpoints to a file from now on."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._every_s = path, every_s
+        self._next_at = time.monotonic() + every_s
+
+    def _write(self, held: master.Held, path: Path) -> None:
+        arrays, jobs = self._workload.snapshot(), list[PackedJob]()
+        for job in held.jobs:
+            packed, vectors = pack_held(job)
+            jobs.append(packed)
+            arrays |= {f"held.{name}": vector for name, vector in vectors.items()}
+        state = _State(
+            about=dict(self._about),
+            policy=self._policy.snapshot(),
+            begun=held.begun,
+            held=jobs,
+            version=self._workload.version,
+            asked=self.asked,
+            read=self.read,
+        )
+        arrays["objectives"], arrays["at_s"] = np.array(self.objectives), np.array(self.at_s)
+        text = np.frombuffer(msgspec.json.encode(state), dtype=np.uint8)
+        with replacing(path) as file:
+            np.savez(file, allow_pickle=False, state=text, **arrays)
+
+    def restore(self, path: Path) -> master.Held:
+        """Continue from the checkpoint at ``path``; return the state of the loop.
+
+        Raises
+        ------
+        ParameterError
+            If the checkpoint is of another run.
+        StoreError
+            If the file is damaged.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            state = msgspec.json.decode(arrays.pop("state").tobytes(), type=_State)
+        except (OSError, ValueError, KeyError, EOFError, msgspec.MsgspecError) as error:
+            why = f"{path} cannot be read as a checkpoint of an app: {one_line(error)}"
+            raise StoreError(f"{why}; remove it to begin again") from error
+        for name, value in json.loads(msgspec.json.encode(self._about)).items():
+            if state.about[name] != value:
+                rule = f"must be that of the checkpoint in {path.parent}: {state.about[name]}"
+                raise ParameterError(name, rule, value, "or choose another folder")
+        jobs = [
+            unpack_held(job, {n: arrays.pop(f"held.{n}") for n in job.names}) for job in state.held
+        ]
+        self.objectives, self.at_s = arrays.pop("objectives").tolist(), arrays.pop("at_s").tolist()
+        self._passed_s = self.at_s[-1]
+        self.asked, self.read = state.asked, state.read
+        self._policy.restore(state.policy)
+        self._workload.restore(arrays, version=state.version, begun=state.begun)
+        return master.Held(begun=state.begun, jobs=jobs)
