@@ -18,7 +18,7 @@ from seqgc.rounds._pace import AnswerPace
 __all__ = ["AnswerTimes", "SentPiece"]
 
 _PATIENCE: Final = 1.5  # a piece is overdue after this many times its expected time
-_PROBES: Final = 5  # number of answers from which the round trip is learned
+_PROBES: Final = 5  # workers are probed until this number of probes has been answered
 _SPARE: Final = 64  # a heap is cleaned if it exceeds twice the number of pieces out by this many
 _LOOK: Final = 0.25  # round trips between two estimates of which workers are too late
 
@@ -48,11 +48,11 @@ class AnswerTimes:
 
     ``queues`` are these tasks by worker, the oldest first (`Engine`). A worker does its tasks one
     after the other. The *round trip* is the time of a message to a worker and back. It is the
-    median of five *probes*, which are greetings of workers that are known to be up. The *pace* of
-    work is learned from the answers to pieces (`AnswerPace`). No piece is overdue before the pace
-    is known. The *way back* is the time that an answer takes in addition to its work and a round
-    trip. With ``by_coming``, each worker has its own way back, in proportion to the time that the
-    worker took to start.
+    median time of the first *probes*, which are greetings of workers that are known to be up. The
+    *pace* of work is learned from the answers to pieces (`AnswerPace`). No piece is overdue before
+    the pace is known. The *way back* is the time that an answer takes in addition to its work and a
+    round trip. With ``by_coming``, each worker has its own way back, in proportion to the time that
+    the worker took to start.
 
     All times are in seconds on the clock of the backend.
     """
@@ -122,7 +122,7 @@ class AnswerTimes:
             self._probes.discard(task)
 
     def answer(self, task: _Task, at: float) -> None:
-        """Record the answer to a task at the time ``at``. Its worker continues with the next."""
+        """Record the answer to a task. Its worker now computes its next task."""
         worker, rtt_s, is_probe = task.worker, self._rtt_s, task in self._probes
         self.end(task)
         if is_probe:
@@ -151,11 +151,11 @@ class AnswerTimes:
     def ask_at(self, worker: int) -> float | None:
         """Return the time at which to send a worker its next piece, so that it is never idle.
 
-        Return None if the worker should get its next piece only when it has answered: if its queue
-        is empty, if the last task in the queue is a greeting, or if the pace is not known. There is
-        one exception. With ``by_coming`` the pace is learned from the time between two answers of a
-        worker. Therefore, until the pace is known, a worker with fewer than two pieces is sent the
-        next piece at once (minus infinity).
+        The result is None if the worker has to answer first: if it holds no task, if its last task
+        is a greeting, or if the pace is not known. The result is minus infinity, for at once, if
+        the pace is not known, ``by_coming`` is set, and the worker holds only one piece. With
+        ``by_coming``, the pace is learned from the time between two answers of a worker, so that
+        each worker needs a second piece.
         """
         queue = self._queues.get(worker)
         if not queue or (last := queue[-1].work) is None:
@@ -165,11 +165,10 @@ class AnswerTimes:
         return last.ends_at - self._rtt_s
 
     def is_kept(self, worker: int, pieces: int) -> bool:
-        """Return True if the last ``pieces`` are reserved for workers that have no piece.
+        """Return True if a worker may get none of the last ``pieces``, because others need them.
 
-        They are reserved from a ``worker`` that has a piece, if at least as many workers have no
-        piece. This ends when the pace is known. Before that, it is unknown when workers will be
-        free.
+        Until the pace is known, it is unknown when workers will be free. Therefore a worker that
+        has a piece gets no other one if at least ``pieces`` workers have no piece.
         """
         if self._pace.known or not self._pieces[worker]:
             return False
@@ -206,7 +205,7 @@ class AnswerTimes:
         return min((at for at in times if at > now), default=math.inf)
 
     def forget_too_late(self, now: float) -> None:
-        """Clear the set of workers that are too late if its estimate is old."""
+        """Clear `too_late` if the estimate of when all work could be done is old."""
         if self._is_old(now):
             self.too_late.clear()
 
@@ -216,7 +215,7 @@ class AnswerTimes:
         ``left`` are the remaining pieces as shares of a batch. The estimate assumes that the
         available workers divide this work so that their last answers arrive at the same time. A
         worker can be too late only with ``by_coming``, and only if the pace is known from 64
-        samples (`AnswerPace.sure`).
+        samples (`AnswerPace.sure`). It is then added to the set `too_late`.
         """
         if not self._by_coming or not self._pace.sure or self._way_back_s(worker) <= self._rtt_s:
             return False

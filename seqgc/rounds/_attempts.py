@@ -41,9 +41,9 @@ def longest_wait_s(attempt: int) -> float:
 
 
 def pace_s(rule: ClosingRule) -> float:
-    """Return the seconds by which the attempts after the first nine are spaced.
+    """Return the shortest time between two attempts after the first nine, in seconds.
 
-    It is one twelfth of the time limit, or of 60 s if there is no limit.
+    This is one twelfth of the time limit, or of 60 s if there is no limit.
     """
     patience_s = rule.timeout_s if rule.timeout_s < math.inf else _PATIENCE_S
     return patience_s / (MOST - CLOSE)
@@ -104,7 +104,7 @@ class Attempts:
         self._due.pop(worker, None)
 
     def begin(self, workers: Iterable[int]) -> dict[int, list[int]]:
-        """Begin another attempt of each of these workers; return the workers by its number."""
+        """Begin another attempt of each of these workers. Return the workers by attempt."""
         by_attempt: dict[int, list[int]] = {}
         for worker in workers:
             self.forget(worker)

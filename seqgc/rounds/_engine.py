@@ -124,7 +124,7 @@ class Loss(Generic[Work]):
 
 
 class Engine(ABC, Generic[Work]):
-    """A policy that gives ``n`` workers the tasks of ``num_jobs`` jobs, one after the other.
+    """A policy that gives each of ``n`` workers one task after the other, for ``num_jobs`` jobs.
 
     The module's docstring explains how it works. Of the ``rule``, the engine uses only the time
     limit and the number of attempts.
@@ -175,7 +175,7 @@ class Engine(ABC, Generic[Work]):
     def _done(self, task: EngineTask[Work], actions: list[Action]) -> str | None:
         """Use the answer to a task. Afterwards, the engine asks for more work for its worker.
 
-        If the answer is of no use, return the reason; it is then dropped.
+        If the answer is of no use, return the reason. The answer is then dropped.
         """
 
     @abstractmethod

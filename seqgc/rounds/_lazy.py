@@ -53,7 +53,8 @@ class Once:
 def numbered(own: Assignment, first_job: int) -> Assignment:
     """Return a schedule's assignment with the run's numbers of jobs.
 
-    ``own`` has the schedule's numbers, and ``first_job`` is the run's number of its first job.
+    ``own`` has the schedule's numbers. ``first_job`` is the run's number of the schedule's first
+    job.
     """
     if first_job == 0:
         return own

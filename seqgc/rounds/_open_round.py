@@ -133,11 +133,11 @@ class OpenRound:
         worker, latest = event.worker, self._attempts.latest(event.worker)
         is_failure = isinstance(event, Failure)
         if worker in self._settled and (is_failure or worker not in self.failed):
-            return "the worker is settled"
+            return "its worker has already answered or failed"
         if not 0 <= event.attempt <= latest:
-            return "nobody asked for it"
+            return "no such task has been sent"
         if is_failure and (event.attempt < latest or self._attempts.waits(worker)):
-            return "an earlier attempt"
+            return "its task has been sent again, or will be"
         return None
 
     def answer(self, event: ports.Arrival) -> None:
@@ -189,7 +189,7 @@ class OpenRound:
         return silent, attempts.begin([*silent, *attempts.due(elapsed)])
 
     def under_way(self, workers: Iterable[int]) -> dict[int, int]:
-        """Return the latest attempts, by worker, of these workers as far as they may answer."""
+        """Return the latest attempt of each of these workers that may still answer, by worker."""
         return self._attempts.under_way(w for w in workers if w not in self._settled)
 
     def explain(self, error: WorkerError) -> WorkerError:

@@ -90,8 +90,8 @@ class Overdue:
 
         A round that is to close with the same answers as before an interruption (`Repeat`) gets
         only the late answers that it took then. If one of these late answers will not come, or if
-        an answer of worker ``without``, which has failed, is one of the round's answers, the
-        repetition is given up. The round then gets all late answers that have come.
+        the round used an answer of worker ``without``, which has failed now, the repetition is
+        given up. The round then gets all late answers that have come.
         """
         repeat = gate.repeat
         for late in [each for each in self._here if repeat is None or each in repeat.late]:

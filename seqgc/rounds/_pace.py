@@ -18,7 +18,7 @@ _USUAL: Final = 0.9  # the fraction of answers whose way back is at most `usual_
 
 
 class AnswerPace:
-    """An estimate of two times: the work of a batch, and the rest of the time of an answer.
+    """An estimate of two times: the work of a batch, and what an answer takes in addition.
 
     There are two kinds of samples. A *gap* is the time between two answers of a worker that began
     the second piece as soon as it had finished the first: this time is work only (`learn_gap`). A

@@ -1,4 +1,4 @@
-"""`part_task`, the mini-task of one part of a job, and `part_update`, the use of its result."""
+"""`part_task`, the mini-task of one part of a job; `part_update`, the action to use its result."""
 
 from __future__ import annotations
 

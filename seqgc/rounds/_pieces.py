@@ -75,8 +75,9 @@ class DealtJob:
     def put_back(self, piece: int) -> None:
         """Make a piece the next one to be dealt, if it has to be dealt again.
 
-        It has to be unless it is in, or left already, or one of its tasks is out and has no copy.
-        Such a task is watched: when it is overdue, the piece is copied (`AnswerTimes.to_copy`).
+        Nothing is done if the piece is in or is left already. Nothing is done either if one of its
+        tasks is out and has not been copied: when this task is overdue, the piece is copied
+        (`AnswerTimes.to_copy`).
         """
         watched = any(not sent.copied for sent in self.out.get(piece, ()))
         if piece not in self.givers and not watched and piece not in self.left:

@@ -177,7 +177,7 @@ class RoundPolicy:
         if event.round < self._round:
             reason: str | None = "its round is closed"
         elif event.round > self._round or self._open is None:
-            reason = "nobody asked for it"
+            reason = "no such task has been sent"
         else:
             reason = self._open.why_dropped(event)
         if reason is not None or self._open is None:

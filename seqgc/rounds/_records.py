@@ -19,9 +19,9 @@ __all__ = ["Records"]
 class Records:
     """The times of the open clocks, and the workers that have answered.
 
-    The duration of a clock begins when the previous clock closes, so that the durations add up to
-    the run time. The time kappa of its first answer begins when its own first task is sent, which
-    may be long before the previous clock closes.
+    The duration of a clock is the time since the previous clock closed, so that the durations add
+    up to the run time. Its kappa is the time from its first task to its first answer. This first
+    task may have been sent long before the previous clock closed.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from seqgc.rounds._rule import Setting
 
 __all__ = ["PastRound", "Repeat"]
 
-_PATIENCE: Final = 5.0  # times the time after which other answers suffice
+_PATIENCE: Final = 5.0  # a multiple of the time after which other answers suffice
 _LEAST_S: Final = 10.0  # the cold start of a worker may take this long
 
 

@@ -161,10 +161,10 @@ class SwitchingPolicy:
         return self._num_jobs
 
     def end_after(self, job: int) -> None:
-        """End the run after ``job``, which must be the latest job that has started.
+        """End the run after ``job``. Call this method between two events.
 
-        Call this method between two events. If work is dealt, later jobs that have begun are
-        completed as well.
+        In a run with rounds, ``job`` must be the latest job that has started. If work is dealt,
+        later jobs may have begun, and are completed as well.
         """
         if isinstance(self._policy, DealingPolicy):
             self._num_jobs = self._policy.end_after(job)

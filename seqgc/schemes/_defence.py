@@ -31,8 +31,7 @@ _QUOTA_DECIMALS = 9
 class Defence(ABC):
     """Base class of strategies against stragglers.
 
-    A subclass is a frozen, picklable dataclass, of which each object ``x`` is equal to
-    ``eval(repr(x))``.
+    A subclass is a frozen, picklable dataclass. For each object ``x``, ``eval(repr(x)) == x``.
     """
 
     n: int
@@ -119,10 +118,11 @@ class Defence(ABC):
 
     @classmethod
     def further_names(cls) -> Mapping[str, Mapping[str, object]]:
-        """Return names of the class that `register` does not list, with the fields that they fix.
+        """Return names of the class in addition to the names that are given to `register`.
 
-        A class can override this method if one of its fields refers to another registry, such as
-        the registry of codes. Each registered code then gives a defence a name.
+        The result maps each name to the values of the fields that the name fixes. A class can
+        override this method if one of its fields refers to another registry, such as the registry
+        of codes. Each registered code is then also the name of a defence.
         """
         return {}
 
@@ -354,17 +354,16 @@ def even_cut(
 ) -> IntArray:
     """Return chunk sizes (num_chunks,), read-only, that give the busiest worker few points.
 
-    No single rounding method is best for all schemes. In `MSGC`, a batch has an uncoded part D1 and
-    a coded part D2. Largest remainder is a bad method for it if the chunks of D2 are smaller than a
-    point. The remainders of D2 are then all equal, and larger than the remainders of D1. Each chunk
-    of D2 becomes a whole point, and a coded result covers ``lam + 1`` points. To round the ends of
-    chunks is a bad method if D1 or D2 as a whole then gets too many points. Therefore several
-    methods are tried, and the best is used (among equals, the first).
+    ``touched(sizes)`` returns for each worker the largest number (n,) of points that it processes
+    in a round. If it returns None, the result is that of `chunk_sizes`. ``least`` is the average
+    load of the workers in points, so that the busiest worker processes at least ``least`` points.
 
-    ``touched(sizes)`` returns the largest number of points that each worker processes in a round,
-    (n,). If it returns None, the result is that of `chunk_sizes`. ``least`` is the average of this
-    number over the workers, so that the busiest worker processes at least ``least`` points. If a
-    method reaches this bound, rounded up to whole points, no further method is tried.
+    No method of rounding is best for all schemes. Therefore several methods are tried, and the best
+    is used (among equals, the first). If a method reaches the bound ``least``, rounded up to whole
+    points, no further method is tried. An example is `MSGC`, which has many small chunks that are
+    coded (D2), and larger chunks that are not (D1). If the coded chunks are smaller than a point,
+    largest remainder makes each of them a whole point, so that a coded result covers ``lam + 1``
+    points. If instead the ends of chunks are rounded, D1 or D2 as a whole may get too many points.
     """
     quotas = _quotas(batch_size, fractions)
     best, most = np.zeros(0, dtype=np.intp), math.inf

@@ -194,7 +194,7 @@ class Schedule(ABC):
 
         This requires that the round can close with the answers ``responded`` (n,) (`feasible`), and
         that the scheme does not wait for more. Additional answers never turn the result from True
-        to False. If no further answer can come, it suffices that the round is `feasible`.
+        to False. If no further answer can come, the round closes if these answers are `feasible`.
         """
         responded = self._checked(responded)
         return self._feasible(responded) and self._enough(responded)
@@ -400,7 +400,7 @@ class Scheme(Defence):
         batches: Iterable[int] = (),
         payload: Payload | None = None,
     ) -> Schedule:
-        """Return a schedule like `start`, which also knows the batch sizes and the payload format.
+        """Return the schedule of a run (`start`) with known batch sizes and payload format.
 
         ``batches`` are the batch sizes of the models, in data points. Chunks that are empty in all
         batches are left out (`Schedule.leave_out`). ``payload`` is explained at `Schedule.payload`.

@@ -29,7 +29,7 @@ _FAMILIES: Final = ("cyclic", "rep", "binary")  # the built-in families; their l
 
 
 class CodedScheme(Scheme):
-    """A scheme that codes each job with the same gradient code, which also cuts the batches."""
+    """A scheme that codes every job with one gradient code, and cuts batches into its chunks."""
 
     allow_error: float = 0.0  # see `GC`
 
@@ -104,8 +104,8 @@ class GC(CodedScheme):
     """Gradient coding that tolerates ``s`` stragglers in each round; delay 0, load (s+1)/n.
 
     ``0 <= s < n``. The ``family`` is a kind of code (`seqgc.codes.make_code`), such as ``cyclic``,
-    ``rep`` or ``binary``. ``rep`` (GC-Rep) needs ``(s+1) | n``, and ``binary`` has the load
-    ``1 / floor(n / (s+1))``. Every kind of code that is registered with
+    ``rep`` or ``binary``. With ``rep`` (GC-Rep), ``s + 1`` must divide ``n``. The load of
+    ``binary`` is ``1 / floor(n / (s+1))``. Every kind of code that is registered with
     `seqgc.codes.register_code` is a family, whose specs begin with ``gc-KIND``. If a code is
     approximate, the error of its gradients is at most `GradientCode.worst_error`.
 
@@ -132,8 +132,8 @@ class GC(CodedScheme):
         if not 0 <= self.s < self.n:
             raise ParameterError("s", f"must satisfy 0 <= s < n (GC), n={self.n}", self.s)
         if self.family == "rep" and self.n % (self.s + 1):
-            rule = f"must satisfy (s+1) | n (GC-Rep), n={self.n}"
-            raise ParameterError("s", rule, self.s, "or take gc-binary")
+            rule = f"must be such that s + 1 divides n (GC-Rep), n={self.n}"
+            raise ParameterError("s", rule, self.s, "or use gc-binary, which takes any s < n")
         if not 0 <= self.allow_error < 1:
             rule = "must satisfy 0 <= allow_error < 1 (GC)"
             raise ParameterError("allow_error", rule, self.allow_error)
@@ -256,8 +256,9 @@ def coded_mini_task(
 ) -> MiniTask:
     """Return a worker's mini-task for a job, in slot 0.
 
-    Chunk 0 of the code is chunk ``first_chunk`` of the batch. ``sums`` is True if decoding will use
-    only plain sums whenever the code has covers. The mini-task then names its cover.
+    Chunk 0 of the code is chunk ``first_chunk`` of the batch. If ``sums`` is True and the code has
+    covers, the mini-task names its cover and place. This is correct only if every decoding is a
+    plain sum.
     """
     support = code.support(worker)
     cover, place = (code.place_of(worker) if sums else None) or (None, 0)

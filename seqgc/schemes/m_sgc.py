@@ -34,10 +34,10 @@ class MSGC(Scheme):
     The scheme tolerates bursts of ``B`` rounds by at most ``lam`` distinct stragglers in each
     window of ``W`` rounds, where ``1 <= B < W`` and ``0 <= lam <= n``. The uncoded part of a batch
     is D1, and the coded part is D2, which consists of ``B`` groups. The code of the D2 groups has
-    the ``family`` ``cyclic``, ``rep`` (M-SGC-Rep, which needs ``(lam+1) | n``) or ``binary`` (which
-    needs ``lam < n``). If ``lam = n``, there is no D2, and the family must be ``cyclic``. Answers
-    that come after their round, but while their jobs are in flight, are used if ``late="take"``,
-    and dropped by default.
+    the ``family`` ``cyclic``, ``rep`` (M-SGC-Rep) if ``lam + 1`` divides ``n``, or ``binary`` if
+    ``lam < n``. If ``lam = n``, there is no D2, and the family must be ``cyclic``. Answers that
+    come after their round, but while their jobs are in flight, are used if ``late="take"``, and
+    dropped by default.
 
     Examples
     --------
@@ -70,11 +70,11 @@ class MSGC(Scheme):
         if not 0 <= self.lam <= self.n:
             raise ParameterError("lam", f"must satisfy 0 <= lam <= n (M-SGC), n={self.n}", self.lam)
         if self.family == "rep" and self.n % (self.lam + 1):
-            rule = f"must satisfy (lam+1) | n (M-SGC-Rep), n={self.n}"
-            raise ParameterError("lam", rule, self.lam, "or take m-sgc-binary")
+            rule = f"must be such that lam + 1 divides n (M-SGC-Rep), n={self.n}"
+            raise ParameterError("lam", rule, self.lam, "or use m-sgc-binary")
         if self.family == "binary" and self.lam == self.n:
             rule = f"must satisfy 0 <= lam < n (M-SGC-Binary), n={self.n}"
-            raise ParameterError("lam", rule, self.lam, "or take m-sgc")
+            raise ParameterError("lam", rule, self.lam, "or use m-sgc")
 
     @property
     def delay(self) -> int:

@@ -12,7 +12,7 @@ the workers that have been late least often. The round closes when job ``t - 1``
 share ``q`` of the chunks of job ``t`` has been received.
 
 *Late answers.* A straggler of round ``t - 1`` may still answer while job ``t - 1`` is open. If
-``late="take"``, this answer is used: its chunk is then no longer missing, and the round does not
+``late="take"``, this answer is used: its chunk is then no longer missing, and round ``t`` does not
 wait for the workers to which the chunk was dealt.
 
 *Parts.* If ``p`` > 1, a missing chunk may be dealt in up to ``p`` parts, each of them to several

@@ -29,9 +29,9 @@ class SRSGC(CodedScheme):
 
     The scheme tolerates bursts of ``B`` rounds by at most ``lam`` distinct stragglers in each
     window of ``W`` rounds, where ``W = x B + 1`` with an integer ``x >= 1``, ``1 <= lam <= n`` and
-    ``s < n``. The ``family`` of the base code is ``cyclic`` or ``rep``; ``rep`` needs
-    ``(s+1) | n``. Answers that come after their round, but while their job is in flight, are used
-    if ``late="take"``, and dropped by default.
+    ``s < n``. The ``family`` of the base code is ``cyclic``, or ``rep`` if ``s + 1`` divides ``n``.
+    Answers that come after their round, but while their job is in flight, are used if
+    ``late="take"``, and dropped by default.
 
     Examples
     --------
@@ -64,8 +64,8 @@ class SRSGC(CodedScheme):
             rule = f"must give s = ceil(B*lam/(W-1+B)) < n (SR-SGC), n={self.n}, s={self.s}"
             raise ParameterError("lam", rule, self.lam)
         if self.family == "rep" and self.n % (self.s + 1):
-            rule = f"must give (s+1) | n (SR-SGC-Rep), n={self.n}, s={self.s}"
-            raise ParameterError("lam", rule, self.lam, "or take sr-sgc")
+            rule = f"must give an s such that s + 1 divides n (SR-SGC-Rep), n={self.n}, s={self.s}"
+            raise ParameterError("lam", rule, self.lam, "or use sr-sgc, which takes any s < n")
 
     @property
     def s(self) -> int:

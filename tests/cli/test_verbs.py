@@ -234,7 +234,7 @@ BAD = {
     "train typo-in-model.toml": "(did you mean 'batch_size'?)",
     "train --run there": "`run` must not exist: a run never overwrites another; got 'there'",
     "train --models 1 --scheme m-sgc:B=1,W=2,lam=3": "`models` must number at least",
-    "demo --scheme gc-rep:s=2": "`s` must satisfy (s+1) | n (GC-Rep), n=16; got 2",
+    "demo --scheme gc-rep:s=2": "`s` must be such that s + 1 divides n (GC-Rep), n=16; got 2",
     "train --delays lambda-cnnn": "(did you mean 'lambda-cnn'?)",
     "train --delays plain.csv -n 2 --scheme gc:s=1": "`delays.alpha` must be given",
     "train --delays plain.csv -n 4 --scheme gc:s=1": "must have a column for each of the 4 workers",

@@ -144,14 +144,14 @@ def test_second_answers_and_failures_of_old_attempts_are_dropped() -> None:
     assert policy.on(answer) == ()
     (drop,) = policy.on(answer)
     assert isinstance(drop, Drop)
-    assert drop.reason == "the worker is settled"
+    assert drop.reason == "its worker has already answered or failed"
     failed = Failure(round=0, worker=2, attempt=0, at=6.5, reason="killed")
     (again,) = policy.on(failed)
     assert isinstance(again, Dispatch)
     assert (again.attempt, list(again.assignment)) == (1, [2])
     (drop,) = policy.on(failed)
     assert isinstance(drop, Drop)
-    assert drop.reason == "an earlier attempt"
+    assert drop.reason == "its task has been sent again, or will be"
 
 
 def test_time_is_measured_from_dispatch_whatever_the_clock_shows() -> None:

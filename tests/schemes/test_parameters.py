@@ -137,23 +137,23 @@ def test_the_small_catalogue_reaches_every_edge_of_the_ranges() -> None:
 BAD = {
     "gc:s=4": "`s` must satisfy 0 <= s < n (GC), n=4; got 4",
     "gc:s=-1": "`s` must satisfy 0 <= s < n (GC), n=4; got -1",
-    "gc-rep:s=2": "`s` must satisfy (s+1) | n (GC-Rep), n=4; got 2 (or take gc-binary)",
+    "gc-rep:s=2": "`s` must be such that s + 1 divides n (GC-Rep), n=4; got 2 (or use gc-binary",
     "sr-sgc:B=2,W=4,lam=1": "`W` must be x*B + 1 with an integer x >= 1 (SR-SGC), B=2; got 4",
     "sr-sgc:B=1,W=1,lam=1": "`W` must be x*B + 1 with an integer x >= 1 (SR-SGC), B=1; got 1",
     "sr-sgc:B=0,W=2,lam=1": "`B` must be >= 1 (SR-SGC); got 0",
     "sr-sgc:B=1,W=2,lam=0": "`lam` must satisfy 1 <= lam <= n (SR-SGC), n=4; got 0",
     "sr-sgc:B=1,W=2,lam=5": "`lam` must satisfy 1 <= lam <= n (SR-SGC), n=4; got 5",
     "sr-sgc-rep:B=1,W=2,lam=4": (
-        "`lam` must give (s+1) | n (SR-SGC-Rep), n=4, s=2; got 4 (or take sr-sgc)"
+        "`lam` must give an s such that s + 1 divides n (SR-SGC-Rep), n=4, s=2; got 4 (or use sr-"
     ),
     "m-sgc:B=2,W=2,lam=1": "`W` must satisfy B < W (M-SGC), B=2; got 2",
     "m-sgc:B=0,W=2,lam=1": "`B` must be >= 1 (M-SGC); got 0",
     "m-sgc:B=1,W=2,lam=5": "`lam` must satisfy 0 <= lam <= n (M-SGC), n=4; got 5",
     "m-sgc-rep:B=1,W=2,lam=2": (
-        "`lam` must satisfy (lam+1) | n (M-SGC-Rep), n=4; got 2 (or take m-sgc-binary)"
+        "`lam` must be such that lam + 1 divides n (M-SGC-Rep), n=4; got 2 (or use m-sgc-binary)"
     ),
     "m-sgc-binary:B=1,W=2,lam=4": (
-        "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or take m-sgc)"
+        "`lam` must satisfy 0 <= lam < n (M-SGC-Binary), n=4; got 4 (or use m-sgc)"
     ),
     "backup:b=4": "`b` must satisfy 0 <= b < n (backup), n=4; got 4",
     "balanced:shares=1-2-1": "`shares` must list one integer for each of n=4 workers; got '1-2-1'",
