@@ -1,10 +1,10 @@
 """`Attempts`: counts the attempts of each worker's task in a round, and plans the next ones.
 
-After the first failure a task is sent again at once, because most failures are random. After the
-second failure there may be an outage, and the next attempt waits for a random time: uniform between
-0 and 0.1 s, then 0.2 s, and so on up to 5 s ("full jitter"), so that tasks that failed together are
-not sent again together. A wait takes at most half of the time that the round has left, so that the
-last attempt is not too late.
+After the first failure a task is sent again at once, because most failures are random. If it fails
+again, there may be an outage, and the next attempt is made after a random wait ("full jitter").
+Therefore tasks that failed together are not sent again together. The wait is uniform between 0 and
+0.1 s after the second failure, and its upper bound doubles with each failure, up to 5 s. A wait
+takes at most half of the time that the round has left, so that the last attempt is not too late.
 
 A task is sent at most 20 times in a round (or ``max_attempts`` times, if this is more). The first
 nine attempts may follow each other closely. The next ones are sent, at the earliest, when one

@@ -45,7 +45,7 @@ class Records:
         self._passed_at = math.nan  # when the last clock closed, or the run began
 
     def leave(self, clock: int, at: float) -> None:
-        """Record that a task of a clock left the master ``at`` a time, in seconds."""
+        """Record that a task of a clock left the master at the time ``at``, in seconds."""
         if math.isnan(self._passed_at):
             self._passed_at = at
         self._began_at[clock] = min(at, self._began_at.get(clock, at))
@@ -64,7 +64,7 @@ class Records:
         self._givers.setdefault(clock, set()).update(givers)
 
     def close(self, clock: int, at: float) -> RoundRecord:
-        """Close a clock ``at`` a time, and return its record.
+        """Close a clock at the time ``at``, and return its record.
 
         In a resumed run, times begin at the earliest when its first task has left. If no task of
         the clock has left since then, kappa is 0 s.
