@@ -43,7 +43,18 @@ class PreparedRun:
         """Train in the folder ``run``, by default a new folder in ``runs``."""
         from seqgc.training import new_run_path, train
 
-        config = self.config
+        with self._watched() as (observers, callbacks):
+            return train(
+                self.plan,
+                self.workers,
+                run=run or new_run_path("runs", self.config.scheme),
+                observers=observers,
+                config=self._settled(self.config),
+                callbacks=callbacks,
+            )
+
+    def _settled(self, config: RunConfig) -> str:
+        """Return the text of ``config.toml``, with the values that were chosen for the run."""
         settled: Values = {
             "payload": self.plan.payload,
             "jobs_per_round": self.plan.on(config.workers).setting.jobs_per_round,
@@ -52,18 +63,19 @@ class PreparedRun:
             store = {"store": self.forecast.where}
             settled["function"] = self.forecast.settings.model_copy(update=store)
         final = config.model_copy(update=settled).model_dump(exclude_none=True, mode="json")
-        with self._watched() as (observers, callbacks):
-            return train(
-                self.plan,
-                self.workers,
-                run=run or new_run_path("runs", config.scheme),
-                observers=observers,
-                config=tomli_w.dumps(final),
-                callbacks=callbacks,
-            )
+        return tomli_w.dumps(final)
 
-    def resume(self, run: Path, *, accept_changes: bool = False) -> TrainResult:
-        """Resume the run in a folder."""
+    def resume(
+        self,
+        run: Path,
+        *,
+        accept_changes: bool = False,
+        other_workers: RunConfig | None = None,
+    ) -> TrainResult:
+        """Resume the run in a folder.
+
+        ``other_workers`` is a configuration with other workers, which replaces that of the run.
+        """
         from seqgc.training import resume
 
         with self._watched() as (observers, callbacks):
@@ -73,6 +85,8 @@ class PreparedRun:
                 self.workers,
                 observers=observers,
                 accept_changes=accept_changes,
+                other_workers=other_workers is not None,
+                config="" if other_workers is None else self._settled(other_workers),
                 callbacks=callbacks,
             )
 

@@ -6,21 +6,32 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from seqgc.cli._cost import show_forecast
-from seqgc.cli._options import AsJson, apply, configured, with_plugins
+from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import prepare
 from seqgc.cli._show import show, waited_out, why_switched
 from seqgc.config._making import make_delays, make_workers
-from seqgc.config._tables import Values, read_config, read_run_config, validated, with_models
+from seqgc.config._tables import (
+    Values,
+    import_plugins,
+    read_config,
+    read_run_config,
+    validated,
+    with_models,
+)
 from seqgc.errors import ModelError, ParameterError
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
     from seqgc.training import TrainResult
+
+
+_OF_WORKERS: Final = ("workers", "backend", "dask_scheduler", "function.resident")
+"""The keys of the configuration that may change when a run is resumed."""
 
 
 @configured(
@@ -85,8 +96,17 @@ def _begun(run: Path) -> Values:
     return {key: begun[key] for key in ("scheme", "workers") if key in begun}
 
 
-@with_plugins
+@configured(
+    *_OF_WORKERS,
+    defaults={
+        "workers": "as before",
+        "backend": "as before",
+        "dask_scheduler": "as before, or a cluster on this machine",
+        "function.resident": "as before",
+    },
+)
 def resume(
+    flags: Values,
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     accept_changes: Annotated[
         bool,
@@ -98,14 +118,26 @@ def resume(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a run from its last checkpoint, to the same weights."""
-    settings = validated(read_run_config(run))
+    """Continue a run from its last checkpoint, to the same weights.
+
+    With another number of workers, weights differ in the last digits.
+    """
+    values = read_run_config(run)
+    if "backend" in flags and flags["backend"] != values.get("backend"):
+        values.pop("dask_scheduler", None)
+        flags.setdefault("function.resident", False)
+    import_plugins(cast("list[str]", flags.pop("plugins", [])))
+    apply(flags, values)
+    settings = validated(values)
+    other_workers = settings if flags else None
+    if other_workers is not None:
+        parse_scheme(settings.scheme, n=settings.workers)  # raise before long work
     if max_usd is not None:
         settings = settings.model_copy(update={"max_usd": max_usd})
     delays = make_delays(settings)
     with make_workers(settings, delays=delays) as workers:
         prepared = prepare(settings, workers)
-        result = prepared.resume(run, accept_changes=accept_changes)
+        result = prepared.resume(run, accept_changes=accept_changes, other_workers=other_workers)
     show_result(result, as_json=as_json)
 
 

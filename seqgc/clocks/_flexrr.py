@@ -264,6 +264,10 @@ class FlexRRPolicy(Engine[_Piece]):
         for part in range(self._n):
             self._records.recall(self._clocks.clock(part), self._givers[part].values())
 
+    def skip_to(self, job: int, *, round: int) -> None:  # noqa: ARG002 (a round is a job)
+        """Begin with ``job``, as if all earlier jobs had ended; only before the start."""
+        self._clocks, self._latest = GlobalClock([job] * self._n), job - 1
+
     # ---- decisions -------------------------------------------------------------------------------
 
     def _next(self, worker: int) -> tuple[int, _Piece] | None:

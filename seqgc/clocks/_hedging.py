@@ -163,6 +163,10 @@ class HedgePolicy(Engine[int]):
             self._todo.pop(index, None)
         self._records.recall(self._job, self._givers.values())
 
+    def skip_to(self, job: int, *, round: int) -> None:  # noqa: ARG002 (a round is a job)
+        """Begin with ``job``, as if all earlier jobs had ended; only before the start."""
+        self._job = job
+
     # ---- decisions -------------------------------------------------------------------------------
 
     def _next(self, worker: int) -> tuple[int, int] | None:

@@ -193,6 +193,11 @@ class ClockPolicy(Engine[_Parts]):
             givers = (owners[part] for part in range(self._n) if completed[part] > clock)
             self._records.recall(clock, givers)
 
+    def skip_to(self, job: int, *, round: int) -> None:  # noqa: ARG002 (it follows from the job)
+        """Begin with the clock of ``job``, of which it is the first job; only before the start."""
+        clock = -(-job // self._wpc)
+        self._clocks, self._latest = GlobalClock([clock] * self._n), clock - 1
+
     # ---- decisions -------------------------------------------------------------------------------
 
     def start(self) -> Sequence[Dispatch]:

@@ -38,7 +38,7 @@ from typing import Final
 from seqgc.costs.prices import START_S, Architecture, FunctionSetup, Prices, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError, require_int
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Leases, Seen, billed_ms
-from seqgc.runs import END, FUNCTIONS, LogEvent, read_run_log
+from seqgc.runs import END, FUNCTIONS, LogEvent, header_of, read_run_log
 
 # The earliest time, as a share of the time-out, at which a resident function gets a successor.
 _LEAST_SHARE: Final = 12 / 15
@@ -392,18 +392,22 @@ def estimate_run(
     header, events = read_run_log(Path(run))
     meter, unanswered = Meter(function=function, traffic=traffic, resident=resident), 0
     meter.warm_up(warm_ups)
-    is_timed = False  # the log has the times of this master's resident functions
+    workers, is_timed = (
+        header.workers,
+        False,
+    )  # the log has the times of this master's resident functions
     for event, line in events:
         if event.event != END:
             is_timed |= event.event == FUNCTIONS
-            meter.read(event, workers=header.workers)
+            meter.read(event, workers=workers)
             continue
         unanswered += meter.unanswered
         meter.stop(at=event.at_s)
         if resident and not is_timed:
-            meter.stay(header.workers, lasts_s=event.at_s)
+            meter.stay(workers, lasts_s=event.at_s)
         is_timed = False
         if line:  # another master
+            workers = (header_of(line) or header).workers
             meter.resume()
             meter.warm_up(warm_ups)
     return Estimate(likely=meter.likely, at_most=meter.at_most, unanswered=unanswered)

@@ -424,8 +424,9 @@ class _AnswerTimes:
     For each answer (answers,), ``place`` is the index of its round in ``rounds``, ``worker`` is its
     worker, and ``seconds`` is the time from task to answer. ``tasks`` is the number of all tasks.
     ``judged`` (rounds,) marks the rounds that wait for workers; no worker straggles in a round that
-    deals pieces of work or is idle. ``in_time`` are the answers of workers that did not straggle in
-    a judged round, as unique ascending numbers ``place * n + worker``.
+    deals pieces of work or is idle. ``in_time`` are the workers that did not straggle in a judged
+    round, as unique ascending numbers ``place * n + worker``. A worker does not straggle in a round
+    in which the run had fewer workers.
     """
 
     rounds: IntArray
@@ -475,6 +476,11 @@ def _answers_of(data: Source | Replay, *, mu: float) -> _AnswerTimes:
     answered = of_closed & (used | (table["outcome"] == "dropped")) & ~np.isnan(table["took_s"])
     judged = (closed["reason"] != "dealt") & (closed["reason"] != "idle")
     in_time = of_closed & used & ~table["late"] & judged[place]
+    absent = judged[:, None] & (np.arange(data.workers) >= closed["workers"][:, None])
+    in_time_or_absent = [
+        place[in_time] * data.workers + table["worker"][in_time],
+        np.flatnonzero(absent),
+    ]
     return _AnswerTimes(
         rounds=rounds,
         n=data.workers,
@@ -483,7 +489,7 @@ def _answers_of(data: Source | Replay, *, mu: float) -> _AnswerTimes:
         seconds=table["took_s"][answered],
         tasks=int(of_closed.sum()),
         judged=judged,
-        in_time=np.unique(place[in_time] * data.workers + table["worker"][in_time]),
+        in_time=np.unique(np.concatenate(in_time_or_absent)),
     )
 
 

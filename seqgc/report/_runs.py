@@ -121,7 +121,9 @@ class _RunTotals:
             rounds=closed,
             jobs=len(jobs["job"]),
             waited_out=int(np.count_nonzero(rounds["waited_out"])),
-            straggling=float(rounds["stragglers"].mean()) / run.workers if closed else 0.0,
+            straggling=float(rounds["stragglers"].sum() / rounds["workers"].sum())
+            if closed
+            else 0.0,
             failed=int(np.count_nonzero(answers["outcome"] == "failed")),
             worker_s=float(np.nansum(took_s)),
         )

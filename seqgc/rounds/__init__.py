@@ -13,9 +13,11 @@ from seqgc.rounds._part_tasks import part_update as part_update
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
 from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
 from seqgc.rounds._policy_defence import RunPolicy as RunPolicy
+from seqgc.rounds._policy_defence import SkippingPolicy as SkippingPolicy
 from seqgc.rounds._policy_defence import needs_of as needs_of
 from seqgc.rounds._policy_defence import num_rounds as num_rounds
 from seqgc.rounds._policy_defence import policy_of as policy_of
+from seqgc.rounds._policy_defence import require_skipping as require_skipping
 from seqgc.rounds._records import Records as Records
 from seqgc.rounds._repeat import PastRound as PastRound
 from seqgc.rounds._retries import Retries as Retries

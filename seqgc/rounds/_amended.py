@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from seqgc.ports import Action, Capability, Event
-from seqgc.rounds._policy_defence import RunPolicy
+from seqgc.rounds._policy_defence import RunPolicy, require_skipping
 
 __all__ = ["AmendedPolicy"]
 
@@ -57,6 +57,13 @@ class AmendedPolicy(ABC):
     def restore(self, state: object) -> None:
         """Continue from a `snapshot`. Call this method before `start`."""
         self._policy.restore(state)
+
+    def skip_to(self, job: int, *, round: int) -> None:
+        """Begin with ``job``, as if all earlier jobs had ended; only before the start.
+
+        Raises `ParameterError` if the wrapped policy cannot do this.
+        """
+        require_skipping(self._policy).skip_to(job, round=round)
 
     @abstractmethod
     def start(self) -> Sequence[Action]:

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, runtime_checkable
 
+from seqgc.errors import ParameterError
 from seqgc.ports import Capability, FloatArray, Payload, Policy
 from seqgc.rounds._rule import ClosingRule, Setting
 from seqgc.rounds._switching import SwitchingPolicy
 from seqgc.schemes import Deal, Defence
 
-__all__ = ["PolicyDefence", "RunPolicy", "needs_of", "num_rounds", "policy_of"]
+__all__ = [
+    "PolicyDefence",
+    "RunPolicy",
+    "SkippingPolicy",
+    "needs_of",
+    "num_rounds",
+    "policy_of",
+    "require_skipping",
+]
 
 _ANY: Final = 10**9  # jobs: more than any run has
 
@@ -51,6 +60,30 @@ class RunPolicy(Policy, Protocol):
         TypeError, KeyError, ValueError
             If ``state`` is not a snapshot of such a policy.
         """
+
+
+@runtime_checkable
+class SkippingPolicy(RunPolicy, Protocol):
+    """A policy that can begin in the middle of a run.
+
+    A run can continue with another number of workers only if its policy can do this.
+    """
+
+    def skip_to(self, job: int, *, round: int) -> None:
+        """Begin with ``job``, as if all earlier jobs had ended; only before the start.
+
+        ``round`` rounds have closed. A policy whose rounds are clocks may ignore this number,
+        because it follows from ``job``.
+        """
+
+
+def require_skipping(policy: RunPolicy) -> SkippingPolicy:
+    """Return the policy; raise `ParameterError` if it cannot begin in the middle of a run."""
+    if not isinstance(policy, SkippingPolicy):
+        rule = f"must stay as it is, because {type(policy).__name__} has no method skip_to"
+        remedy = "resume the run with the number of workers that it has"
+        raise ParameterError("workers", rule, "another number", remedy)
+    return policy
 
 
 class PolicyDefence(Defence):

@@ -266,6 +266,12 @@ class SwitchingPolicy:
         self._next = setting("next")
         self._policy = self._run(state["schedule"])
 
+    def skip_to(self, job: int, *, round: int) -> None:
+        """Begin with ``job`` after ``round`` closed rounds; only before the start."""
+        self._started, self._rounds, self._segments = job, round, []
+        self._enter(self._first)
+        self._policy = self._run()
+
     def _as_json(self, setting: Setting) -> dict[str, object] | None:
         return None if setting == self._first else asdict(SettingState.of(setting))
 

@@ -6,6 +6,7 @@ from seqgc.runs._log import LOG as LOG
 from seqgc.runs._log import SCHEMA as SCHEMA
 from seqgc.runs._log import LogEvent as LogEvent
 from seqgc.runs._log import RunHeader as RunHeader
+from seqgc.runs._log import header_of as header_of
 from seqgc.runs._log import read_run_header as read_run_header
 from seqgc.runs._log import read_run_log as read_run_log
 from seqgc.runs.recorded import RecordedRun as RecordedRun

@@ -161,12 +161,12 @@ def _header(line: bytes, run: Path) -> RunHeader:
     return msgspec.json.decode(line, type=RunHeader)
 
 
-def jobs_of(line: bytes) -> int:
-    """Return the number of jobs in a header line, or 1 if the line cannot be read."""
+def header_of(line: bytes) -> RunHeader | None:
+    """Return the header of a later master, or None if its line cannot be read."""
     try:
-        return msgspec.json.decode(line, type=RunHeader).jobs
+        return msgspec.json.decode(line, type=RunHeader)
     except _FAULTS:
-        return 1
+        return None
 
 
 def _require_schema(line: bytes, run: Path) -> None:

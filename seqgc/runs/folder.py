@@ -44,6 +44,8 @@ def new_run_path(root: str | Path, label: str) -> Path:
 class RunDirectory:
     """The folder of one run. It must be new unless it is ``reopened``.
 
+    If a ``config`` is given for a reopened folder, `save_config` writes it.
+
     The folder contains ``config.toml`` (the configuration), ``events.jsonl`` (the event log),
     ``metrics.csv`` (losses), ``journal.jsonl`` (decisions, for `resume`), ``checkpoints/``
     (checkpoints and trained weights), ``saved/`` (weights saved during training, if configured),
@@ -70,6 +72,7 @@ class RunDirectory:
     def __init__(self, path: str | Path, *, config: str = "", reopened: bool = False) -> None:
         self.path: Final = Path(path)
         self._config = self.path / "config.toml"
+        self._new_config = config if reopened else ""
         if reopened:
             if not self.path.resolve().name:
                 raise no_run(path, "it has no name, which is the seed of rounding")
@@ -102,12 +105,20 @@ class RunDirectory:
     @property
     def config(self) -> str:
         """The text of the configuration. Raises `StoreError` if it cannot be read."""
+        if self._new_config:
+            return self._new_config
         try:
             return read_bounded(self._config, most_bytes=_MOST_CONFIG_BYTES).decode(
                 errors="replace"
             )
         except OSError as error:
             raise StoreError(f"{self._config}: {error.strerror or error}") from error
+
+    def save_config(self) -> None:
+        """Write the text with which the folder was reopened, if any, to ``config.toml``."""
+        if self._new_config:
+            with replacing(self._config) as file:
+                file.write(self._new_config.encode())
 
 
 def _require_lines(run: Path, name: str) -> None:

@@ -2,11 +2,13 @@
 
 The number is the content of the file ``workers`` in the folder of the run. `seqgc workers` writes
 the file, and the backend of the run's master reads it about once a second. The file remains when
-the master ends, so that a resumed run continues with the same number of processes.
+the master ends, so that a resumed run continues with the same number of processes. It is removed
+if the run is resumed with another largest number.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +16,7 @@ from seqgc._bounded import read_bounded
 from seqgc._durable import replacing
 from seqgc.errors import require_int
 
-__all__ = ["set_headcount", "wanted_headcount"]
+__all__ = ["forget_headcount", "set_headcount", "wanted_headcount"]
 
 _FILE: Final = "workers"
 _MOST_BYTES: Final = 100
@@ -31,6 +33,12 @@ def set_headcount(run: Path, count: int, *, most: int) -> None:
     count = require_int("count", count, least=1, most=most)
     with replacing(run / _FILE) as file:
         file.write(b"%d\n" % count)
+
+
+def forget_headcount(run: Path) -> None:
+    """Remove the number of processes, so that the default holds. Errors are ignored."""
+    with suppress(OSError):
+        (run / _FILE).unlink(missing_ok=True)
 
 
 def wanted_headcount(run: Path, *, default: int) -> int:

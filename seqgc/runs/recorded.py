@@ -17,7 +17,7 @@ import numpy.typing as npt
 from seqgc._bounded import open_bounded
 from seqgc.errors import one_line
 from seqgc.ports import FloatArray, IntArray, Table
-from seqgc.runs._log import END, LOG, Gaps, LogEvent, RunHeader, jobs_of, read_run_log
+from seqgc.runs._log import END, LOG, Gaps, LogEvent, RunHeader, header_of, read_run_log
 
 __all__ = [
     "Columns",
@@ -189,18 +189,20 @@ _Address = tuple[int, int, int]  # round, worker, attempt
 class LogTables:
     """A reader that collects the events of a log in tables.
 
-    ``outcome`` describes the end of the run. It is None if the run has not ended.
+    ``outcome`` describes the end of the run. It is None if the run has not ended. ``workers`` is
+    the largest number of workers that the run has had.
     """
 
     def __init__(self, workers: int, *, gaps: Gaps) -> None:
         self.outcome: str | None = None
-        self._n, self._gaps = workers, gaps
+        self._n, self._gaps = workers, gaps  # `_n` is the number of workers of the present master
+        self.workers = workers
         whole, real = int, float
         self._rounds = Columns(
             {
                 "round": whole, "master": whole, "began_s": real, "closed_s": real,
                 "kappa_s": real, "duration_s": real, "reason": whole, "waited_out": whole,
-                "stragglers": whole, "load": real,
+                "stragglers": whole, "load": real, "workers": whole,
             },
             most=_MOST_ROUNDS,
         )  # fmt: skip
@@ -252,8 +254,12 @@ class LogTables:
         elif event.event == END:
             self._end(event)
             if line:  # a later master continues the run
-                self.outcome = None
-                self._last_job = min(self._last_job, jobs_of(line) - 1)  # it may have fewer jobs
+                self.outcome, header = None, header_of(line)
+                jobs = 1 if header is None else header.jobs
+                self._last_job = min(self._last_job, jobs - 1)  # it may have fewer jobs
+                if header is not None:
+                    self._n = header.workers
+                    self.workers = max(self.workers, self._n)
         else:
             self._notice(event, line)
 
@@ -330,7 +336,7 @@ class LogTables:
         self._rounds.append(
             event.round, self._master, began_s, at_s, event.kappa_s, event.duration_s,
             self._reasons.get(event.reason, _MOST_REASONS), event.waited_out,
-            sum(worker < self._n for worker in set(event.stragglers)), load,
+            sum(worker < self._n for worker in set(event.stragglers)), load, self._n,
         )  # fmt: skip
         self._closed[event.round] = None
         _forget(self._closed)
@@ -434,7 +440,8 @@ def _newest_masters(rounds: Table, answers: Table) -> npt.NDArray[np.bool_]:
 class RecordedRun:
     """A recorded run, which `read_run` reads from its folder.
 
-    ``scheme`` is the scheme with which the run began, ``workers`` is the number of workers, and
+    ``scheme`` is the scheme with which the run began. ``workers`` is the number of workers, or the
+    largest number if the run was resumed with another.
     ``started_at`` is the time in ISO 8601. ``outcome`` describes the end of the run; it is None if
     the run continues or was killed. ``gaps`` are sentences about parts that cannot be shown. Times
     named ``…_s`` are seconds of the run's clock. This clock starts at 0, and stands still from the
@@ -458,8 +465,8 @@ class RecordedRun:
         ``reason``, the reason for the close (see `seqgc.ports.RoundRecord`); ``waited_out``, True
         if the round stayed open beyond (1+mu) kappa, where mu is the tolerance of the closing
         rule; ``stragglers``, the number of workers without
-        an answer; and ``load``, the mean share of a job's batch that a worker had, or NaN with
-        `deal`.
+        an answer; ``load``, the mean share of a job's batch that a worker had, or NaN with `deal`;
+        and ``workers``, the number of workers.
         """
         return dict(self._tables["rounds"])
 
@@ -532,7 +539,7 @@ def read_run(folder: str | Path) -> RecordedRun:
     return RecordedRun(
         path=path,
         scheme=one_line(header.scheme, limit=100),
-        workers=header.workers,
+        workers=log.workers,
         started_at=_started_at(header),
         outcome=log.outcome,
         gaps=tuple(gaps),

@@ -157,6 +157,11 @@ class ShardPolicy(Engine[int]):
         self._stretches.restore(state["shards"])
         self._progress.recall(self._stretches.first, self._stretches.left(), givers)
 
+    def skip_to(self, job: int, *, round: int) -> None:  # noqa: ARG002 (a round is a job)
+        """Begin with ``job``, as if all earlier jobs had ended; only before the start."""
+        self._stretches.skip_to(job)
+        self._progress.recall(job, {}, ())
+
     # ---- decisions -------------------------------------------------------------------------------
 
     def _next(self, worker: int) -> tuple[int, int] | None:

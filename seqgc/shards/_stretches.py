@@ -230,3 +230,20 @@ class Stretches:
         self._begun, self._latest, self._at = begun, latest, {}
         self._open = dict(sorted(services.items()))
         self._more = list(self._open)
+
+    def skip_to(self, job: int) -> None:
+        """Continue as if all parts of the jobs before ``job`` were done, and no other part.
+
+        Call this method before any part is taken. If ``job`` is not the first job of its stretch,
+        the shard in which it begins may continue in its middle, as with ``resume="part"``.
+        """
+        stretch, inside = divmod(job, self._M)
+        self._begun, self._latest = stretch, job - 1
+        if inside and (jobs := self._jobs_of(stretch)) > inside:
+            first, known = divmod(inside * self._n, self._M)
+            shards = range(first, -(-jobs * self._n // self._M))
+            todo = [[number, known if number == first else 0] for number in shards]
+            service = self._service_of(jobs, stretch)
+            service.restore(ShardState(points=jobs * self._n, todo=todo))
+            self._open, self._more = {stretch: service}, [stretch]
+            self._begun += 1

@@ -7,7 +7,8 @@ data are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import cast
 
@@ -31,7 +32,7 @@ from seqgc.models.provenance import (
 from seqgc.training.callbacks import stateful
 from seqgc.training.plan import PlannedRun
 
-__all__ = ["changes", "fingerprint", "require_same"]
+__all__ = ["changes", "fingerprint", "moved", "require_same"]
 
 
 def fingerprint(
@@ -62,6 +63,38 @@ def fingerprint(
     for model in plan.models:
         texts |= {f"{model.name}: {name}": text for name, text in _of_model(model, data).items()}
     return texts
+
+
+def moved(
+    before: Mapping[str, str], now: Mapping[str, str], at: Callable[[int], PlannedRun]
+) -> dict[str, str]:
+    """Return a run's fingerprint as it is with other workers, whose fingerprint is ``now``.
+
+    Values of the configuration that describe the workers are replaced. A field that depends on the
+    number of workers is replaced if the run's plan has the value in ``before`` on the number of
+    workers in ``before``. ``at`` returns the run of the plan on a number of workers.
+    """
+    same = {"workers": now["workers"]}
+    if (n := before["workers"]) != now["workers"]:
+        with suppress(ParameterError):  # the scheme cannot have the earlier number of workers
+            then = _of_number(at(int(n)))
+            same |= {name: now[name] for name, text in then.items() if before.get(name) == text}
+    kept = {name: text for name, text in before.items() if not _is_of_workers(name)}
+    return kept | {name: text for name, text in now.items() if _is_of_workers(name)} | same
+
+
+def _is_of_workers(name: str) -> bool:
+    """Return whether a value of the configuration describes the kind of the workers."""
+    return name in ("backend", "dask_scheduler") or name.startswith("function.")
+
+
+def _of_number(planned: PlannedRun) -> dict[str, str]:
+    """Return the fields of a fingerprint that may depend on the number of workers."""
+    setting = planned.setting
+    return {
+        "scheme": describe(setting.scheme),
+        "jobs_per_round": describe(setting.jobs_per_round),
+    }
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -80,6 +80,9 @@ class History(JournalState):
     choices: dict[int, Choice] = field(default_factory=dict)
     """Decisions to switch since the checkpoint, by the round after which they were made."""
     is_superseded: bool = False  # True if a later master has continued from an earlier checkpoint
+    # False if the run has continued from a later checkpoint with another number of workers: its
+    # rounds cannot be closed again from this checkpoint.
+    is_repeatable: bool = True
     torn_bytes: int = 0
 
     @classmethod
@@ -107,6 +110,10 @@ class History(JournalState):
         self.closed = {r: past for r, past in self.closed.items() if r < round}
         self.choices = {r: choice for r, choice in self.choices.items() if r <= round}
 
+    def forget_all(self) -> None:
+        """Forget all rounds and switches, because another number of workers cannot repeat them."""
+        self.closed, self.choices = {}, {}
+
     def take(self, entry: Entry) -> None:
         """Add the next line of the journal."""
         self.lines += 1
@@ -116,6 +123,11 @@ class History(JournalState):
         match entry.kind:
             case "begin":
                 begin = msgspec.convert(body, _Begin)
+                changes = self.num_workers not in (0, begin.workers)
+                if changes:
+                    self.forget_all()
+                if changes or not self.is_repeatable:
+                    self.is_repeatable = begin.since <= self.first
                 self.fingerprint, self.num_workers = begin.fingerprint, begin.workers
                 self.name = begin.name
                 self.is_superseded |= entry.master > self.by and begin.since < self.first
@@ -123,9 +135,9 @@ class History(JournalState):
                 self.pin = msgspec.convert(body, dict[str, str])
             case "group":
                 self.group_sizes = msgspec.convert(body["sizes"], dict[str, _GroupSize])
-            case "round":
+            case "round" if self.is_repeatable:
                 self._close(msgspec.convert(body, _Round))
-            case "decide":
+            case "decide" if self.is_repeatable:
                 decision = msgspec.convert(body, _Decision)
                 self.choices[decision.round] = decision.choice.choice(self.num_workers)
             case "expel":

@@ -27,7 +27,7 @@ import torch
 
 from seqgc.errors import require_int
 from seqgc.models.model import Model, ParameterVector
-from seqgc.ports import FloatArray, IntArray, WeightedPoints, WeightRef
+from seqgc.ports import BoolArray, FloatArray, IntArray, WeightedPoints, WeightRef
 from seqgc.rounds import bundles_of, num_bundles, require_models
 from seqgc.schemes import Deal
 
@@ -352,7 +352,8 @@ class ChunkedScheme(Protocol):
 class Share:
     """One model's part of a job in flight: fixed weights, and a batch cut into chunks.
 
-    Chunk ``c`` consists of ``points[starts[c]:starts[c + 1]]``, where ``points`` is (batch_size,).
+    Chunk ``c`` consists of ``points[starts[c]:starts[c + 1]]``. ``points`` is (batch_size,), or
+    shorter if the weights contain some points of the batch already (`JobPlan.share`).
     """
 
     model: str
@@ -360,6 +361,7 @@ class Share:
     span: tuple[int, int]  # the model's range in the vector of weights
     points: IntArray
     starts: IntArray
+    batch_size: int
     pieces: tuple[int, ...] = ()  # pieces of a result (`ResultLayout`)
     idle: bool = False  # True if no points are computed: the result is zeros
 
@@ -370,7 +372,7 @@ class Share:
         sizes = self.starts[chunks + 1] - self.starts[chunks]
         pieces = [self.points[self.starts[c] : self.starts[c + 1]] for c in chunks]
         points = np.concatenate(pieces) if pieces else self.points[:0]
-        per_point = np.repeat(np.asarray(coefficients, dtype=np.float64) / len(self.points), sizes)
+        per_point = np.repeat(np.asarray(coefficients, dtype=np.float64) / self.batch_size, sizes)
         for array in (points, per_point):
             array.setflags(write=False)
         return WeightedPoints(
@@ -471,15 +473,24 @@ class JobPlan:
         queue: DataQueue,
         pieces: tuple[int, ...],
         idle: bool = False,
+        used: BoolArray | None = None,
     ) -> Share:
-        """Return the share of model ``index`` in ``job``, with the next batch of its queue."""
-        step = None if idle else self.turns[job].step
+        """Return the share of model ``index`` in ``job``, with the next batch of its queue.
+
+        ``used`` (batch_size,) marks points that the share must not contain.
+        """
+        step, starts = None if idle else self.turns[job].step, self._starts[index]
+        points = _NO_POINTS if step is None else queue.batch(step)
+        if used is not None and step is not None:
+            points = points[~used]
+            starts = np.concatenate([[0], np.cumsum(~used)])[starts]
         return Share(
             model=self.models[index].name,
             weights=weights,
             span=span,
-            points=_NO_POINTS if step is None else queue.batch(step),
-            starts=self._starts[index],
+            points=points,
+            starts=starts,
+            batch_size=self.models[index].batch_size,
             pieces=pieces,
             idle=step is None,
         )

@@ -50,6 +50,7 @@ __all__ = [
     "PlannedRun",
     "RecordingPlan",
     "TrainingPlan",
+    "in_parts",
     "num_points",
 ]
 
@@ -173,6 +174,19 @@ class TrainingPlan:
         """
         return PlannedRun(plan=self, setting=self._setting(workers))
 
+    def for_workers(self, n: int) -> TrainingPlan:
+        """Return this plan with its scheme for ``n`` workers.
+
+        Raises `ParameterError` if the scheme cannot have this number of workers.
+        """
+        scheme = self.scheme
+        if isinstance(scheme, str):
+            return self
+        if isinstance(scheme, Setting):
+            same = replace(scheme, scheme=parse_scheme(scheme.scheme.spec, n=n))
+            return replace(self, scheme=same)
+        return replace(self, scheme=parse_scheme(scheme.spec, n=n))
+
     def _setting(self, n: int) -> Setting:
         scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
         if isinstance(scheme, Setting):
@@ -220,7 +234,7 @@ class TrainingPlan:
             Stepper(model, ParameterVector(model.module)).require_steps(self.steps)
 
     def _require_updates(self, defence: Defence) -> None:
-        if _in_parts(defence):
+        if in_parts(defence):
             if self.stale:
                 rule = f"must be left out with {defence.spec}, which limits how late gradients are"
                 raise ParameterError("stale", rule, self.stale)
@@ -254,7 +268,7 @@ class PlannedRun:
         Unless ``tried`` is True, `try_models` checks the models first.
         """
         plan, scheme = self.plan, self.setting.scheme
-        if _in_parts(scheme):
+        if in_parts(scheme):
             return StaleWorkload(
                 plan.models,
                 scheme=scheme,
@@ -298,7 +312,7 @@ class PlannedRun:
     @property
     def repeats(self) -> bool:
         """True if a resumed run ends with the same bits as a run without interruption."""
-        if not _in_parts(defence := self.setting.scheme):
+        if not in_parts(defence := self.setting.scheme):
             return not isinstance(defence, Controlled)  # its shares depend on the time
         updates = self.plan.updates_of(defence)
         at_once = defence.staleness == 0 and updates.apply == "clock"
@@ -353,7 +367,7 @@ class PlannedRun:
         scheme = setting.scheme
         if isinstance(scheme, PolicyDefence):
             jobs = scheme.jobs_per_task
-            if _in_parts(scheme) and self.plan.updates_of(scheme).publishes_each:
+            if in_parts(scheme) and self.plan.updates_of(scheme).publishes_each:
                 versions = scheme.n
         elif not isinstance(scheme, Deal):
             jobs = most_mini_tasks(scheme, self.num_jobs)
@@ -479,6 +493,6 @@ def num_points(load: float, batch_size: int) -> int:
     return max(1, round(load * batch_size))
 
 
-def _in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
+def in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
     """Return whether gradients arrive in parts that are used separately."""
     return isinstance(defence, PolicyDefence) and not isinstance(defence, Controlled)

@@ -21,6 +21,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from shutil import rmtree
 from typing import Final
 
@@ -39,9 +40,10 @@ from seqgc.runs.journal import Journal, first_entry
 from seqgc.runs.lease import Lease
 from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.training.checkpointer import RunSnapshot, RunState
-from seqgc.training.fingerprint import changes, require_same
+from seqgc.training.fingerprint import changes, moved, require_same
 from seqgc.training.history import History, Recorder, history_since, read_history
 from seqgc.training.plan import PlannedRun, TrainingPlan
+from seqgc.training.resizing import require_resizable, resized
 
 __all__ = ["RunRecord", "acquire_run", "begun_with"]
 
@@ -87,11 +89,11 @@ class RunRecord:
     warnings: Sequence[str]
 
 
-def begun_with(plan: TrainingPlan, directory: RunDirectory) -> TrainingPlan:
+def begun_with(plan: TrainingPlan, directory: RunDirectory, *, workers: int) -> TrainingPlan:
     """Return the plan with the numbers that the run began with, where the plan names none.
 
-    These are the number of jobs per round, and the number of pieces of ``deal``. Another version of
-    seqgc may have chosen other numbers.
+    These are the number of jobs per round and, if the run began with as many ``workers``, the
+    number of pieces of ``deal``. Another version of seqgc may have chosen other numbers.
     """
     if isinstance(plan.scheme, Setting):
         return plan
@@ -102,7 +104,8 @@ def begun_with(plan: TrainingPlan, directory: RunDirectory) -> TrainingPlan:
     jobs = fingerprint.get("jobs_per_round", "")
     if plan.jobs_per_round is None and jobs.isdecimal():
         plan = replace(plan, jobs_per_round=int(jobs))
-    pieces = re.fullmatch(r"Deal\(n=\d+, pieces=(\d+)\)", fingerprint.get("scheme", ""))
+    deal = rf"Deal\(n={workers}, pieces=(\d+)\)"
+    pieces = re.fullmatch(deal, fingerprint.get("scheme", ""))
     if plan.scheme == "deal" and pieces is not None:
         plan = replace(plan, scheme=f"deal:pieces={pieces[1]}")
     return plan
@@ -113,11 +116,16 @@ def acquire_run(
     directory: RunDirectory,
     planned: PlannedRun,
     *,
+    plan: TrainingPlan,
     now: dict[str, str],
     observers: Sequence[Observer],
     accept_changes: bool = False,
+    other_workers: bool = False,
 ) -> Iterator[RunRecord]:
     """Acquire the run as its master for the block; ``now`` is the current fingerprint.
+
+    ``plan`` is the plan of ``planned``, as the user has given it. If ``other_workers`` is True,
+    another number or kind of workers is no change of the run.
 
     If the journal is empty, its first line is written here. Otherwise `TrainingSession` writes the
     new fingerprint after it has restored the checkpoint.
@@ -126,13 +134,19 @@ def acquire_run(
         snapshot, history, warnings = _newest(directory)
         if not history.lines:
             sync_folder(directory.path.absolute().parent)
+        _require_workers(history, planned, other_workers=other_workers)
+        at = partial(_planned_at, plan, directory)
         before = history.fingerprint
+        if history.num_workers and other_workers:
+            before = moved(before, now, at)
         if history.num_workers and not accept_changes:
             require_same(before, now)
         elif history.num_workers:
             warnings += [f"changed: {each}" for each in changes(before, now)]
         if snapshot is not None:  # it may be older than the most recently accepted changes
-            before = snapshot.state.journal.fingerprint
+            before = moved(snapshot.state.journal.fingerprint, now, at)
+            snapshot, said = _for_workers(snapshot, planned)
+            warnings += said
         if history.num_workers and before != now:
             snapshot, dropped = _with_changes(snapshot, before, now, plan=planned.plan)
             warnings += dropped
@@ -181,6 +195,38 @@ def _newest(directory: RunDirectory) -> tuple[RunSnapshot | None, History, list[
         text = f"the journal's last line is torn: {history.torn_bytes} bytes are cut off"
         warnings.insert(0, text)
     return snapshot, history, warnings
+
+
+def _require_workers(history: History, planned: PlannedRun, *, other_workers: bool) -> None:
+    """Raise `ParameterError` if the run may not continue with this number of workers.
+
+    If it may, and had another number, forget the rounds that were to be closed as before.
+    """
+    n = planned.setting.scheme.n
+    if history.num_workers in (0, n):
+        return
+    if not other_workers:
+        rule = f"must be {history.num_workers}, as in this run"
+        remedy = f"to continue with {n}: seqgc resume RUN --workers {n}, or other_workers=True"
+        raise ParameterError("workers", rule, n, remedy)
+    require_resizable(planned)
+    history.forget_all()
+
+
+def _planned_at(plan: TrainingPlan, directory: RunDirectory, workers: int) -> PlannedRun:
+    """Return the run of a plan, as it was begun, on a number of workers."""
+    return begun_with(plan, directory, workers=workers).for_workers(workers).on(workers)
+
+
+def _for_workers(snapshot: RunSnapshot, planned: PlannedRun) -> tuple[RunSnapshot, list[str]]:
+    """Return the snapshot for the run's present number of workers, and warnings."""
+    then, n = int(snapshot.state.journal.fingerprint["workers"]), planned.setting.scheme.n
+    warnings = list[str]()
+    if then != n:
+        snapshot, first = resized(snapshot, planned)
+        text = f"the run had {then} workers, and continues with {n}"
+        warnings.append(f"{text}; job {first} is the first that they compute")
+    return snapshot, warnings
 
 
 # ---- changes that were accepted ------------------------------------------------------------------

@@ -110,7 +110,7 @@ def train(
 
     def begin() -> AbstractContextManager[RunRecord]:
         directory = RunDirectory(path, config=config)
-        return acquire_run(directory, planned, now=now, observers=observers)
+        return acquire_run(directory, planned, plan=plan, now=now, observers=observers)
 
     return _execute(
         planned,
@@ -132,6 +132,8 @@ def resume(
     observers: Sequence[Observer] = (),
     tuner: Tuner | None = None,
     accept_changes: bool = False,
+    other_workers: bool = False,
+    config: str = "",
     callbacks: Sequence[object] = (),
 ) -> TrainResult:
     """Continue a run whose master has ended, as if it had not been interrupted.
@@ -150,10 +152,16 @@ def resume(
     run. If ``accept_changes`` is True, each difference becomes a warning, and the run continues if
     its state can be loaded. The other arguments are the same as for `train`.
 
+    If ``other_workers`` is True, the number and the kind of the workers may differ. With another
+    number, jobs that are not complete at the checkpoint are divided among the new workers. Each
+    data point is still used once, and the weights of an exact defence differ only by rounding. A
+    text ``config`` then replaces the ``config.toml`` of the run.
+
     Raises
     ------
     ParameterError
-        If ``run`` is not the folder of a run, or another master is executing it; if the
+        If ``run`` is not the folder of a run, or another master is executing it; if the scheme
+        or the run's state does not allow the number of workers; if the
         configuration, the plan, its code or data, or the version of seqgc, torch or numpy has
         changed; or if functions on AWS no longer have the version with which the run began. No
         worker is started then.
@@ -163,11 +171,17 @@ def resume(
     BudgetError
         If the run has already spent more than the budget of an observer allows.
     """
-    directory = RunDirectory(run, reopened=True)
-    planned = begun_with(plan, directory).on(workers.n)
+    directory = RunDirectory(run, config=config, reopened=True)
+    planned = begun_with(plan, directory, workers=workers.n).on(workers.n)
     now = fingerprint(planned, config=directory.config, callbacks=callbacks)
     with acquire_run(
-        directory, planned, now=now, observers=observers, accept_changes=accept_changes
+        directory,
+        planned,
+        plan=plan,
+        now=now,
+        observers=observers,
+        accept_changes=accept_changes,
+        other_workers=other_workers,
     ) as record:  # acquired before workers start, so that their costs are recorded
         history, master = record.recorder.history, record.recorder.master
         pin = {} if accept_changes else history.pin

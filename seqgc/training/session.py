@@ -50,6 +50,7 @@ from seqgc.errors import (
 from seqgc.rounds import PolicyDefence, num_rounds
 from seqgc.runs.checkpoints import save_states
 from seqgc.runs.folder import EventLog, Forgiving, RunDirectory
+from seqgc.runs.headcount import forget_headcount
 from seqgc.runs.metrics import MetricsLog
 from seqgc.runs.packing import pack_held, unpack_held
 from seqgc.runs.snapshots import Snapshot, SnapshotFolder
@@ -186,6 +187,9 @@ class TrainingSession:
         self._directory = directory
         path, before, warnings = directory.path, self._snapshot, list(warnings)
         held = self._restore(warnings)
+        directory.save_config()
+        if self._recorder.history.num_workers != self._run.setting.scheme.n:
+            forget_headcount(path)
         self._recorder.write_begin()  # only now, because the checkpoint has been restored
         number, since = self._recorder.master, None if before is None else before.rounds
         lost, root = self._recorder.lease.lost, directory.checkpoints
@@ -269,7 +273,8 @@ class TrainingSession:
         Warnings are appended to ``warnings``. An expelled worker remains expelled from the first
         round on: its answers are not used, even if the journal has a round that closed with one.
         """
-        snapshot, expelled = self._snapshot, frozenset(self._recorder.history.expelled)
+        snapshot, n = self._snapshot, self._run.setting.scheme.n
+        expelled = frozenset(each for each in self._recorder.history.expelled if each < n)
         self.counts.expelled = sorted(expelled)
         if snapshot is None:
             return master.Held(begun=0, jobs=(), expelled=expelled)

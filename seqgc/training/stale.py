@@ -33,7 +33,16 @@ from seqgc.models.model import Model
 from seqgc.models.optimizers import require_additive
 from seqgc.models.precision import Precision
 from seqgc.models.results import LossSums, ModelResult
-from seqgc.ports import Decoding, FloatArray, MiniTask, Part, WeightedPoints, WeightRef, WeightStore
+from seqgc.ports import (
+    BoolArray,
+    Decoding,
+    FloatArray,
+    MiniTask,
+    Part,
+    WeightedPoints,
+    WeightRef,
+    WeightStore,
+)
 from seqgc.training.jobs import ChunkedScheme, JobPlan, Share
 from seqgc.training.learner import Learner, Tensors
 from seqgc.training.workload import ModelsWorkload, PartsState, WorkloadState
@@ -111,6 +120,10 @@ class OpenJob:
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
     """For each part that has not arrived, the versions of weights that its tasks read."""
     may_repeat: bool = False
+    used: tuple[BoolArray, ...] = ()
+    """The points of each model that another number of workers has used; empty if there are none."""
+    earlier: list[LossSums] = field(default_factory=list)
+    """The sums of each model's loss over these points."""
 
     @property
     def is_complete(self) -> bool:
@@ -135,17 +148,43 @@ class OpenJob:
     def loss(self) -> list[float]:
         """Return the models' mean losses on the batch."""
         of_parts = [self.losses[part] for part in sorted(self.losses)]
+        of_parts += [self.earlier] if self.earlier else []
         return [LossSums.total(of_model).mean for of_model in zip(*of_parts, strict=True)]
 
     def state(self) -> PartsState:
         """Return the state, without its `tensors`, for checkpoints."""
         losses = {part: list(losses) for part, losses in self.losses.items()}
-        return PartsState(of=self.total.of, losses=losses, sums=list(self.total.nodes))
+        sums = list(self.total.nodes)
+        return PartsState(of=self.total.of, losses=losses, sums=sums, earlier=self.earlier)
 
     def tensors(self, job: int) -> dict[str, torch.Tensor]:
         """Return copies of the waiting sums, by names that contain the job's number."""
         nodes = self.total.nodes.items()
         return {_sum_name(job, *node): torch.from_numpy(each.copy()) for node, each in nodes}
+
+    def uses(self, job: int) -> dict[str, torch.Tensor]:
+        """Return a tensor for each model that says which points of its batch have been used.
+
+        The value of a point is 0 if it has not been used, 1 if it belongs to a part that has
+        arrived, and 2 if another number of workers has used it. There are no tensors if all values
+        are 0.
+        """
+        if not (self.losses or self.used):
+            return {}
+        named = dict[str, torch.Tensor]()
+        for index, share in enumerate(self.shares):
+            uses = np.zeros(share.batch_size, dtype=np.int8)
+            if self.used:
+                uses[self.used[index]] = 2
+            own, chunks = (
+                np.flatnonzero(uses == 0),
+                (len(share.starts) - 1) // max(1, self.total.of),
+            )
+            for part in () if share.idle else self.losses:
+                first, end = share.starts[[part * chunks, (part + 1) * chunks]]
+                uses[own[first:end]] = 1
+            named[uses_name(job, index)] = torch.from_numpy(uses)
+        return named
 
     @classmethod
     def restored(
@@ -158,7 +197,26 @@ class OpenJob:
         """Return a job in this state; ``tensors`` may contain tensors of other jobs."""
         nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
         total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
-        return cls(shares, total=total, losses=losses)
+        return cls(
+            shares,
+            total=total,
+            losses=losses,
+            used=_used_before(job, tensors),
+            earlier=list(state.earlier),
+        )
+
+
+def uses_name(job: int, index: int) -> str:
+    """Return the name of the tensor of `OpenJob.uses` for a model of a job, in a checkpoint."""
+    return f"uses.{job}.{index}"
+
+
+def _used_before(job: int, tensors: Mapping[str, torch.Tensor]) -> tuple[BoolArray, ...]:
+    """Return the points of each model that another number of workers has used, if there are any."""
+    uses = list[BoolArray]()
+    while (each := tensors.get(uses_name(job, len(uses)))) is not None:
+        uses.append(each.numpy() == 2)
+    return tuple(uses) if any(each.any() for each in uses) else ()
 
 
 def _sum_name(job: int, level: int, index: int) -> str:
@@ -469,6 +527,8 @@ class StaleWorkload(ModelsWorkload):
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
         parts = {job: about.state() for job, about in self._open.items()}
         sums = [about.tensors(job) for job, about in self._open.items()]
+        if self._updates.apply == "update":
+            sums += [about.uses(job) for job, about in self._open.items()]
         flight = {name: tensor for each in sums for name, tensor in each.items()}
         in_flight = {j: about.shares for j, about in self._open.items()} if self._is_late else {}
         return self._snapshot(flight, unapplied=list(parts), in_flight=in_flight, parts=parts)
@@ -476,7 +536,8 @@ class StaleWorkload(ModelsWorkload):
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
         for job in state.unapplied:
             if (versions := state.in_flight.get(job)) is None:
-                shares = self._shares(job, self._published_of(job).publish())
+                used = _used_before(job, flight)
+                shares = self._shares(job, self._published_of(job).publish(), used=used)
             else:
                 shares = self._restored(job, versions, flight)
             about = OpenJob.restored(job, shares, state.parts[job], flight)

@@ -22,6 +22,7 @@ from seqgc.models.results import LossSums, ModelResult
 from seqgc.models.soundness import require_sound
 from seqgc.models.trial import try_first
 from seqgc.ports import (
+    BoolArray,
     Decoding,
     FloatArray,
     MiniTask,
@@ -51,6 +52,8 @@ class PartsState:
     of: int  # number of parts; 0 if it is not yet known
     losses: dict[int, list[LossSums]]  # each model's loss over a part, by part that has arrived
     sums: list[tuple[int, int]]  # the nodes of its `TreeSum`
+    # Each model's loss over the points that another number of workers has used, if there are any.
+    earlier: list[LossSums] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class WorkloadState:
     idle_from: dict[str, int]  # for each parked model, the first job that does not compute it
     callbacks: list[CallbackState]
     parts: dict[int, PartsState] = field(default_factory=dict)  # by job that has begun
+    noted: list[int] = field(default_factory=list)  # jobs that finish again: see `resizing`
 
 
 def try_models(models: Sequence[Model], *, precision: Precision) -> None:
@@ -113,6 +117,7 @@ class ModelsWorkload(ABC):
         self.after_step: Final = AfterStep(callbacks, names=self.names, park=self.park)
         self._parked: dict[str, Parked] = {}
         self._idle_from: dict[str, int] = {}
+        self._noted = set[int]()  # jobs that finish again, and whose losses are in `metrics.csv`
 
     @abstractmethod
     def needs(self, job: int, finished: int) -> bool: ...
@@ -261,6 +266,9 @@ class ModelsWorkload(ABC):
 
     def _note(self, job: int, losses: Sequence[float]) -> None:
         """Add the metrics of a finished job, with the losses of its models."""
+        if job in self._noted:
+            self._noted.remove(job)
+            return
         step = self._plan.turns[job].step or 0
         self.metrics += [
             JobMetrics(job=job, model=learner.model.name, step=step, loss=float(loss))
@@ -298,11 +306,21 @@ class ModelsWorkload(ABC):
     def _published_of(self, job: int) -> PublishedWeights:
         return self._published[self._plan.turns[job].bundle]
 
-    def _shares(self, job: int, weights: WeightRef) -> tuple[Share, ...]:
-        """Return the shares of a job's models, which read these weights of their bundle."""
-        return tuple(self._share(index, job, weights) for index in self._plan.bundle(job))
+    def _shares(
+        self, job: int, weights: WeightRef, *, used: Sequence[BoolArray] = ()
+    ) -> tuple[Share, ...]:
+        """Return the shares of a job's models, which read these weights of their bundle.
 
-    def _share(self, index: int, job: int, weights: WeightRef) -> Share:
+        ``used`` are the points that the shares must not contain, for each model if there are any.
+        """
+        bundle = self._plan.bundle(job)
+        without: Sequence[BoolArray | None] = used or [None] * len(bundle)
+        return tuple(
+            self._share(index, job, weights, each)
+            for index, each in zip(bundle, without, strict=True)
+        )
+
+    def _share(self, index: int, job: int, weights: WeightRef, used: BoolArray | None) -> Share:
         learner = self._learners[index]
         idle = self._idle_from.get(learner.model.name, job + 1) <= job
         return self._plan.share(
@@ -313,6 +331,7 @@ class ModelsWorkload(ABC):
             queue=learner.queue,
             pieces=learner.layout.pieces,
             idle=idle,
+            used=used,
         )
 
     def _bundle(self, job: int) -> list[Learner]:
@@ -355,6 +374,7 @@ class ModelsWorkload(ABC):
             idle_from=dict(self._idle_from),
             turns=self._plan.turns.snapshot(),
             parts=parts,
+            noted=sorted(self._noted),
         )
         return state, files
 
@@ -373,6 +393,7 @@ class ModelsWorkload(ABC):
                 learner.restore(learner_state, files)
             self._begun = state.begun
             self._parked, self._idle_from = dict(state.parked), dict(state.idle_from)
+            self._noted = set(state.noted)
             self._plan.turns.restore(state.turns)
             for name in state.parked:
                 self._plan.park(name)

@@ -185,7 +185,7 @@ def test_another_version_is_refused(
 
 def test_other_workers_are_refused(run: Path) -> None:
     more = workers.custom(N - 1, replayed(times()[:, : N - 1]))
-    with pytest.raises(ParameterError, match=r"changed since: .*workers \(was 6, is 5\)"):
+    with pytest.raises(ParameterError, match=r"`workers` must be 6, .*; got 5 .*--workers 5"):
         resume(run, plan(scheme="gc:s=1"), more)
 
 
@@ -470,6 +470,7 @@ def test_every_field_of_the_configuration_is_here() -> None:
 
 
 REFUSED_ANYWAY = {
+    "workers",
     "apply",
     "refresh",
     "aware",
