@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -22,6 +23,7 @@ __all__ = [
     "Messaging",
     "MonotonicClock",
     "Owed",
+    "PausableClock",
     "TaskDelays",
     "TaskKey",
     "event_of",
@@ -48,6 +50,51 @@ class MonotonicClock:
 
     def now(self) -> float:
         return time.monotonic()
+
+
+class PausableClock:
+    """A clock that can be paused. All threads may use it.
+
+    A backend pauses the clock of its run while it has no worker at all. No policy then waits for a
+    time limit, and no policy has to know the reason.
+
+    Examples
+    --------
+    >>> from seqgc.testing import HandWoundClock
+    >>> time = HandWoundClock(100.0)
+    >>> clock = PausableClock(time)
+    >>> clock.pause(); time.wind(60.0); clock.now()
+    100.0
+    >>> clock.resume(); time.wind(1.0); clock.now()
+    101.0
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._paused_at: float | None = None
+        self._paused_s = 0.0  # in all earlier pauses
+
+    def now(self) -> float:
+        with self._lock:
+            now = self._clock.now() if self._paused_at is None else self._paused_at
+            return now - self._paused_s
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused_at is not None
+
+    def pause(self) -> None:
+        """Let time stand still, unless it does already."""
+        with self._lock:
+            if self._paused_at is None:
+                self._paused_at = self._clock.now()
+
+    def resume(self) -> None:
+        """Let time pass again."""
+        with self._lock:
+            if self._paused_at is not None:
+                self._paused_s += self._clock.now() - self._paused_at
+                self._paused_at = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

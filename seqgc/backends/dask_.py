@@ -22,10 +22,17 @@ from distributed.protocol.serialize import to_serialize
 
 from seqgc._durable import temporary_folder
 from seqgc._fault import fault_of
-from seqgc.backends._events import EventBackend, Messaging, event_of, failure_of
+from seqgc.backends._events import (
+    EventBackend,
+    Messaging,
+    MonotonicClock,
+    PausableClock,
+    event_of,
+    failure_of,
+)
 from seqgc.backends._processes import without_script
 from seqgc.errors import ParameterError, WireError, WorkerError, reraise_stop
-from seqgc.ports import Arrival, Clock, Computing, Failure, Task
+from seqgc.ports import Arrival, Clock, Computing, Failure, Notice, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode, encode_pieces
 from seqgc.worker import Compute, ComputeFactory, run_task
 
@@ -86,8 +93,11 @@ class DaskBackend(EventBackend):
       thread is free, short tasks are sent ahead. The cluster computes at most 500 tasks at once.
     - dask's scheduler does not manage the tasks: dashboards and adaptive clusters do not see them.
     - If a dask worker is lost, each of its tasks becomes a `Failure` at once. On the backend's own
-      cluster a new process starts. Dask workers that join your cluster are used too. If there is no
-      dask worker for ``start_timeout_s`` seconds, the waiting tasks fail.
+      cluster a new process starts. Dask workers that join your cluster are used too.
+    - While your cluster has no dask worker, tasks wait, and the clock of the backend stands still.
+      After ``start_timeout_s`` seconds there is one notice.
+    - If dask workers are there, but none is ready for ``start_timeout_s`` seconds, the waiting
+      tasks fail.
     - An empty task every two seconds keeps a cluster with an idle timeout awake.
     - `restart` replaces the dask worker that has the worker's tasks; the dask worker's tasks for
       other workers fail. Only the backend's own processes can be restarted, because on your cluster
@@ -140,7 +150,8 @@ class DaskBackend(EventBackend):
         start_timeout_s: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(n, messaging=messaging, clock=clock)
+        self._time = PausableClock(clock or MonotonicClock())
+        super().__init__(n, messaging=messaging, clock=self._time)
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         self._run_id, self._timeout_s = self._messaging.run_id, start_timeout_s
@@ -148,7 +159,8 @@ class DaskBackend(EventBackend):
         self._lines = [_Line() for _ in range(self.n)]
         self._ready: deque[_Line] = deque()  # lines whose next job may be sent; some are outdated
         self._tasks: set[asyncio.Task[None]] = set()  # in the client's loop
-        self._fed_at = time.monotonic()  # the last time at which no job waited for a dask worker
+        self._fed_at = time.monotonic()  # since then, jobs wait for a dask worker to be ready
+        self._has_told = False  # that there is no dask worker
         # Not a SimpleQueue, which waits for ever if its timeout passes while it handles a signal.
         self._outcomes: queue.Queue[tuple[_Job, _Outcome]] = queue.Queue()
         self._held: list[tuple[float, int, Arrival | Failure]] = []  # due, order: a heap
@@ -261,15 +273,25 @@ class DaskBackend(EventBackend):
             task.add_done_callback(self._tasks.discard)
 
     def _feed(self) -> None:
-        """Send waiting jobs; if there was no dask worker for too long, they fail."""
+        """Send waiting jobs; if no dask worker was ready for too long, tell the user, or fail."""
         self._advance()
-        now = time.monotonic()
-        if self._cluster.threads or not self._ready:
-            self._fed_at = now
+        now, is_deserted = time.monotonic(), self._cluster.is_deserted
+        has_changed = is_deserted != self._time.is_paused
+        if is_deserted:
+            self._time.pause()
+        else:
+            self._time.resume()
+        if self._cluster.threads or not self._ready or has_changed:
+            self._fed_at, self._has_told = now, False
         elif now - self._fed_at > self._timeout_s:
-            self._fed_at = now
             message = f"no dask worker was available within {self._timeout_s:g} s"
-            self._give_up(f"{message}; start one, or raise `start_timeout_s`", running=False)
+            if not is_deserted:
+                self._fed_at = now
+                self._give_up(f"{message}; start one, or raise `start_timeout_s`", running=False)
+            elif not self._has_told:
+                self._has_told = True
+                text = f"{message}: the run waits until a dask worker joins {self._cluster.address}"
+                self._notices.append(Notice(kind="warning", fields={"text": text}))
 
     def _advance(self) -> None:
         """Send the next jobs of lines to dask workers with a free thread."""
@@ -322,6 +344,7 @@ class DaskBackend(EventBackend):
 
     def _collect(self, timeout_s: float) -> None:
         if self._cluster.client.status in ("closing", "closed"):
+            self._time.resume()
             self._give_up("the dask client is closed", running=True)
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
@@ -391,9 +414,11 @@ class Cluster:
             raise ParameterError("processes", rule, processes)
         self._name, self._timeout_s = f"seqgc-{uuid.uuid4().hex}", start_timeout_s
         self._own = client is None
+        self._is_empty = False  # the scheduler knows no dask worker
         self.restarts: Final = client is None and processes != 0  # True if `replace` is possible
         self.threads: dict[str, int] = {}  # of the dask workers that are ready, by address
         self._calls: Counter[str] = Counter()  # tasks that are being computed, by address
+        self._callers: defaultdict[str, set[asyncio.Task[Any] | None]] = defaultdict(set)
         self._welcomes: dict[str, asyncio.Future[str]] = {}  # dask workers that become ready
         self._ahead: Counter[str] = Counter()  # tasks that may wait there for a thread, by address
         self._nannies: dict[str, str | None] = {}  # the nanny that restarts it, by dask worker
@@ -440,6 +465,17 @@ class Cluster:
     def _register(self) -> Any:
         return self.client.register_plugin(self._plugin, name=self._name)
 
+    @property
+    def is_deserted(self) -> bool:
+        """True if the user's cluster has no dask worker. The own cluster starts new ones itself."""
+        return self._is_empty and not self._own
+
+    @property
+    def address(self) -> str:
+        """The address of the scheduler."""
+        scheduler: Any = self.client.scheduler
+        return str(scheduler.address)
+
     async def _first_look(self) -> list[str]:
         await self._look()
         return await asyncio.gather(*self._welcomes.values())
@@ -471,9 +507,13 @@ class Cluster:
     async def _look(self) -> None:
         scheduler: Any = self.client.scheduler
         there: dict[str, int] = await scheduler.ncores()
+        self._is_empty = not there
         for address in {*self.threads, *self._calls} - there.keys():
             self.threads.pop(address, None)
-            self.client.rpc.remove(address)  # ends the calls
+            self.client.rpc.remove(address)
+            for caller in self._callers.pop(address, ()):  # dask would try to connect for 30 s
+                if caller is not None:
+                    caller.cancel()
         self._leaving &= there.keys()
         for address in there.keys() - self.threads.keys() - self._welcomes.keys() - self._leaving:
             self._welcomes[address] = asyncio.ensure_future(self._welcome(address, there[address]))
@@ -518,6 +558,8 @@ class Cluster:
     async def compute(self, address: str, frame: bytes) -> _Outcome:
         """Return the outcome of a task on the dask worker that `take` has returned."""
         outcome: _Outcome = None
+        caller = asyncio.current_task()
+        self._callers[address].add(caller)
         try:  # an error of the task is in its answer
             if (reply := await self._call(address, frame=to_serialize(frame))) is not None:
                 outcome = b"".join(reply["frame"])
@@ -526,13 +568,22 @@ class Cluster:
         except OSError as error:
             cause = str(error).rpartition(": ")[2]  # without the names of dask's connections
             outcome = ConnectionError(f"the dask worker {address} was lost: {cause}")
+        except asyncio.CancelledError:
+            if caller in self._callers.get(address, ()):  # by `DaskBackend.close`
+                raise
+            outcome = f"the dask worker {address} has left the cluster"
         except Exception as error:
             outcome = error
+        self._callers[address].discard(caller)
         self._calls[address] -= 1
         if not self._calls[address]:
             del self._calls[address]
+            self._callers.pop(address, None)
         if isinstance(outcome, OSError):
-            self.threads.pop(address, None)
+            # Others may have been lost with it. The idle ones are used again when they have
+            # answered, so that no task of a machine that is lost is sent to the next lost machine.
+            for each in [each for each in self.threads if each == address or not self._calls[each]]:
+                del self.threads[each]
             self._look_now.set()
         elif outcome is None:  # then the other dask workers do not know the run either
             self.threads.clear()

@@ -11,12 +11,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from distributed import LocalCluster
 
-from seqgc.backends import local
+from seqgc.backends import dask_, local
 from seqgc.cli import main
 from seqgc.cli.progress import RunProgress
 from seqgc.ports import Close, Seen
 from seqgc.runs import read_run
+from seqgc.testing import eventually
+from tests.backends.dask import warm as warm
 from tests.cli.kit import SGD, Out, events, signalled, weights
 from tests.cli.refused import refused
 
@@ -76,6 +79,33 @@ def test_workers_leave_and_return_and_nothing_is_lost(spec: str, capsys: Out) ->
     if spec in ("deal", "gc-rep:s=1"):
         assert main([*train, "--run", "undisturbed"]) == 0
         np.testing.assert_allclose(weights("r"), weights("undisturbed"), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", ["ssp:slack=2", "gc-rep:s=1"])
+def test_dask_workers_leave_and_return_even_if_all_are_gone_for_a_while(
+    spec: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_, "_LOOK_EVERY_S", 0.05)
+    train = [*TRAIN, "--scheme", spec, "--steps", str(STEPS)]
+    with LocalCluster(
+        n_workers=4, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+
+        def scale(closed: int) -> None:
+            if (count := {**CHANGES, 14: 0}.get(closed)) is not None:
+                cluster.scale(count)
+                eventually(lambda: len(cluster.scheduler.workers) == count, f"{count} workers")
+            if count == 0:
+                threading.Thread(target=cluster.scale, args=[1]).start()
+
+        dask = ["--backend", "dask", "--dask-scheduler", cluster.scheduler_address]
+        with after_rounds(scale):
+            assert main([*train, *dask, "--run", "r"]) == 0
+    assert read_run("r").jobs()["job"].tolist() == list(range(STEPS))
+    if spec == "gc-rep:s=1":
+        assert main([*train, "--run", "undisturbed"]) == 0
+        np.testing.assert_allclose(weights("r"), weights("undisturbed"), rtol=1e-10, atol=1e-12)
+    capsys.readouterr()
 
 
 def test_a_number_stays_when_the_master_ends(capsys: Out) -> None:

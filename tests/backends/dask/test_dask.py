@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import os
 import re
@@ -24,9 +25,17 @@ from seqgc._durable import is_marked
 from seqgc.backends import Messaging, dask_
 from seqgc.backends.dask_ import DaskBackend
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure, FloatArray, RestartingBackend, WeightedPoints
-from seqgc.testing import PATIENCE_S, eventually
-from seqgc.testing.scripted import address, gradient, next_event, next_events, part, task
+from seqgc.ports import Arrival, Failure, FloatArray, Notice, RestartingBackend, WeightedPoints
+from seqgc.testing import PATIENCE_S, HandWoundClock, eventually
+from seqgc.testing.scripted import (
+    address,
+    gradient,
+    next_arrival,
+    next_event,
+    next_events,
+    part,
+    task,
+)
 from tests.backends.dask import warm as warm
 from tests.backends.dask.stopping import stopping
 from tests.backends.scripted import Scripted
@@ -337,28 +346,54 @@ def test_a_task_of_a_users_cluster_is_lost_with_its_dask_worker(tmp_path: Path) 
         assert {type(event) for event in next_events(backend, 2)} == {Arrival}
 
 
-def test_without_dask_workers_tasks_fail_after_a_time(tmp_path: Path) -> None:
+def test_without_dask_workers_tasks_wait_and_time_stands_still(tmp_path: Path) -> None:
+    clock = HandWoundClock(100.0)
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        DaskBackend(1, Scripted(folder=tmp_path), client=client, start_timeout_s=1.0) as backend,
+        DaskBackend(
+            1, Scripted(folder=tmp_path), client=client, start_timeout_s=0.2, clock=clock
+        ) as backend,
     ):
+        clock.wind(1.0)
+        (left_at,) = backend.dispatch(0, [task(0, 0)])
+        assert (left_at, next_arrival(backend).at) == (101.0, 101.0)
         cluster.scale(0)
         eventually(lambda: not client.nthreads(), "the end of the dask worker")
-        for round in (0, 1):
-            backend.dispatch(round, [task(round, 0)])
-            failure = next_event(backend)
-            assert isinstance(failure, Failure)
-            assert failure.round == round
-        assert failure.reason == (
-            "no dask worker was available within 1 s; start one, or raise `start_timeout_s`"
-        )
-        assert failure.model is None
+        backend.dispatch(1, [task(1, 0)])
+        notice = backend.receive(math.inf)
+        if isinstance(notice, Failure):  # it was sent before the backend knew
+            backend.dispatch(1, [task(1, 0, attempt=1)])
+            notice = backend.receive(math.inf)
+        assert isinstance(notice, Notice)
+        assert notice.kind == "warning"
+        for words in ("no dask worker was available within 0.2 s", cluster.scheduler_address):
+            assert words in str(notice.fields["text"])
+        clock.wind(1000.0)
         cluster.scale(1)
-        client.wait_for_workers(1, timeout=PATIENCE_S)
-        backend.dispatch(2, [task(2, 0)])
-        assert address(next_event(backend)) == ("Arrival", 2, 0, 0)
+        event = backend.receive(math.inf)
+        assert isinstance(event, Arrival), "and there is no second notice"
+        assert (event.round, event.at) == (1, 101.0)
+        clock.wind(1.0)
+        (left_at,) = backend.dispatch(2, [task(2, 0)])
+        assert left_at == 102.0
+
+
+def test_dask_workers_that_are_never_ready_fail_their_tasks(tmp_path: Path) -> None:
+    scripted = Scripted(folder=tmp_path, plan="only first")
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        DaskBackend(1, scripted, client=client, start_timeout_s=1.0) as backend,
+    ):
+        (tmp_path / "no more").touch()
+        backend.dispatch(0, [task(0, 0, "exit")])
+        assert address(next_event(backend)) == ("Failure", 0, 0, 0)
+        backend.dispatch(1, [task(1, 0)])
+        failure = next_event(backend)
+        assert isinstance(failure, Failure)
+        assert failure.model is None
 
 
 def test_an_idle_cluster_is_kept_awake_until_the_backend_is_closed(
