@@ -62,6 +62,7 @@ __all__ = [
     "SharedBuffers",
     "Sightings",
     "WorkerProcess",
+    "follow_master",
     "fork_process",
     "main",
     "set_preload",
@@ -277,9 +278,7 @@ def main(
     ``buffers`` are the large arrays of the factory. The process records its present task in
     ``sightings``.
     """
-    for number in (signal.SIGINT, signal.SIGTSTP):  # a terminal sends them to workers, too
-        signal.signal(number, signal.SIG_IGN)  # the master decides when workers end
-    threading.Thread(target=_die_with_master, daemon=True).start()
+    follow_master()
     master = _Conversation(Channel(end, max_bytes=max_bytes))
     frames: list[bytearray] = []
     while not frames:
@@ -314,6 +313,13 @@ def main(
         return encode(message.result(*computed), run_id=run_id, sealed=False)
 
     TaskServer(master, answer, run_id=run_id, sealed=False).serve()
+
+
+def follow_master() -> None:
+    """Let this process end when its master ends, and not at Ctrl-C."""
+    for number in (signal.SIGINT, signal.SIGTSTP):  # a terminal sends them to workers, too
+        signal.signal(number, signal.SIG_IGN)  # the master decides when workers end
+    threading.Thread(target=_die_with_master, daemon=True).start()
 
 
 def _die_with_master() -> None:

@@ -12,17 +12,24 @@ import typer
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._show import busy, require_writable, show
+from seqgc.config._names import OPTIMIZERS
 from seqgc.config._tables import import_plugins
+from seqgc.errors import ParameterError, require_int
 from seqgc.pipeline import (
+    Chain,
     CostModel,
     Level,
     Plan,
+    PlannedStage,
     Source,
     draw_timetable,
+    parse_stages,
     read_chain,
+    require_straight,
     write_chain,
 )
 from seqgc.pipeline import plan as plan_chain
+from seqgc.worker import require_known
 
 ModelFile = Annotated[Path, typer.Argument(help="Profile of a network (.json).")]
 
@@ -57,7 +64,7 @@ def profile(
     source = Source(module=module, data=data, loss=loss, batch_size=batch_size, seed=seed)
     import_plugins(())  # also finds modules in the working directory
     with busy("importing PyTorch"):
-        from seqgc.pipeline.measuring import measure_chain
+        from seqgc.pipeline import measure_chain
     chain = measure_chain(source, minibatches=minibatches)
     write_chain(chain, output)
     seconds = sum(layer.seconds for layer in chain.layers)
@@ -122,6 +129,90 @@ def plan(
     show(facts, _pairs(best), as_json=as_json)
     if not as_json:
         typer.echo(f"\n{timetable}")
+
+
+@app.command(
+    "run",
+    cls=Verb,
+    help="Train a network as a pipeline of processes on this machine, with weight stashing.",
+)
+@with_plugins
+def run(
+    file: ModelFile,
+    run: Annotated[Path, "--run", "New folder for the weights and checkpoints."],
+    processes: Annotated[
+        int | None, "Number of stages, if --stages is absent. Computation is shared out evenly."
+    ] = None,
+    stages: Annotated[
+        str | None, "Layers of the stages, as `plan` prints them, for example 1-3,4-8."
+    ] = None,
+    minibatches: Annotated[int, "Number of minibatches to train on."] = 100,
+    optimizer: Annotated[str, "Optimizer of each stage: sgd, adam, ..."] = "sgd",
+    lr: Annotated[float, "Learning rate."] = 0.05,
+    vertical_sync: Annotated[
+        bool, "--vertical-sync", "Use the same version of the weights in all stages."
+    ] = False,
+    precision: Annotated[str, "Number format: float32 or float64."] = "float32",
+    checkpoint_every: Annotated[
+        int, "Number of minibatches between two checkpoints of a stage."
+    ] = 50,
+    or_resume: Annotated[
+        bool, "--or-resume", "Continue the run if its folder exists; it may get more minibatches."
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a network as a pipeline of processes on this machine."""
+    chain = read_chain(file)
+    require_known("optimizer", optimizer, OPTIMIZERS.keys() - {"lbfgs"})
+    chosen = _straight_stages(chain, processes=processes, stages=stages)
+    import_plugins(())  # also finds modules in the working directory
+    with busy("importing PyTorch"):
+        from seqgc.pipeline import PipelineRun, run_pipeline
+    settings = PipelineRun(
+        chain=chain,
+        stages=chosen,
+        minibatches=minibatches,
+        optimizer=OPTIMIZERS[optimizer],
+        lr=lr,
+        vertical_sync=vertical_sync,
+        precision=precision,
+        checkpoint_every=checkpoint_every,
+    )
+    with busy(f"training {minibatches} minibatches"):
+        result = run_pipeline(settings, run, or_resume=or_resume)
+    tenth = max(1, minibatches // 10)
+    first, last = (
+        math.fsum(each) / tenth for each in (result.losses[:tenth], result.losses[-tenth:])
+    )
+    facts = {
+        "stages": [asdict(stage) for stage in chosen],
+        "losses": result.losses,
+        "versions_held": result.versions_held,
+        "weights": str(result.weights),
+    }
+    pairs = {
+        "stages": ",".join(map(str, chosen)),
+        "minibatches": f"{minibatches}",
+        "loss": f"{first:.4g} on average in the first tenth, {last:.4g} in the last tenth",
+        "versions": f"{', '.join(map(str, result.versions_held))} of the weights in the stages",
+        "weights": str(result.weights),
+    }
+    show(facts, pairs, as_json=as_json, saved=True)
+
+
+def _straight_stages(
+    chain: Chain, *, processes: int | None, stages: str | None
+) -> tuple[PlannedStage, ...]:
+    """Return the stages that the options name, or share the computation out evenly."""
+    if stages is None:
+        number = require_int("processes", processes, least=1)
+        return plan_chain(chain, [Level(number, math.inf)], straight=True).stages
+    parsed = parse_stages(stages, chain)
+    require_straight(parsed)
+    if processes not in (None, len(parsed)):
+        rule = f"must be the number of stages in --stages, {len(parsed)}, or be left out"
+        raise ParameterError("processes", rule, processes)
+    return parsed
 
 
 def _pairs(best: Plan) -> dict[str, str]:

@@ -1,4 +1,12 @@
-"""Pipelines: the split of one network over accelerators, as in PipeDream."""
+"""Pipelines: one network in stages on several workers, as in PipeDream.
+
+A profile (`Chain`) has the times and sizes of a network's layers; `measure_chain` makes one. `plan`
+finds the fastest stages for given machines, and needs only numpy. `run_pipeline` trains a network
+with a process for each stage.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from seqgc.pipeline.chain import Chain as Chain
 from seqgc.pipeline.chain import Layer as Layer
@@ -11,6 +19,28 @@ from seqgc.pipeline.planner import Plan as Plan
 from seqgc.pipeline.planner import PlannedStage as PlannedStage
 from seqgc.pipeline.planner import parse_stages as parse_stages
 from seqgc.pipeline.planner import plan as plan
+from seqgc.pipeline.planner import require_straight as require_straight
 from seqgc.pipeline.timetable import Pass as Pass
 from seqgc.pipeline.timetable import draw_timetable as draw_timetable
 from seqgc.pipeline.timetable import one_f_one_b as one_f_one_b
+
+if TYPE_CHECKING:
+    from seqgc.pipeline.layers import LayerChain as LayerChain
+    from seqgc.pipeline.measuring import measure_chain as measure_chain
+    from seqgc.pipeline.running import PipelineResult as PipelineResult
+    from seqgc.pipeline.running import PipelineRun as PipelineRun
+    from seqgc.pipeline.running import run_pipeline as run_pipeline
+
+_HOMES = {  # these modules import torch, which takes seconds
+    "LayerChain": "layers",
+    "measure_chain": "measuring",
+    "PipelineResult": "running",
+    "PipelineRun": "running",
+    "run_pipeline": "running",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

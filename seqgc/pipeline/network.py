@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,25 @@ from seqgc.models.losses import Loss, loss_in, make_loss, point_losses
 from seqgc.pipeline.chain import Source
 from seqgc.pipeline.layers import LayerChain
 
-Minibatch = Callable[[int], tuple[Any, Any]]
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread in this block, because the last bits depend on the number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def seeded(seed: int, *, minibatch: int, stage: int) -> Iterator[None]:
+    """Draw random numbers in this block, such as masks of dropout, from the pass alone."""
+    entropy = np.random.SeedSequence([seed, minibatch, stage])
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(entropy.generate_state(1)[0]))
+        yield
 
 
 @dataclass(frozen=True, slots=True)

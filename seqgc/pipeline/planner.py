@@ -74,7 +74,9 @@ class PlannedStage:
     replicas: int = 1
 
     def __str__(self) -> str:
-        name = f"{self.first + 1}-{self.last + 1}"
+        name = f"{self.first + 1}"
+        if self.last > self.first:
+            name += f"-{self.last + 1}"
         return name if self.replicas == 1 else f"{name}x{self.replicas}"
 
 
@@ -109,6 +111,14 @@ def require_cover(stages: Sequence[PlannedStage], chain: Chain) -> None:
     if not filled or starts != ends[:-1] or ends[-1] != len(chain):
         rule = f"must cover the layers 1 to {len(chain)} in order"
         raise ParameterError("stages", rule, ",".join(map(str, stages)))
+
+
+def require_straight(stages: Sequence[PlannedStage]) -> None:
+    """Raise `ParameterError` if a stage has several replicas."""
+    if any(stage.replicas > 1 for stage in stages):
+        rule = "must have one worker each: replicated stages can be planned, but not run here"
+        remedy = "plan with --straight"
+        raise ParameterError("stages", rule, ",".join(map(str, stages)), remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from torch import nn
 
 from seqgc.cli import main
 from seqgc.errors import ParameterError
-from seqgc.pipeline import Source, read_chain
-from seqgc.pipeline.layers import LayerChain
-from seqgc.pipeline.measuring import measure_chain
+from seqgc.pipeline import LayerChain, Source, measure_chain, read_chain
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]

@@ -1,0 +1,72 @@
+"""A small network with everything that has a state, and data that may end a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+KILL_FIRST, KILL_LAST = "kill-first-stage", "kill-last-stage"
+"""Files in the working directory. The process that reads them in minibatch 24 is killed."""
+BATCH = 8
+
+
+class Block(nn.Module):
+    """A block with a skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inside(x))
+
+
+def net() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), Block(), nn.Dropout(0.3),
+        nn.BatchNorm1d(6), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+class Points(Dataset[tuple[Tensor, Tensor]]):
+    """200 points, so that an epoch has 25 minibatches."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(200, 5, generator=generator)
+        self.y = self.x[:, :3].argmax(1)
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.reads += 1
+        if self.reads > 24 * BATCH:
+            _kill(KILL_FIRST)
+        return self.x[index], self.y[index]
+
+
+def data() -> tuple[Points, Points]:
+    return Points(), Points()
+
+
+calls = [0]
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    calls[0] += 1
+    if calls[0] > 24:
+        _kill(KILL_LAST)
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+def _kill(name: str) -> None:
+    if Path(name).exists():
+        Path(name).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
