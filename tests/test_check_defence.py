@@ -15,6 +15,7 @@ from seqgc.errors import WireError
 from seqgc.ports import Close, Dispatch, Drop, Event, Failure, Update
 from seqgc.rounds import PolicyDefence
 from seqgc.schemes import parse_scheme, register, registered
+from seqgc.shards import AspDds
 from seqgc.testing import check_defence
 from tests.kit import SOAK
 
@@ -153,3 +154,17 @@ def test_what_breaks_the_contract_is_found(bent: type[Bent], fault: str, what: s
 
 def test_without_a_fault_it_keeps_the_contract(bent: type[Bent]) -> None:
     check_defence(bent(n=3, fault="none"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orderly(AspDds):
+    """Shards, which are not in order, and say that they are."""
+
+    in_order: ClassVar[bool] = True  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("plugins_are_forgotten")
+def test_a_false_promise_of_order_is_found() -> None:
+    register("orderly")(Orderly)
+    with pytest.raises(AssertionError, match="in_order"):
+        check_defence(Orderly(n=3, M=2), runs=10)

@@ -29,23 +29,26 @@ from seqgc.comparison import compare as compare_defences
 from seqgc.config._making import models_plan
 from seqgc.config._tables import RunConfig, read_config, validated, with_models
 from seqgc.costs import Architecture, read_prices
-from seqgc.errors import ParameterError, one_line
+from seqgc.errors import ParameterError, did_you_mean, one_line
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting
 from seqgc.schemes import parse_scheme
 from seqgc.search import Rehearsal
+from seqgc.tables.apps import APPS, named_app
 from seqgc.virtual import WorkerKind
+from seqgc.worker import own_module
 
 _TRIAL = Trial()
 _METERING = Metering()
 _EDGE = "*"
-_WIDTH = 110  # columns, if the output is not a terminal
+_WIDTH = 120  # columns, if the output is not a terminal
 _LEGEND = (
     "s/clock: seconds per batch of data; × bound: the same, divided by the seconds of a master "
     "that knows all delays beforehand. clocks, seconds, $: until all models reach the target, at "
     "the learning rate {lr}, medians of {seeds} seed(s); between: {interval}; best: seconds at the "
     "defence's best rate. stale: mean number of clocks whose updates the weights of a task lack. "
-    "wasted: batches computed per clock, beyond the one that is needed.{more}"
+    "wasted: batches computed per clock, beyond the one that is needed. traffic: vectors, each as "
+    "long as a model, that the workers receive (weights) + send (results) per clock.{more}"
 )
 
 
@@ -101,13 +104,15 @@ class TrainingOptions:
     """Options of the training that measures how many clocks reach the target loss."""
 
     train: Annotated[
-        Path | None,
+        str | None,
         "--train",
-        "TOML file of `seqgc train` with the models to train. By default a model of the digits.",
+        "TOML file of `seqgc train` with the models to train, or an app on tables: mf, lda, "
+        "pagerank, mlr, or your own package.module:function. By default a model of the digits.",
     ] = None
     target: Annotated[
         float | None,
-        f"Mean loss to reach. By default {_TRIAL.target:g} for the digits; required with --train.",
+        f"Mean loss to reach. By default {_TRIAL.target:g} for the digits; required with a file or "
+        "your own function.",
     ] = None
     lr: Annotated[
         str | None,
@@ -126,23 +131,46 @@ class TrainingOptions:
         f"Largest number of clocks in a training. By default {_TRIAL.most}, or the file's steps.",
     ] = None
 
-    def own(self) -> RunConfig | None:
-        """Return the configuration of the user's models, or None to train on the digits."""
-        if self.train is None:
+    @property
+    def _file(self) -> Path | None:
+        """The file of --train; None if --train is absent, or names an app."""
+        if self.train is None or self.train in APPS or own_module(self.train) is not None:
             return None
+        path = Path(self.train)
+        if path.suffix != ".toml" and not path.exists():
+            rule = f"must be a TOML file, {', '.join(APPS)}, or your own package.module:function"
+            raise ParameterError("train", rule, self.train, did_you_mean(self.train, APPS))
+        return path
+
+    def own(self) -> RunConfig | None:
+        """Return the configuration of the user's models, or None if there is no file of them."""
+        if self.train is not None and self.train_batch is not None:
+            rule = "must be left out with --train, which determines the batch size"
+            raise ParameterError("train_batch", rule, self.train_batch)
+        if (path := self._file) is None:
+            return None
+        self._require_target()
+        values = with_models(read_config(path))
+        return validated(values if self.most is None else values | {"steps": self.most})
+
+    def _require_target(self) -> None:
         if self.target is None:
             rule = "must be given with --train: the loss that your models should reach"
             raise ParameterError("target", rule, self.target)
-        if self.train_batch is not None:
-            rule = "must be left out with --train: the file determines the batch size"
-            raise ParameterError("train_batch", rule, self.train_batch)
-        values = with_models(read_config(self.train))
-        return validated(values if self.most is None else values | {"steps": self.most})
 
     def trial(self) -> Trial:
-        """Return the trial that these options describe, or raise `ParameterError`."""
+        """Return the trial that these options describe, or raise `ParameterError`.
+
+        The models of a file are not part of it yet.
+        """
+        app, target = None, self.target
+        if self.train is not None and self._file is None:
+            app, usual = named_app(self.train)
+            if (target := self.target or usual) is None:
+                self._require_target()
         return Trial(
-            target=_TRIAL.target if self.target is None else self.target,
+            app=app,
+            target=_TRIAL.target if target is None else target,
             lrs=None if self.lr is None else numbers("lr", self.lr, float),
             batch=_TRIAL.batch if self.train_batch is None else self.train_batch,
             seeds=self.seeds,
@@ -194,7 +222,8 @@ def compare(
 
 def _show(comparison: Comparison, page: Path | None, *, as_json: bool) -> None:
     if as_json:
-        tried = asdict(replace(comparison.trial, plan=None)) | {"what": comparison.trial.what}
+        trial = replace(comparison.trial, plan=None, app=None)
+        tried = asdict(trial) | {"what": comparison.trial.what}
         facts = asdict(replace(comparison, trial=_TRIAL)) | {
             "trial": tried,
             "advice": comparison.advice,
@@ -247,7 +276,7 @@ def _table(comparison: Comparison) -> Table:
     bundles = comparison.models > 1
     headings = ["bundle"] if bundles else []
     headings += ["s/clock", "× bound", "clocks", "seconds", "between", "$"]
-    headings += ["best", "stale", "wasted"]
+    headings += ["best", "stale", "wasted", "traffic"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in comparison.rows:
@@ -266,4 +295,5 @@ def _cells(row: Row, *, most: int) -> list[str]:
         cells += [f"{low:.3g}–{high:.3g}", f"{row.usd:.4f}"]
     edge = _EDGE if row.best_is_edge else ""
     best = "–" if row.best_seconds is None else f"{row.best_seconds:.1f} ({row.best_lr:g}{edge})"
-    return [*cells, best, f"{row.staleness_mean:.2f}", f"{row.wasted:.2f}"]
+    traffic = f"{row.received:.3g}+{row.sent:.3g}"
+    return [*cells, best, f"{row.staleness_mean:.2f}", f"{row.wasted:.2f}", traffic]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from seqgc.comparison._apps import AppTrainees as AppTrainees
 from seqgc.comparison._compare import compare as compare
 from seqgc.comparison._compare import default_defences as default_defences
 from seqgc.comparison._compare import require_comparable as require_comparable

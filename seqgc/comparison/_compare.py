@@ -39,6 +39,7 @@ from functools import partial
 from statistics import median
 from typing import Final, TypeAlias
 
+from seqgc.comparison._apps import AppTrainees
 from seqgc.comparison._evaluation import FEW_SEEDS, BestRate, Evaluator, best_near, best_of
 from seqgc.comparison._field import Field
 from seqgc.comparison._rows import Comparison, Metering, Row, Trial
@@ -163,14 +164,16 @@ def compare(
     (8.0, False, 10)
     """
     trial, metering = trial or Trial(), metering or Metering()
-    if trial.plan is not None and trial.lrs is None:
+    if trial.is_own and trial.lrs is None:
         trial = replace(trial, lrs=(1.0,))
+    if trial.app is not None and models > 1:
+        raise ParameterError("models", "must be 1 for an app, which is a single program", models)
     models = _models(models, trained=None if trial.plan is None else len(trial.plan.models))
     whole, settings = _checked(
         on, defences, models=models, clocks=clocks, reading=reading, workers=workers
     )
     tell = progress or (lambda _what, _share: None)
-    first, field, chosen_on = _trainees(trial, models, seeds=1)[0], whole, None
+    first, field, chosen_on = _trainees(trial, models, whole.n, seeds=1)[0], whole, None
     for setting in settings:
         first.check(setting)
     share = 0.0
@@ -182,8 +185,8 @@ def compare(
             chosen, models=models, progress=lambda what, part: tell(what, part * share)
         )
         settings = [each for each in usual if _can_train(each, first)]
-    seeds = trial.seeds or (_SEEDS if trial.plan is None else FEW_SEEDS)
-    trial, trainees = replace(trial, seeds=seeds), _trainees(trial, models, seeds=seeds)
+    seeds = trial.seeds or (FEW_SEEDS if trial.is_own else _SEEDS)
+    trial, trainees = replace(trial, seeds=seeds), _trainees(trial, models, whole.n, seeds=seeds)
     tell("learning rates", share)
     common, exact = _exact_steps(trial, trainees)
     bound_s = field.bound_s(settings)
@@ -290,7 +293,9 @@ def _models(models: int, *, trained: int | None) -> int:
     return trained
 
 
-def _trainees(trial: Trial, models: int, *, seeds: int) -> list[Trainees]:
+def _trainees(trial: Trial, models: int, n: int, *, seeds: int) -> list[Trainees]:
+    if trial.app is not None:
+        return [AppTrainees(app=trial.app, n=n, seed=seed) for seed in range(seeds)]
     if trial.plan is None:
         problems = [SoftmaxProblem(batch=trial.batch, seed=seed) for seed in range(seeds)]
         return [SoftmaxTrainees(problem=problem, models=models) for problem in problems]

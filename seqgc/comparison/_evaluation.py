@@ -110,6 +110,8 @@ class Evaluator:
             staleness_mean=float(np.mean(at_common.staleness)) if at_common.staleness else 0.0,
             staleness_max=max(at_common.staleness, default=0.0),
             wasted=round(timed.load - 1, 9) + 0.0,  # a sum of shares; no -0
+            received=timed.received,
+            sent=timed.sent,
             failed=at_common.failed,
         )
 

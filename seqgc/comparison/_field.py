@@ -136,4 +136,6 @@ class Field:
             busy_s=run.billed_worker_s,
             tasks=setting.scheme.n * jobs,
             load=run.computed_load,
+            received=setting.scheme.n,  # a worker reads the weights of a job once
+            sent=run.pieces * run.computed_load,
         )

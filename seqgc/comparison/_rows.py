@@ -9,6 +9,7 @@ from seqgc.costs import Architecture, FunctionSetup, Prices, read_prices
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Kind
 from seqgc.search import ProfileReading
+from seqgc.tables import App
 from seqgc.virtual import WorkerKind
 
 if TYPE_CHECKING:  # torch takes seconds
@@ -36,6 +37,10 @@ class Trial:
     no test data; and ``batch`` has no effect. The models, precision and updates of the plan are
     used. Its scheme and steps are not used: the comparison sets them.
 
+    If an ``app`` is given, it is run instead, and the target is an objective
+    (`seqgc.tables.App`). ``lrs`` are factors of its step size, by default only 1, there are three
+    seeds by default, and ``batch`` has no effect.
+
     Raises
     ------
     ParameterError
@@ -48,8 +53,11 @@ class Trial:
     seeds: int | None = None
     most: int = 300
     plan: TrainingPlan | None = field(default=None, repr=False)
+    app: App | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.plan is not None and self.app is not None:
+            raise ParameterError("app", "must be left out with a plan", type(self.app).__name__)
         require_number("target", self.target, above=0)
         if self.lrs is not None and (not isinstance(self.lrs, tuple | list) or not self.lrs):
             raise ParameterError("lr", "must name at least one learning rate", self.lrs)
@@ -62,6 +70,8 @@ class Trial:
     @property
     def what(self) -> str:
         """The name of the trained models, for messages."""
+        if self.app is not None:
+            return type(self.app).__name__
         if self.plan is None:
             return "softmax regression on 1,797 handwritten digits"
         names = [model.name for model in self.plan.models]
@@ -71,7 +81,12 @@ class Trial:
     def rate(self, *lrs: float) -> str:
         """Return the learning rates as a text."""
         rates = ", ".join(f"{lr:g}" for lr in lrs)
-        return rates if self.plan is None else f"{rates} times the models' own"
+        return f"{rates} times the models' own" if self.is_own else rates
+
+    @property
+    def is_own(self) -> bool:
+        """True if the trained models or the app are not the usual softmax regression."""
+        return self.plan is not None or self.app is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +108,9 @@ class Row:
     If ``best_is_edge`` is True, this rate is the smallest or the largest that was tried, and a rate
     beyond may be better. ``staleness_mean`` and ``staleness_max`` are the numbers of clocks whose
     updates the weights of a task lack. ``wasted`` is the work of the workers beyond one batch per
-    clock, in batches.
+    clock, in batches. ``received`` and ``sent`` are the numbers of vectors, each as long as a
+    model, that the workers receive (weights) and send (results) per clock (Cui et al. 2014, Table
+    2, in bytes).
     """
 
     defence: str
@@ -111,6 +128,8 @@ class Row:
     staleness_mean: float
     staleness_max: float
     wasted: float
+    received: float = 0.0
+    sent: float = 0.0
     failed: str = ""
     best_is_edge: bool = False
 

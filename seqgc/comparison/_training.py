@@ -276,7 +276,9 @@ class TimedRun:
     ``closed_s`` (K,) are the times at which each clock of data was complete; the clocks of a bundle
     have the same time. ``busy_s`` are the worker-seconds of all tasks to their end, and ``tasks``
     is the number of tasks. ``load`` is the work of the workers in batches per clock, which is 1 if
-    no work is done twice. ``applied`` is the fraction of the data that was not lost.
+    no work is done twice. ``applied`` is the fraction of the data that was not lost. ``received``
+    and ``sent`` are the vectors, each as long as a model, that the workers receive and send per
+    clock.
     """
 
     closed_s: Sequence[float]
@@ -284,6 +286,8 @@ class TimedRun:
     tasks: int
     load: float
     applied: float = 1.0
+    received: float = 0.0
+    sent: float = 0.0
 
     @property
     def runtime_s(self) -> float:
@@ -318,6 +322,8 @@ class _Watch:
     closed_s: dict[int, float] = field(default_factory=dict)
     loads: float = 0.0
     tasks: int = 0
+    reads: int = 0  # tasks with work, each of which reads weights
+    results: int = 0
     lost: int = 0  # number of lost chunks
     at_close: Callable[[], None] = lambda: None
 
@@ -333,6 +339,9 @@ class _Watch:
             self.lost += len(seen.decoding().lost)
         elif isinstance(seen, Dispatch):
             self.tasks += len(seen.assignment)
+            sizes = [len(tasks) for tasks in seen.assignment.values()]
+            self.reads += sum(map(bool, sizes))
+            self.results += sum(sizes)
             if seen.loads is not None:
                 self.loads += float(seen.loads[list(seen.assignment)].sum())
 
@@ -403,6 +412,8 @@ def _timed(watch: _Watch, setting: Setting, jobs: int) -> TimedRun:
         tasks=watch.tasks,
         load=watch.loads / jobs,
         applied=1 - watch.lost / (jobs * len(setting.scheme.chunk_fractions)),
+        received=watch.reads / jobs,
+        sent=watch.results / jobs,
     )
 
 

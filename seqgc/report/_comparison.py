@@ -76,6 +76,7 @@ def _table(result: Comparison) -> PageTable:
     heading = (
         "defence", "gradients", "bundle", "s per clock", "times the bound", "clocks", "seconds",
         "between", "$", "best, s", "at rate", "staleness", "wasted",
+        "vectors received", "vectors sent",
     )  # fmt: skip
     rows = [
         (
@@ -92,6 +93,8 @@ def _table(result: Comparison) -> PageTable:
             row.best_lr and f"{number(row.best_lr)}{'*' if row.best_is_edge else ''}",
             row.staleness_mean,
             row.wasted,
+            row.received,
+            row.sent,
         )
         for row in result.rows
     ]

@@ -194,12 +194,14 @@ class DealtRun:
 
     ``computed_load`` is the number of batches that workers began to compute, divided by the number
     of batches of the jobs: 1 plus the fraction of copies. ``billed_worker_s`` are the
-    worker-seconds of all invocations, including idle time.
+    worker-seconds of all invocations, including idle time. ``pieces`` is the number of pieces of a
+    job.
     """
 
     replay: Replay
     computed_load: float
     billed_worker_s: float
+    pieces: int
 
 
 def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None = None) -> DealtRun:
@@ -241,6 +243,7 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
         replay=recorder.replay(),
         computed_load=float(workers.done.sum()) / jobs,
         billed_worker_s=workers.billed_s if is_invoked else scheme.n * workers.now,
+        pieces=scheme.num_pieces,
     )
 
 

@@ -6,6 +6,7 @@ and adds the changes that they return. See docs/tables.md.
 
 from seqgc.tables._app import App as App
 from seqgc.tables._app import TableLayout as TableLayout
+from seqgc.tables._app import require_fit as require_fit
 from seqgc.tables._compute import TableWorker as TableWorker
 from seqgc.tables._run import AppRun as AppRun
 from seqgc.tables._run import run_app as run_app

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final, cast
 
 import numpy as np
 
 from seqgc._digits import digit_images
-from seqgc.errors import ParameterError, require_int, require_number
+from seqgc.errors import ParameterError, did_you_mean, require_int, require_number
 from seqgc.ports import FloatArray, IntArray
+from seqgc.tables._app import App
+from seqgc.worker import call_own, own_function, own_module
 
 __all__ = [
+    "APPS",
     "LDA",
     "MLR",
     "Documents",
@@ -27,6 +30,7 @@ __all__ = [
     "digits_mlr",
     "help_texts",
     "made_ratings",
+    "named_app",
     "photograph",
     "python_imports",
 ]
@@ -381,3 +385,47 @@ class MLR:
         chances: FloatArray = np.exp(scores)
         chances /= chances.sum(axis=1, keepdims=True)
         return chances
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+APPS: Final[Mapping[str, tuple[Callable[[], App], float]]] = {
+    "mf": (lambda: MatrixFactorization(ratings=photograph()), 0.02),
+    "lda": (lambda: LDA(documents=help_texts(most=40)), 4.65),
+    "pagerank": (lambda: PageRank(graph=python_imports()), 0.05),
+    "mlr": (digits_mlr, 0.6),
+}
+"""By name, a function that returns the app, and an objective that it reaches in about 20 clocks."""
+
+
+def named_app(name: str) -> tuple[App, float | None]:
+    """Return the app with this name, and its usual target; or the app of a user's own function.
+
+    ``package.module:function`` names a function that is called without arguments and returns an
+    app; it has no usual target.
+
+    Raises
+    ------
+    ParameterError
+        If there is no app with this name, or the function does not return an app.
+
+    Examples
+    --------
+    >>> app, target = named_app("pagerank")
+    >>> type(app).__name__, target
+    ('PageRank', 0.05)
+    """
+    if own_module(name) is None:
+        if name not in APPS:
+            rule = f"must be {', '.join(APPS)}, or your own package.module:function"
+            raise ParameterError("app", rule, name, did_you_mean(name, APPS))
+        make, target = APPS[name]
+        return make(), target
+    app = call_own(own_function(name, argument="app"), name, argument="app")
+    missing = [
+        each for each in ("items", "initial", "process", "objective") if not hasattr(app, each)
+    ]
+    if missing:
+        rule = f"must return an app; {type(app).__name__} has no {missing[0]!r}"
+        raise ParameterError("app", rule, name, "see docs/tables.md")
+    return cast("App", app), None

@@ -62,8 +62,8 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
     - Every run ends. Rounds close in order. The same events cause the same actions.
     - Each part of each job is applied once, and the sum of the parts is the gradient. If the policy
       reports it, a part may be applied again: at most `most_again` parts for each failed task.
-    - The weights of a task lack at most `staleness` jobs. A task processes at most the load in its
-      `Dispatch`.
+    - The weights of a task lack at most `staleness` jobs. If the defence is `in_order`, they lack
+      no earlier update of the task's own part. A task processes at most the load in its `Dispatch`.
     - A run that is interrupted, and restored from its snapshot as JSON, also applies each part
       once. A state that is not a snapshot raises an error.
     - Events that the policy does not wait for are dropped and change nothing. Events of workers
@@ -128,6 +128,7 @@ class _GradientLedger:
         self._scheme_of: Callable[[int], Defence] = lambda _: defence
         self._sums: dict[int, FloatArray] = {}
         self._parts: dict[int, int] = {}  # applied, by job
+        self._applied = set[tuple[int, int | None]]()  # job and part, of jobs that are not complete
         self.begun, self.complete = -1, set[int]()
 
     def cut_by(self, scheme_of: Callable[[int], Defence]) -> None:
@@ -165,6 +166,11 @@ class _GradientLedger:
             assert not missing, (
                 f"a task of job {job} lacks job {missing[:1]}, but staleness is {lacks}"
             )
+        if self._defence.in_order:
+            for earlier in range(job):
+                known = earlier in self.complete or (earlier, mini_task.cover) in self._applied
+                line = f"a task of part {mini_task.cover} of job {job} lacks it of job {earlier}"
+                assert known, f"{line}, but in_order is True"
         ref = WeightRef(model="m", version=job, digest="0" * 64, dtype="float64", size=_SIZE)
         points, coefficients = mini_task.chunks, mini_task.coefficients
         return (WeightedPoints(model="m", weights=ref, points=points, coefficients=coefficients),)
@@ -181,6 +187,8 @@ class _GradientLedger:
         if decoding.share:  # a share of 0 was added before
             self._sums[job] = self._sums.get(job, np.zeros(_SIZE)) + gradient
             self._parts[job] = self._parts.get(job, 0) + 1
+            if decoding.part is not None:
+                self._applied.add((job, decoding.part.index))
         complete = (job,) if self._parts[job] == of else ()
         for ended in complete if decoding.ends is None else decoding.ends:
             self._end(ended)

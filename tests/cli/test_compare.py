@@ -248,3 +248,34 @@ def test_no_module_of_ones_own_is_run_before_all_flags_are_right(
     monkeypatch.delitem(sys.modules, "marking", raising=False)
     given = ["--alpha", "3", "--train", "own.toml", "--target", "1", *words]
     assert what in refused(capsys, "compare", "p.npz", *given)
+
+
+def test_an_app_is_compared_like_a_model(capsys: Out) -> None:
+    words = ["--train", "pagerank", "--worker-kind", "resident", "--seeds", "1", "--json"]
+    words += ["--defence", "bsp", "--defence", "ssp:slack=1", "--defence", "deal:pieces=16"]
+    assert main(["compare", "p.npz", "--alpha", "3", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["defence"]: row for row in found["rows"]}
+    assert found["trial"]["what"] == "PageRank"
+    assert rows["bsp"]["clocks_to_target"] == rows["deal:pieces=16"]["clocks_to_target"]
+    assert rows["ssp:slack=1"]["clocks_to_target"] >= rows["bsp"]["clocks_to_target"]
+    traffic = {name: (row["received"], row["sent"]) for name, row in rows.items()}
+    assert traffic["bsp"] == traffic["ssp:slack=1"] == (8.0, 8.0)
+    assert traffic["deal:pieces=16"][0] == 8.0
+    assert traffic["deal:pieces=16"][1] >= 16.0
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--train", "pagernk"], "did you mean 'pagerank'"),
+        (["--train", "json:dumps"], "`app`"),
+        (["--train", "collections:Counter", "--target", "1"], "'initial'"),
+        (["--train", "pagerank", "--lr", "2", "--defence", "bsp"], "rated"),
+        (["--train", "pagerank", "--models", "2"], "`models` must be 1"),
+        (["--train", "pagerank", "--train-batch", "8"], "train_batch"),
+        (["--train", "pagerank", "--defence", "asp-dds:M=2"], "PageRank has a state"),
+    ],
+)
+def test_what_an_app_cannot_do_is_refused(words: list[str], what: str, capsys: Out) -> None:
+    assert what in refused(capsys, "compare", "p.npz", "--alpha", "3", "--seeds", "1", *words)

@@ -1,0 +1,143 @@
+"""Apps on tables (`seqgc.tables.App`), which are run in virtual time in the same way as live."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from seqgc.comparison._training import LossWatch, PacedWorkers, Race, trained
+from seqgc.errors import ModelError, ParameterError
+from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, Seen, WeightedPoints
+from seqgc.profiles import ByRound
+from seqgc.rounds import Setting
+from seqgc.schemes import Uncoded
+from seqgc.stores import MemoryStore
+from seqgc.tables import App, TableLayout, TableWorker, TableWorkload, require_fit
+
+__all__ = ["AppTrainees"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AppTrainees:
+    """An app, run with a ``seed`` on ``n`` workers; a learning rate multiplies its own step size.
+
+    The loss is the app's objective. A clock is a pass over all items. The number of clocks of an
+    exact defence is that of ``uncoded``, with one chunk of the items for each worker.
+    """
+
+    app: App
+    n: int
+    seed: int = 0
+
+    @property
+    def models(self) -> int:
+        return 1
+
+    def check(self, setting: Setting) -> None:
+        if setting.jobs_per_round > 1:
+            rule = "must be 1 for an app, which is a single program"
+            raise ParameterError("jobs_per_round", rule, setting.jobs_per_round)
+        require_fit(self.app, setting.scheme)
+
+    def runs(
+        self,
+        setting: Setting,
+        trainings: Sequence[tuple[AppTrainees, float]],
+        *,
+        target: float,
+        most: int,  # noqa: ARG002 (the loop ends after them)
+        race: Race,
+    ) -> Iterator[AppTrial]:
+        for number, (trainees, rate) in enumerate(trainings):
+            rated = replace(trainees, app=trainees._rated(rate))
+            yield AppTrial(rated, setting, target=target, race=race, number=number)
+
+    def loss(self) -> float:
+        return float(self.app.objective(self.app.initial(np.random.default_rng(self.seed))))
+
+    def exact_steps(self, *, lr: float, target: float, most: int) -> float:
+        pace = ByRound(latencies_s=np.zeros((1, self.n)), rates=np.ones((1, self.n)))
+        setting = Setting(scheme=Uncoded(n=self.n))
+        workers = PacedWorkers(pace=pace, kind="resident")
+        curve = trained(setting, workers, [(self, lr)], target=target, most=most)[0].curve
+        if curve.failed:
+            name, _, why = curve.failed.partition(": ")
+            raise ModelError({name: why})
+        at = curve.reaches(target)
+        return math.inf if at is None else round(curve.clocks[at])
+
+    def _rated(self, factor: float) -> App:
+        if factor == 1:
+            return self.app
+        rated: Any = getattr(self.app, "rated", None)
+        if rated is None:
+            rule = f"must be 1: {type(self.app).__name__} has no method `rated`, so no step size"
+            raise ParameterError("lr", rule, factor)
+        app: App = rated(factor)
+        return app
+
+
+class AppTrial:
+    """A run of an app whose objective is recorded; a `TrialTrainings`.
+
+    If the app raises an error, or its changes are not finite, the run ends before the target.
+    """
+
+    def __init__(
+        self, of: AppTrainees, setting: Setting, *, target: float, race: Race, number: int
+    ) -> None:
+        app, items, store = of.app, of.app.items, MemoryStore()
+        tables = app.initial(np.random.default_rng(of.seed))
+        self._app, self._layout = app, TableLayout.of(tables)
+        vector = self._layout.vector(tables)
+        self._inner = TableWorkload(vector, setting.scheme, items=items, store=store)
+        self.compute = TableWorker(
+            app=app,
+            shapes=self._layout.shapes,
+            store=store,
+            starts=self._inner.starts,
+            seed=of.seed,
+            passes=1,
+        )()
+        self._in_parts, self._applied = setting.scheme.kind == "stale", 0.0
+        self.watch = LossWatch(self._losses, target=target, race=race, numbers=(number,))
+        self.staleness: list[float] = []
+
+    @property
+    def workload(self) -> AppTrial:
+        return self
+
+    def needs(self, job: int, finished: int) -> bool:
+        return self._inner.needs(job, finished)
+
+    def begin(self, job: int) -> None:
+        self._inner.begin(job)
+
+    def result_form(self, job: int) -> ResultForm:
+        return self._inner.result_form(job)
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        if self._in_parts:
+            self.staleness.append(max(0.0, mini_task.job - self._applied))
+        return self._inner.resolve(mini_task)
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        self._inner.finish(decoding, gradient)
+        self._applied += decoding.share
+        self.watch.apply(decoding.share)
+
+    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
+        self.watch.fail(names[0], why)
+
+    def see(self, seen: Seen) -> None:
+        """Do nothing, because the loop gives the changes to `finish`."""
+
+    def rest(self) -> None:
+        """Do nothing."""
+
+    def _losses(self) -> FloatArray:
+        return np.array([self._app.objective(self._layout.views(self._inner.vector))])
