@@ -175,7 +175,8 @@ class LocalBackend(EventBackend):
     def restart(self, worker: int) -> Computing | None:
         """Replace a worker's process at once; return the task that it was computing, or None.
 
-        If the process also serves other workers, the tasks that it was sent for them fail, too.
+        If the process serves other workers as well and computes a task of one of them, it is not
+        replaced, because the worker's tasks only wait. Otherwise all tasks that it was sent fail.
         """
         self._check_workers([worker])
         computing = self._pool.computing(worker)
@@ -394,15 +395,26 @@ class WorkerPool:
         return None if seen is None or seen[0] != worker else seen[1]
 
     def restart(self, worker: int) -> Iterator[Failure]:
-        """End a worker's process and start a new one, even if the process was given up."""
+        """End a worker's process and start a new one, even if the process was given up.
+
+        A process that computes a task of another worker continues, and the worker's tasks, which
+        wait for it, fail.
+        """
         host, reason = self._host_of[worker], "the worker was restarted"
         host.failed_starts = 0
         if host.process is None:
             self._start(self._hosts.index(host))
-        else:
+        elif not self._computes_for_another(host, worker):
             host.process.kill()  # it may hang
             yield from self._replace(host.process, because=reason)
         yield from self._fail(self._tasks_of(worker), reason, at=self._clock.now())
+
+    def _computes_for_another(self, host: _Host, worker: int) -> bool:
+        """Return True if a process computes an awaited task of another worker."""
+        if (seen := self._sightings.computing(self._hosts.index(host))) is None:
+            return False
+        other, task = seen
+        return other != worker and (other, (task.round, task.attempt)) in host.sent
 
     def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
         """Wait for events at most ``timeout_s`` seconds or one hour, and yield them."""

@@ -146,27 +146,56 @@ def test_a_cancel_concerns_one_of_the_workers_of_a_process(four: Wanted, tmp_pat
     }
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_the_end_of_a_process_fails_what_it_was_sent(
-    four: Wanted, tmp_path: Path, restarts: bool
+def test_the_end_of_a_process_fails_what_it_was_sent_and_the_rest_waits_for_the_next(
+    four: Wanted, tmp_path: Path
 ) -> None:
-    """Whatever has not been sent to it waits for the next one, except of a worker restarted."""
     backend = four.backend
     four.change(1)
     backend.dispatch(0, [task(0, 2, "gate a"), *(task(0, worker) for worker in (3, 0, 1))])
     eventually((tmp_path / "begun a").exists, "computing")
-    if restarts:
-        assert backend.restart(1) is None, "it computes for worker 2"
-    else:
-        os.kill(backend.pids[0], signal.SIGKILL)
-    lost = {2, 3, 1} if restarts else {2, 3}
-    events = [next_event(backend) for _ in range(4)]
+    os.kill(backend.pids[0], signal.SIGKILL)
+    events = next_events(backend, 4)
     failed = [event for event in events if isinstance(event, Failure)]
-    assert {event.worker for event in failed} == lost
+    assert {event.worker for event in failed} == {2, 3}
     assert {event.worker for event in events} == {0, 1, 2, 3}
-    assert {event.worker for event in failed if event.model is not None} == (
-        set() if restarts else {2}
-    ), "the task that it computed"
+    (computed,) = (event.worker for event in failed if event.model is not None)
+    assert computed == 2
+
+
+def test_a_worker_whose_task_waits_for_the_task_of_another_needs_no_new_process(
+    four: Wanted, tmp_path: Path
+) -> None:
+    backend = four.backend
+    four.change(1)
+    pid = backend.pids[0]
+    backend.dispatch(0, [task(0, 2, "gate a"), *(task(0, worker) for worker in (3, 0, 1))])
+    eventually((tmp_path / "begun a").exists, "computing")
+    for worker in (1, 3):  # one waits in the master, the other in the process
+        assert backend.restart(worker) is None
+        assert address(next_event(backend)) == ("Failure", 0, worker, 0)
+    backend.dispatch(0, [task(0, worker, attempt=1) for worker in (1, 3)])
+    (tmp_path / "go a").touch()
+    assert {address(event) for event in next_events(backend, 4)} == {
+        ("Arrival", 0, 2, 0),
+        ("Arrival", 0, 0, 0),
+        ("Arrival", 0, 1, 1),
+        ("Arrival", 0, 3, 1),
+    }
+    assert backend.pids[0] == pid
+
+
+def test_a_process_that_hangs_in_a_task_that_was_cancelled_is_replaced(
+    four: Wanted, tmp_path: Path
+) -> None:
+    backend = four.backend
+    four.change(1)
+    pid = backend.pids[0]
+    backend.dispatch(0, [task(0, 2, "gate a"), task(0, 3)])
+    eventually((tmp_path / "begun a").exists, "computing")
+    backend.cancel(0, [2])
+    backend.restart(3)
+    assert address(next_event(backend)) == ("Failure", 0, 3, 0)
+    assert backend.pids[0] not in (0, pid)
 
 
 def test_a_restart_names_the_task_of_a_worker_that_is_stood_in_for(
