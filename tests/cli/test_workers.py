@@ -22,6 +22,7 @@ from seqgc.testing import eventually
 from tests.backends.dask import warm as warm
 from tests.cli.kit import SGD, Out, events, signalled, weights
 from tests.cli.refused import refused
+from tests.test_commands_in_docs import lines
 
 TRAIN = ["train", "--models", "1", "--batch-size", "64", *SGD, "-n", "4"]
 STEPS = 60
@@ -49,7 +50,7 @@ def after_rounds(act: Callable[[int], object]) -> Iterator[None]:
         yield
 
 
-def workers(count: int, run: str = "r") -> int:
+def workers(count: int | str, run: str = "r") -> int:
     """Run the verb as another process would: where signals are not handled."""
     status = list[int]()
     thread = threading.Thread(target=lambda: status.append(main(["workers", run, str(count)])))
@@ -105,6 +106,25 @@ def test_dask_workers_leave_and_return_even_if_all_are_gone_for_a_while(
     if spec == "gc-rep:s=1":
         assert main([*train, "--run", "undisturbed"]) == 0
         np.testing.assert_allclose(weights("r"), weights("undisturbed"), rtol=1e-10, atol=1e-12)
+    capsys.readouterr()
+
+
+def test_the_page_shows_what_can_be_typed(capsys: Out) -> None:
+    page = Path(__file__).parents[2] / "docs" / "elastic.md"
+    typed = [words for words in lines(page) if words[1] == "workers"]
+    assert [words[3] for words in typed] == ["3", "8"]
+
+    def type_next(closed: int) -> None:
+        if closed in (3, 20):
+            assert workers(*reversed(typed.pop(0)[2:])) == 0
+
+    train = [*TRAIN, "-n", "8", "--scheme", "uncoded", "--steps", str(STEPS)]
+    with after_rounds(type_next):
+        assert main([*train, "--run", "runs/first"]) == 0
+    assert [each["present"] for each in events("runs/first") if each["event"] == "workers"] == [
+        3,
+        8,
+    ]
     capsys.readouterr()
 
 
