@@ -106,6 +106,11 @@ def test_the_readme_of_agileml_says_what_its_table_says() -> None:
     traffic = agileml.fitted("summed")
     assert f"takes {traffic.worker:.1%}".replace("%", " %") in text
     assert f"{traffic.model / traffic.worker:.1f} times as large" in text
+    page = " ".join((EXPERIMENTS.parent / "docs" / "elastic.md").read_text().split())
+    one = [row["summed"] for row in rows if (row["figure"], row["reliable"]) == ("stages", "1")]
+    first, second, third = (f"{float(each):.1f} times" for each in one)
+    assert f"takes {first} as long as on 64 machines that stay in stage 1, {second} in" in page
+    assert f"and {third} in stage 3" in page
 
 
 def test_the_bytes_of_agileml_by_hand() -> None:
