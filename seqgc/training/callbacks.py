@@ -1,17 +1,21 @@
-"""Callbacks: the user's functions that are called during a run, and may stop a model or the run.
+"""Callbacks: objects of the user that are called during a run, and may stop a model or the run.
 
-They are called on the master, in the thread that called `train`: after each step of a model, before
-the model's next job begins. At the same step of a model, a callback always gets the same arguments,
-whatever the workers do. Its decisions are therefore as reproducible as the callback itself. The
-order between the steps of different models is not defined.
+All callbacks are called on the master, in the thread that called `train`. The calls for a step of a
+model follow the step directly: unless gradients are applied late, they come before the next job of
+the model begins. The order between the steps of different models is not defined.
 
-If a callback raises an error, the run ends with a checkpoint from which it can be resumed. The
-error is raised only when the loop is at rest, so that no step is incomplete. The resumed run takes
-the steps after the checkpoint again, and calls the callbacks for them again.
+If two runs of a model have the same bits, its callbacks get the same arguments at every step. Their
+decisions are then as reproducible as the code of the callbacks.
 
-The state of a callback is in checkpoints if it has torch's two methods, ``state_dict()`` and
-``load_state_dict(state)``. It is stored as JSON and tensors, not pickled, so that reading a
-checkpoint runs no code.
+If a callback raises an error, the run ends as soon as the loop is at rest, so that no step is
+incomplete. The run can be resumed. If no callback has a state, a last checkpoint is written. If one
+has, the run continues from the checkpoint before, because the callbacks after the failed one have
+not been called. A resumed run takes the steps after its checkpoint again, and also calls the
+callbacks for these steps again.
+
+The state of a callback is in checkpoints if the callback has torch's two methods, ``state_dict()``
+and ``load_state_dict(state)``. The state is stored as JSON and tensors, and not pickled. Therefore
+reading a checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ __all__ = [
 
 
 class Stop(Enum):
-    """The value that a callback returns to stop training; the weights stay as they are."""
+    """The value that a callback returns to stop training. A stopped model keeps its weights."""
 
     MODEL = "model"
     """Stop the model that the callback was called for."""
@@ -63,9 +67,10 @@ class Stop(Enum):
 class Callback:
     """The methods of a callback, which do nothing unless they are overridden.
 
-    A callback need not be derived from this class, and may have only some of the methods. If it
-    also has ``state_dict()`` and ``load_state_dict(state)``, its state is restored when a run is
-    resumed. The state may contain numbers, text, None and tensors, in lists, tuples and dicts.
+    A callback need not be derived from this class, and may have only some of the methods. If a
+    callback also has ``state_dict()`` and ``load_state_dict(state)``, its state is restored when a
+    run is resumed. The state may contain numbers, text, None and tensors, in lists, tuples and
+    dicts.
 
     Examples
     --------
@@ -77,20 +82,24 @@ class Callback:
     def on_step(
         self, model: str, step: int, loss: float, metrics: Mapping[str, float]
     ) -> Stop | None:
-        """Handle a step of a model; ``step`` counts from 1.
+        """Handle a step that a model has taken. The first step has the number 1.
 
-        ``loss`` is the mean loss on the batch, before the step. ``metrics`` has the learning rate
-        ``lr``, and ``gradient_norm`` if gradients are clipped by their norm.
+        ``loss`` is the mean loss on the batch, at the weights for which the step's gradient was
+        computed. ``metrics`` has the learning rate of the step, ``lr``. If gradients are clipped by
+        their norm, it also has ``gradient_norm``, the norm before clipping.
         """
 
     def on_validation(self, model: str, step: int, metrics: Mapping[str, float]) -> Stop | None:
-        """Handle a validation after ``step`` steps; ``metrics`` has the ``loss`` and the user's."""
+        """Handle a validation of a model after ``step`` steps.
+
+        ``metrics`` has the ``loss`` and the metrics that the user has defined.
+        """
 
     def on_checkpoint(self, path: Path) -> Stop | None:
-        """Handle a new checkpoint of the run, which is complete in the folder ``path``."""
+        """Handle a new checkpoint of the run. All its files are in the folder ``path``."""
 
     def on_end(self, result: TrainResult) -> None:
-        """Handle the result of a run that has not failed, after all files have been written."""
+        """Handle the result of a run that did not fail. All its files have been written."""
 
 
 _CALLS: Final[Mapping[str, tuple[object, ...]]] = {
@@ -114,17 +123,18 @@ class CallbackState:
     """The state of a callback without its tensors, for checkpoints."""
 
     name: str
-    state: str  # JSON of what `pack` returns
+    state: str  # the packed state (`pack`), as JSON
 
 
 class CallbackList:
-    """All callbacks of a run in order, with the first error that one of them raised.
+    """All callbacks of a run in order, and the first error that a callback has raised.
 
     Raises
     ------
     ParameterError
-        If a callback has none of the methods, has a method with other parameters or a similar name,
-        or has a state that cannot be stored in a checkpoint.
+        If ``callbacks`` is not a list of objects. If a callback has none of the methods of
+        `Callback`, a method whose parameters differ, or another method named ``on_...``. If the
+        state of a callback cannot be stored in a checkpoint.
     """
 
     def __init__(self, callbacks: Sequence[object] = ()) -> None:
@@ -148,7 +158,11 @@ class CallbackList:
             raise ParameterError("callbacks", rule, error.callback, error.fault) from error
 
     def call(self, method: str, *arguments: object) -> Stop | None:
-        """Call a method of all callbacks until one fails; return the strongest `Stop` or None."""
+        """Call a method of all callbacks in order, until one fails.
+
+        Return `Stop.RUN` if a callback has returned it, otherwise `Stop.MODEL` if a callback has
+        returned it, and otherwise None. After a failure, all further calls do nothing.
+        """
         stops: set[Stop] = set()
         for callback in self._callbacks:
             if self._failure is not None:
@@ -172,13 +186,14 @@ class CallbackList:
         return next((stop for stop in (Stop.RUN, Stop.MODEL) if stop in stops), None)
 
     def snapshot(self, tensors: dict[str, torch.Tensor]) -> list[CallbackState]:
-        """Return the states of the callbacks that have one; add their tensors to ``tensors``.
+        """Return the state of each callback that has one; add the states' tensors to ``tensors``.
 
         Raises
         ------
         CallbackError
-            If a callback raises, or its state cannot be stored. Also if a callback has failed
-            before, because the callbacks after it have not been called for this step.
+            If ``state_dict()`` raises an error or returns a state that cannot be stored. If at
+            least one callback has a state, also if any callback has failed before: the callbacks
+            after the failed one have not been called for the last step.
         """
         states = []
         for name, callback in stateful(self._callbacks).items():
@@ -194,12 +209,12 @@ class CallbackList:
         return states
 
     def restore(self, states: Sequence[CallbackState], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Restore the states of callbacks; a callback without a state in ``states`` is not changed.
+        """Restore the states of callbacks. Callbacks that ``states`` does not name do not change.
 
         Raises
         ------
         ParameterError
-            If a callback raises.
+            If a callback's ``load_state_dict`` raises an error.
         """
         by_name = stateful(self._callbacks)
         for each in states:
@@ -212,17 +227,20 @@ class CallbackList:
                     raise _fault(f"{each.name}.load_state_dict", rule, error) from error
 
     def require_none_failed(self) -> None:
-        """Raise the first error of a callback as a `CallbackError` that names the callback."""
+        """If a callback has failed, raise the first `CallbackError`, which names the callback."""
         if self._failure is not None:
             raise self._failure
 
     def disable(self) -> None:
-        """Remove all callbacks, so that none is called."""
+        """Remove all callbacks, so that no callback is called any more."""
         self._callbacks = ()
 
 
 def stateful(callbacks: Sequence[object]) -> dict[str, _Stateful]:
-    """Return the callbacks that have a state, by name: ``Class``, ``Class 2`` and so on."""
+    """Return the callbacks that have a state, by name.
+
+    The name is the name of the class. The second callback of a class ``A`` is named ``A 2``.
+    """
     by_name, counts = dict[str, _Stateful](), Counter[str]()
     for callback in callbacks:
         if all(callable(getattr(callback, method, None)) for method in _STATE):
@@ -249,7 +267,7 @@ def _check(callback: object) -> None:
     named = [name for name in dir(callback) if name.startswith("on_")]
     for name in named:
         if name not in _CALLS:
-            rule = f"must have no methods on_... but {', '.join(_CALLS)}"
+            rule = f"must have no on_... methods other than {', '.join(_CALLS)}"
             raise ParameterError("callbacks", rule, f"{kind}.{name}", did_you_mean(name, _CALLS))
         try:
             inspect.signature(getattr(callback, name)).bind(*_CALLS[name])
@@ -275,20 +293,23 @@ class Validated:
 
     @property
     def fields(self) -> dict[str, object]:
-        """The fields of the entry in the event log."""
+        """The fields of the validation's entry in the event log."""
         return {"model": self.model, "step": self.step, "metrics": dict(self.metrics)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Saving:
-    """A model's weights after ``step`` steps, which must be written to a file."""
+    """A model's weights after ``step`` steps, which wait to be written to a file."""
 
     model: str
     step: int
     weights: Mapping[str, torch.Tensor]
 
     def write(self, folder: Path) -> None:
-        """Write the weights to ``folder/MODEL/step-N.safetensors``; raises `OSError`."""
+        """Write the weights to ``folder/MODEL/step-N.safetensors``.
+
+        Raises `OSError` if the file cannot be written.
+        """
         if not (folder / self.model).exists():
             make_folder(folder / self.model)
         save_state(folder / self.model / f"step-{self.step}.safetensors", self.weights)
@@ -306,9 +327,11 @@ class _Park(Protocol):
 class AfterStep:
     """The work after each step: saving weights, validation and callbacks.
 
-    It raises no errors, because it runs between two steps: if a metric raises an error, its model
-    is parked, and if a callback raises one, the error is stored in ``callbacks``. Outputs for files
-    wait in ``outputs``. ``names`` are all models, and ``park`` stops the training of some of them.
+    `run` raises no error of a metric or a callback, because the steps of other models may still be
+    due. If a metric raises an error, its model is parked. If a callback raises an error,
+    ``callbacks`` stores it. Weights and validations that must be written wait in ``outputs``.
+    ``names`` has the names of all models. ``park`` is called with the names of the models whose
+    training must stop.
     """
 
     def __init__(self, callbacks: Sequence[object], *, names: Sequence[str], park: _Park) -> None:
@@ -317,7 +340,7 @@ class AfterStep:
         self._names, self._park = names, park
 
     def run(self, learner: Learner, *, loss: float, metrics: Mapping[str, float]) -> None:
-        """Do the work after a step with this ``loss`` and these ``metrics``."""
+        """Do the work after a step of ``learner``; callbacks get ``loss`` and ``metrics``."""
         name, step, every = learner.model.name, learner.steps, learner.model.save_every_n_steps
         if every is not None and step % every == 0:
             self.outputs.append(Saving(model=name, step=step, weights=learner.weights()))
@@ -337,7 +360,10 @@ class AfterStep:
             self._park([name], why=why)
 
     def apply_stop(self, stop: Stop | None, model: str = "") -> None:
-        """Park ``model``; if ``stop`` is for the run, or there is no ``model``, park all models."""
+        """Park the models that ``stop`` stops: none for None, all for `Stop.RUN`.
+
+        `Stop.MODEL` stops ``model``, or all models if ``model`` is empty.
+        """
         if stop is Stop.MODEL and model:
             self._park([model], why="a callback stopped it")
         elif stop is not None:

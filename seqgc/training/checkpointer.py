@@ -29,7 +29,7 @@ _NUMPYS = "MT19937"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomState:
-    """The states of the global random generators, which a user's module may use."""
+    """The states of the global random generators, from which the user's code may draw."""
 
     torch: bytes
     numpy: tuple[str, list[int], int, int, float]
@@ -37,7 +37,10 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """Return the states; raise `ParameterError` if numpy has another generator."""
+        """Return the present states.
+
+        Raises `ParameterError` if the global generator of numpy is not an MT19937.
+        """
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002 (the global one is meant)
         state = cast("dict[str, object]", legacy)
         if state["bit_generator"] != _NUMPYS:
@@ -59,7 +62,7 @@ class RandomState:
         )
 
     def restore(self) -> None:
-        """Set the global generators to these states."""
+        """Set the global generators to the stored states."""
         torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
         name, key, position, has_gauss, cached = self.numpy
         legacy = (name, np.array(key, dtype=np.uint32), position, has_gauss, cached)
@@ -73,29 +76,30 @@ class RunState:
     """The state of a run without its tensors, for checkpoints."""
 
     begun: int  # number of jobs that the loop has begun
-    held: list[PackedJob]
+    held: list[PackedJob]  # results of jobs that the loop has begun but not decoded
     workload: WorkloadState
     counts: RunCounts
     seconds: float  # duration of the loop so far
     metrics: Written  # the part of metrics.csv that has been written to the disk
     director: DirectorState | None  # None if the run does not search for better settings
     random: RandomState
-    unwritten: list[JobMetrics]  # not in metrics.csv: the disk was full, or failed
+    unwritten: list[JobMetrics]  # losses that may not be in metrics.csv on the disk
     slowdown: SlowdownState
     policy: str  # state of the policy, as JSON
     journal: JournalState
-    choices: list[ChoiceState]  # to switch to another setting, in their order
-    switches: list[tuple[int, int]]  # for each switch: the first job and round of its setting
+    choices: list[ChoiceState]  # all choices to switch to another setting, in order
+    switches: list[tuple[int, int]]  # the first job and the first round after each switch
 
 
 RunSnapshot: TypeAlias = Snapshot[RunState]
 
 
 class Checkpointer:
-    """A writer of checkpoints in a thread, so that they are written while the workers compute.
+    """A writer of checkpoints. It has its own thread, so that the workers compute meanwhile.
 
-    If a checkpoint cannot be taken or written, ``warn`` is called with one line, and the earlier
-    checkpoints remain.
+    A checkpoint is due ``every_s`` seconds after the last one was taken. If a checkpoint cannot be
+    taken or written, ``warn`` is called with a text of one line, and the earlier checkpoints
+    remain.
     """
 
     def __init__(
@@ -114,7 +118,10 @@ class Checkpointer:
 
     @property
     def due(self) -> bool:
-        """True if it is time for the next checkpoint; the first is due at once."""
+        """True if it is time for the next checkpoint, and no checkpoint is being written.
+
+        The first checkpoint is due at once.
+        """
         return self._idle and time.monotonic() >= self._due_at
 
     @property
@@ -122,14 +129,15 @@ class Checkpointer:
         return self._writing is None or self._writing.done()
 
     def report_failure(self) -> None:
-        """Warn if the last checkpoint could not be written; do not wait for one in progress."""
+        """Warn if the last checkpoint could not be written. If it is being written, do nothing."""
         if self._idle:
             self.settle()
 
     def begin(self, take: Callable[[], RunSnapshot]) -> None:
-        """Take a checkpoint now and write it in the background.
+        """Take a checkpoint now by calling ``take``, and write it in the background.
 
-        If the store of the weights in flight cannot be read, this checkpoint is skipped.
+        If ``take`` raises a `StoreError`, the checkpoint is skipped, with a warning. This happens
+        if weights in flight cannot be read, or the journal cannot be written.
         """
         self.settle()
         self._due_at = time.monotonic() + self._every_s
@@ -139,12 +147,12 @@ class Checkpointer:
             self._fail(f"a checkpoint could not be taken: {error}")
 
     def end(self, take: Callable[[], RunSnapshot]) -> None:
-        """Take a checkpoint and wait until it is written."""
+        """Take a checkpoint and wait until it is on the disk or has failed."""
         self.begin(take)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the checkpoint in progress is on the disk or has failed; warn if it failed."""
+        """Wait until the checkpoint in progress is on the disk. If it has failed, warn."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             try:
@@ -154,7 +162,7 @@ class Checkpointer:
                 self._fail(f"a checkpoint could not be written to {self._folder.root}: {what}")
 
     def close(self) -> None:
-        """Wait for the checkpoint in progress and end the thread."""
+        """Wait for the checkpoint in progress, and then end the thread."""
         self.settle()
         self._thread.shutdown()
 

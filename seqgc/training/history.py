@@ -1,6 +1,6 @@
-"""The content of a run's journal: closed rounds, switches of schemes, expelled workers.
+"""The content of a run's journal: closed rounds, switches of schemes, expelled workers and more.
 
-`read_history` reads the journal, and a `Recorder` writes it while the run continues.
+`read_history` reads the journal, and a `Recorder` appends to it while the run continues.
 """
 
 from __future__ import annotations
@@ -44,32 +44,34 @@ __all__ = [
 
 @dataclass(slots=True, kw_only=True)
 class JournalState:
-    """A position in the journal, and what the lines before it say about the run.
+    """A position in the journal, and the facts about the run from the lines before the position.
 
-    Checkpoints hold it, so that a resumed run reads only the later lines.
+    A checkpoint contains this state, so that a resumed run reads only the later lines.
     """
 
     lines: int = 0
     size_bytes: int = 0
     num_workers: int = 0
-    name: str = ""  # name of the run's folder when it began, which seeds rounding
+    name: str = ""  # name of the run's folder when it began: the seed of stochastic rounding
     fingerprint: dict[str, str] = field(default_factory=dict)
     """The current fingerprint (`seqgc.training.fingerprint`)."""
     expelled: set[int] = field(default_factory=set)
-    """Workers that an audit has excluded."""
+    """Workers that an audit has excluded permanently."""
     memories: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Memories of lasting observers, by the observers' names."""
-    pin: dict[str, str] = field(default_factory=dict)  # the pin of its latest crew (see `Crew`)
+    """The saved state of each `LastingObserver` (its ``memory``), by the observer's name."""
+    pin: dict[str, str] = field(default_factory=dict)
+    """The published version of the code of the run's latest workers (see `Crew`)."""
     group_sizes: dict[str, int] = field(default_factory=dict)
-    """By model: how many models of its form workers compute at once (`GroupSizes`)."""
+    """The number of similar models that a worker computes at once, by model (`GroupSizes`)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class History(JournalState):
-    """The content of a run's journal: its state, and what has happened since a checkpoint.
+    """The content of a run's journal: its present state, and the events since a checkpoint.
 
-    ``origin`` is the state from which the journal was read. ``first`` is the number of rounds at
-    the checkpoint, and ``by`` the master that wrote it; both are 0 if there is none.
+    ``origin`` is the state at the checkpoint, after which the journal was read. ``first`` is the
+    number of rounds that were closed at the checkpoint. ``by`` is the number of the master that
+    wrote the checkpoint. Without a checkpoint, both numbers are 0.
     """
 
     origin: JournalState = field(default_factory=JournalState)
@@ -80,38 +82,44 @@ class History(JournalState):
     choices: dict[int, Choice] = field(default_factory=dict)
     """Decisions to switch since the checkpoint, by the round after which they were made."""
     is_superseded: bool = False  # True if a later master has continued from an earlier checkpoint
-    # False if the run has continued from a later checkpoint with another number of workers: its
-    # rounds cannot be closed again from this checkpoint.
+    # False if the run has continued from a later checkpoint with another number of workers. A run
+    # that continues from this checkpoint can then not close the recorded rounds in the same way.
     is_repeatable: bool = True
-    torn_bytes: int = 0
+    torn_bytes: int = 0  # length of an incomplete last line, which is cut off
 
     @classmethod
     def since(cls, state: JournalState, *, rounds: int = 0, by: int = 0) -> History:
-        """Return the history before any line after ``state`` has been read."""
+        """Return a history without events, to which the lines after ``state`` can be added."""
         return cls(origin=state, first=rounds, by=by, **_fields(state))
 
     def has_after(self, rounds: int) -> bool:
-        """Return True if the run must still close a round, or make a switch, as before."""
+        """Return True if there is a round or a switch for the resumed run to repeat.
+
+        ``rounds`` is the number of rounds that the resumed run has closed.
+        """
         return max([*self.closed, *self.choices], default=-1) >= rounds
 
     def again(self) -> dict[int, PastRound]:
-        """Return the rounds that a resumed run must close as before, with its switches."""
+        """Return the rounds that a resumed run must close as before, each with its switch."""
         past = dict(self.closed)
         for round, choice in self.choices.items():
             past[round] = replace(past.get(round, PastRound()), setting=choice.setting)
         return past
 
     def limit(self, rule: ClosingRule) -> None:
-        """Replace the time limit and number of attempts in all recorded settings."""
+        """Give all recorded settings the time limit and the number of attempts of ``rule``."""
         self.choices = {round: limited(each, rule) for round, each in self.choices.items()}
 
     def forget_from(self, round: int) -> None:
-        """Forget a round and all that followed it, but not the switch after it."""
+        """Forget a round and everything after it, except the choice to switch after this round.
+
+        The journal has the line of the choice before the line of the round.
+        """
         self.closed = {r: past for r, past in self.closed.items() if r < round}
         self.choices = {r: choice for r, choice in self.choices.items() if r <= round}
 
     def forget_all(self) -> None:
-        """Forget all rounds and switches, because another number of workers cannot repeat them."""
+        """Forget all rounds and switches. Another number of workers cannot repeat them."""
         self.closed, self.choices = {}, {}
 
     def take(self, entry: Entry) -> None:
@@ -151,7 +159,7 @@ class History(JournalState):
         if line.stragglers is not None:
             responded = np.ones(self.num_workers, dtype=np.bool_)
             responded[line.stragglers] = False
-        # The line is of a round that a later master could not close again as before.
+        # If the round is known, a later master could not close it in the same way as before.
         self.forget_from(line.round)
         if line.round >= self.first:
             self.closed[line.round] = PastRound(responded=responded, late=line.late)
@@ -180,8 +188,8 @@ _GroupSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
     round: _Number
-    stragglers: list[_Number] | None = None  # None: the bits do not depend on them
-    late: list[tuple[_Number, _Number]] = field(default_factory=list)  # rounds and workers
+    stragglers: list[_Number] | None = None  # None if the bits do not depend on the stragglers
+    late: list[tuple[_Number, _Number]] = field(default_factory=list)  # pairs (round, worker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +199,7 @@ class _Expulsion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceState:
-    """A `Choice` as values of JSON."""
+    """A `Choice` in a form that can be written as JSON."""
 
     current: SettingState
     found: SettingState
@@ -212,7 +220,7 @@ class ChoiceState:
         )
 
     def choice(self, n: int) -> Choice:
-        """Return the choice for ``n`` workers."""
+        """Return the choice, whose settings are for ``n`` workers."""
         return Choice(
             current=self.current.setting(n),
             found=self.found.setting(n),
@@ -230,22 +238,22 @@ class _Decision:
 
 
 def limited(choice: Choice, rule: ClosingRule) -> Choice:
-    """Return a choice with the time limit and number of attempts of a rule in its settings."""
+    """Return a choice whose settings have the time limit and the number of attempts of ``rule``."""
     current, found = choice.current.limited_by(rule), choice.found.limited_by(rule)
     return replace(choice, current=current, found=found)
 
 
 def read_history(path: Path, since: History | None = None) -> History:
-    """Read a journal, and cut off an incomplete last line.
+    """Read a journal into a history, and cut off an incomplete last line.
 
-    With ``since``, the history at a checkpoint, only the later lines are read. If there is no
-    journal, or the run ended before its first line, ``num_workers`` is 0, and the name is that of
-    the folder.
+    ``since`` is the history at a checkpoint, to which the later lines are added. Without ``since``,
+    all lines are read. If there are no lines, ``num_workers`` is 0, and the name of the run is the
+    name of its folder.
 
     Raises
     ------
     DamageError
-        If the file is damaged.
+        If the file is damaged, or its first line is missing.
     """
     history = since or History.since(JournalState(name=path.parent.resolve().name))
     if not path.exists():
@@ -260,14 +268,19 @@ def read_history(path: Path, since: History | None = None) -> History:
         except (msgspec.ValidationError, KeyError, IndexError, SeqgcError) as error:
             raise DamageError(f"journal {path}, line {number}: {error}") from error
     if entries and not history.num_workers:
-        raise DamageError(f"journal {path} has no beginning: the run cannot be resumed")
+        raise DamageError(
+            f"journal {path} has no beginning, so the run cannot be resumed: restore the file from "
+            "a backup"
+        )
     return history
 
 
 def history_since(path: Path, state: JournalState, *, rounds: int, by: int) -> History | None:
-    """Return the history since a checkpoint of the master ``by`` after this number of rounds.
+    """Return the history since a checkpoint, or None if the run cannot continue from it.
 
-    Return None if the journal does not continue from the checkpoint.
+    The master ``by`` has written the checkpoint after ``rounds`` rounds, when the journal had the
+    state ``state``. The run cannot continue from the checkpoint if the journal does not contain
+    this state, or if a later master has continued from an earlier checkpoint.
     """
     if not continues(path, after_bytes=state.size_bytes, after_lines=state.lines):
         return None
@@ -278,11 +291,13 @@ def history_since(path: Path, state: JournalState, *, rounds: int, by: int) -> H
 class Recorder:
     """An observer that writes the run's history to the journal.
 
-    ``repeats`` returns True for a round that a resumed run must close with the same answers; the
-    lines of other rounds do not name the answers. If a round closes again as it must, it is not
-    written again. Every line contains the
-    memories of the lasting ``observers``, such as spent money. If a memory has changed, a line is
-    written before tasks leave, so that the next master knows the memory.
+    ``repeats(round)`` returns True if a resumed run must close the round with the same answers.
+    The lines of other rounds do not name the answers. When a resumed run closes a round in the same
+    way as before, no new line is written.
+
+    Some ``observers`` have a state that must survive an interruption (`LastingObserver`), such as
+    the money spent. Each line contains the states of these observers. If a state has changed, a
+    line is written before new tasks are sent, so that the next master knows the state.
     """
 
     def __init__(
@@ -305,11 +320,14 @@ class Recorder:
 
     @property
     def master(self) -> int:
-        """The number of the master that writes."""
+        """The number of the master that writes the journal."""
         return self._journal.master
 
     def write(self, kind: str, **fields: object) -> None:
-        """Write a line to the disk; raise `StoreError` if another master has taken over the run."""
+        """Write a line, and wait until it is on the disk.
+
+        Raises `StoreError` if this fails, or if another master has taken over the run.
+        """
         self._write(kind, fields, sync=True)
 
     def _write(self, kind: str, fields: dict[str, object], *, sync: bool) -> None:
@@ -320,11 +338,12 @@ class Recorder:
         self.lease.check()  # again, because writing may have taken long
 
     def mark(self, rounds: int) -> JournalState:
-        """Return the state of the journal for a checkpoint after this number of rounds.
+        """Return the state of the journal for a checkpoint after ``rounds`` rounds.
 
-        All lines are on the disk then. The position is the end of the journal. If rounds are still
-        to be closed as before, it is the position from which their lines were read. Raises
-        `StoreError` if the lines cannot be written.
+        First wait until all lines are on the disk. The state usually has the position at the end of
+        the journal. If the run still has rounds to repeat, it has the position before the lines of
+        these rounds, so that the next master reads them again. Raises `StoreError` if the lines
+        cannot be written.
         """
         self._journal.sync()
         if self.history.has_after(rounds):
@@ -333,16 +352,19 @@ class Recorder:
         return replace(state, lines=self._journal.lines, size_bytes=self._journal.size_bytes)
 
     def restore_observers(self) -> list[str]:
-        """Restore the recorded state of each `LastingObserver`.
+        """Restore the recorded state of each `LastingObserver`; return warnings.
 
-        Return a warning for each observer whose state is missing in the journal of a resumed run.
+        There is a warning for each observer of a resumed run whose state the journal does not have.
         """
         memories, warnings = self.history.memories, []
         for name, observer in self._lasting.items():
             if name in memories:
                 observer.recall(memories[name])
             elif self.history.num_workers:
-                warnings.append(f"{name}: the journal has no memory of it from earlier masters")
+                warnings.append(
+                    f"{name}: the journal has no saved state of this observer, so it does not "
+                    "include what happened before the run was resumed"
+                )
         return warnings
 
     @property
@@ -354,9 +376,9 @@ class Recorder:
         return {name: dict(observer.memory) for name, observer in self._lasting.items()}
 
     def begin(self, fingerprint: dict[str, str], *, workers: int) -> None:
-        """Write the first line of a new run; for a resumed run, write only the memories.
+        """Write the first line of a new run; for a resumed run, write only the observers' states.
 
-        The first line of a resumed run is written later by `write_begin`.
+        `write_begin` later writes the line that says that a run was resumed.
         """
         self._begins = fingerprint, workers
         if self.history.num_workers:
@@ -365,7 +387,7 @@ class Recorder:
             self.write_begin()
 
     def write_begin(self) -> None:
-        """Write the fingerprint; call this after the state has been restored."""
+        """Write the fingerprint, unless it is written. Call this after restoring the checkpoint."""
         if self._begins is not None:
             (fingerprint, workers), self._begins = self._begins, None
             about = {"workers": workers, "fingerprint": fingerprint, "name": self.history.name}
@@ -373,7 +395,10 @@ class Recorder:
             self.history.fingerprint, self.history.num_workers = fingerprint, workers
 
     def pin(self, pin: Mapping[str, str]) -> list[str]:
-        """Record the published version of the workers' code if it has changed; return warnings."""
+        """Record the published version of the workers' code, if it has changed.
+
+        Return a warning for each difference to the version of the previous master.
+        """
         before = self.history.pin
         if pin != before:
             self.write("pin", **pin)
@@ -382,7 +407,7 @@ class Recorder:
         return [f"the functions have changed: {each}" for each in changes]
 
     def group(self, sizes: Mapping[str, int]) -> None:
-        """Record how many models are computed at once, if the journal does not have it yet."""
+        """Record how many models a worker computes at once, if the journal has other numbers."""
         if sizes != self.history.group_sizes:
             self.write("group", sizes=dict(sizes))
             self.history.group_sizes = dict(sizes)
@@ -398,7 +423,7 @@ class Recorder:
                 self.history.expelled.add(worker)
 
     def write_last_memories(self) -> None:
-        """Write the memories after the last task has ended, if they have changed."""
+        """Write the observers' states after the last task has ended, if they have changed."""
         with suppress(StoreError):  # another master has the run, or the disk is full
             self._write_memories()
 
@@ -407,12 +432,12 @@ class Recorder:
             self.write("rest")
 
     def decide(self, round: int, choice: Choice) -> None:
-        """Record a decision to switch after ``round``, before the round itself is recorded."""
+        """Record the choice to switch after ``round``. Call this before the round is recorded."""
         body = _Decision(round=round, choice=ChoiceState.of(choice))
         self.write("decide", **msgspec.to_builtins(body))
 
     def contradicts(self, record: RoundRecord) -> bool:
-        """Return whether a round has closed with other answers than it must."""
+        """Return True if a repeated round has closed with other answers than before."""
         past = self.history.closed.get(record.round)
         return past is not None and past.contradicts(record)
 

@@ -2,15 +2,18 @@
 
 Theory of operation
 -------------------
-Models are trained in bundles, and each job is a turn of one bundle. The bundles wait in a queue.
-If the last job of the first bundle in the queue is decoded, or certain to be decoded in time, this
-bundle takes the next job. Otherwise the turn is idle, so that no job ever waits. A bundle leaves
-the queue after its last step, or when all its models are parked. If gradients are late (fewer
-bundles than the scheme's delay + 1), turns are fixed: a bundle that has left still has turns, which
-are idle.
+Models are trained in bundles. Each job is a *turn* of one bundle, in which all models of the bundle
+take a step. The bundles wait in a queue, and the first bundle in the queue takes the next job. The
+workload decides whether the bundle may do so: usually the gradient of the bundle's last job must
+have been decoded, or be certain to be decoded in time. If the bundle may not, the turn is *idle*:
+the job computes nothing, and the bundle keeps its place in the queue. So a job never waits.
+
+A bundle leaves the queue after its last step, or when all its models are parked. If there are fewer
+bundles than the scheme's delay + 1, gradients are late and turns are *fixed*: a bundle that has
+left still gets its turns, which are idle.
 
 A model's data points form an endless sequence of *places*: one permutation of the data set for each
-epoch. A batch takes the next places. Points that are missing from a decoded gradient
+epoch. A batch takes the points at the next places. Points that are missing from a decoded gradient
 (`Decoding.lost`) are drawn again at the end of the epoch, mixed with the new points of a batch.
 """
 
@@ -46,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The turn of a bundle; ``step`` counts from 0 and is None if the turn is idle."""
+    """The turn of a bundle. ``step`` is the bundle's step, from 0, or None if the turn is idle."""
 
     bundle: int
     step: int | None
@@ -54,21 +57,21 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsState:
-    """The state of `Turns`, for checkpoints; the lists are by bundle, ``kept`` is by job."""
+    """The state of `Turns`, for checkpoints."""
 
-    queue: list[int]
-    begun: list[int]
-    latest: list[int]
-    left: list[int]
-    kept: dict[int, Turn]
+    queue: list[int]  # the bundles that wait, in order
+    begun: list[int]  # number of steps that have begun, by bundle
+    latest: list[int]  # job of the last step, by bundle; -1 if there is none
+    left: list[int]  # the bundles that have ended
+    kept: dict[int, Turn]  # by job
     num_jobs: int | None
-    stopped: dict[int, int] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)  # bundle -> job that stopped it
 
 
 class Turns:
-    """The turns of ``bundles`` bundles, each with ``steps`` steps (None: no end).
+    """The turns of ``bundles`` bundles, each with ``steps`` steps (None: no limit).
 
-    If ``fixed`` is True, a bundle that has left still has turns, which are idle.
+    If ``fixed`` is True, a bundle that has left still gets turns, which are idle.
 
     Examples
     --------
@@ -88,7 +91,7 @@ class Turns:
         self._stopped: dict[int, int] = {}  # if work is dealt: bundle -> job that stopped it
         self._kept: dict[int, Turn] = {}
         self.num_jobs: int | None = None
-        """The number of jobs; None until all bundles have left."""
+        """The number of jobs; None until a turn is taken when all bundles have left."""
 
     def __getitem__(self, job: int) -> Turn:
         return self._kept[job]
@@ -98,32 +101,38 @@ class Turns:
 
     @property
     def awaited(self) -> int:
-        """The job that the next turn waits for, or -1."""
+        """The last job of the bundle that is first in the queue, or -1.
+
+        It is -1 if the bundle has no job yet, if the queue is empty, or if turns are fixed.
+        """
         return -1 if self._fixed or not self._queue else self._latest[self._queue[0]]
 
     def leave(self, bundle: int) -> None:
-        """End the steps of a bundle; further calls do nothing."""
+        """End the steps of a bundle. Further calls for the bundle do nothing."""
         self._left.add(bundle)
         if not self._fixed and bundle in self._queue:
             self._queue.remove(bundle)
 
     def latest(self, bundle: int) -> int:
-        """Return the job of a bundle's last step; -1 if the bundle has not begun a step."""
+        """Return the job of a bundle's latest step; -1 if the bundle has not begun a step."""
         return self._latest[bundle]
 
     def stop(self, bundle: int, *, by: int) -> None:
-        """Stop a bundle because of the results of job ``by``; only the first call counts."""
+        """Record that the results of job ``by`` stop a bundle, which leaves at a later turn.
+
+        Further calls for the bundle do nothing.
+        """
         self._stopped.setdefault(bundle, by)
 
     def stopped(self, last: int) -> list[int]:
-        """Return the bundles that are stopped by the results of the jobs up to ``last``."""
+        """Return the bundles that were stopped by results of job ``last`` or of earlier jobs."""
         return [bundle for bundle, by in self._stopped.items() if by <= last]
 
     def take(self, job: int, *, may_follow: Callable[[int], bool]) -> Turn:
-        """Decide the turn of ``job``, the next job.
+        """Decide and return the turn of ``job``, which must be the next job.
 
-        ``may_follow(last)`` returns whether another job of a bundle may begin after its job
-        ``last``.
+        ``may_follow(last)`` returns True if the bundle whose latest job is ``last`` may take
+        another job.
         """
         turn = Turn(bundle=self._queue[0] if self._queue else 0, step=None)
         last = self._latest[turn.bundle]
@@ -144,7 +153,7 @@ class Turns:
         return Turn(bundle=bundle, step=step)
 
     def forget(self, needed: Container[int]) -> None:
-        """Forget all jobs except the ``needed`` ones."""
+        """Forget the turns of all jobs except the ``needed`` jobs."""
         self._kept = {job: turn for job, turn in self._kept.items() if job in needed}
 
     def snapshot(self) -> TurnsState:
@@ -167,7 +176,7 @@ class Turns:
             If the number of bundles differs.
         """
         if len(state.begun) != len(self._begun):
-            raise ValueError(f"turns of {len(state.begun)} bundles, not {len(self._begun)}")
+            raise ValueError(f"expected {len(self._begun)} bundles, got {len(state.begun)}")
         self._queue, self._left = list(state.queue), set(state.left)
         self._begun, self._latest = list(state.begun), list(state.latest)
         self._kept, self.num_jobs = dict(state.kept), state.num_jobs
@@ -211,7 +220,7 @@ class DataQueue:
         self._repeated = 0  # number of points that have been drawn again
 
     def batch(self, step: int) -> IntArray:
-        """Return the data points of a step, read-only; all steps before it must be settled."""
+        """Return the data points of a step, read-only. All earlier steps must be settled."""
         places = self._places(step)
         if len(self._next(step)[1]):
             points = self._items(places)
@@ -223,7 +232,7 @@ class DataQueue:
         return points
 
     def settle(self, step: int, *, lost: IntArray) -> None:
-        """End a step, whose batch was used except for the positions ``lost``."""
+        """End a step. The points at the positions ``lost`` of its batch were not used."""
         if not len(lost) and not len(self._again):
             return
         again = self._next(step)[1]
@@ -232,7 +241,7 @@ class DataQueue:
         self._repeated += len(again)
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """Return the state; an empty dictionary if no point has been lost."""
+        """Return the state. It is an empty dictionary if no point has been lost."""
         if not self._repeated and not len(self._again):
             return {}
         repeated = torch.tensor(self._repeated, dtype=torch.int64)
@@ -273,8 +282,9 @@ def batch_indices(dataset_size: int, *, batch_size: int, seed: int, step: int) -
     The points are positions ``step * batch_size`` up to ``(step + 1) * batch_size`` of the endless
     concatenation of one permutation of the dataset for each epoch. The permutation of epoch ``e``
     is drawn by ``numpy.random.default_rng([seed, e])``. Therefore every point is used once in an
-    epoch, and a step can be computed without the steps before it. In a run, points that earlier
-    steps have lost (`Decoding.lost`) are drawn again, which shifts the following batches.
+    epoch, and the batch of a step can be computed without the earlier batches. In a run, points
+    that are missing from a gradient (`Decoding.lost`) are drawn again, which shifts the following
+    batches.
 
     Raises
     ------
@@ -306,9 +316,10 @@ def _stretch(size: int, seed: int, start: int, stop: int) -> IntArray:
 
 
 class _Permutations:
-    """A cache of the permutations of epochs, limited by bytes and by epochs of one model.
+    """A cache of the permutations of epochs.
 
-    Each step of a model needs one permutation, or two at the end of an epoch.
+    Each step of a model needs one permutation, or two at the end of an epoch. The cache limits its
+    size in bytes, and the number of epochs of a model.
     """
 
     def __init__(self) -> None:
@@ -341,7 +352,7 @@ _NO_POINTS: Final = np.zeros(0, dtype=np.intp)
 
 
 class ChunkedScheme(Protocol):
-    """The part of a scheme that training needs: its chunks, and the lateness of its gradients."""
+    """The methods of a scheme that training needs: the cut into chunks, and the jobs in flight."""
 
     def jobs_in_flight(self, bundles: int) -> int: ...
     def jobs_read(self, bundles: int) -> int: ...
@@ -350,10 +361,10 @@ class ChunkedScheme(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Share:
-    """One model's part of a job in flight: fixed weights, and a batch cut into chunks.
+    """One model's part of a job in flight: fixed weights, and a batch that is cut into chunks.
 
-    Chunk ``c`` consists of ``points[starts[c]:starts[c + 1]]``. ``points`` is (batch_size,), or
-    shorter if the weights contain some points of the batch already (`JobPlan.share`).
+    Chunk ``c`` consists of ``points[starts[c]:starts[c + 1]]``. ``points`` has shape (batch_size,),
+    or is shorter if some points of the batch have already moved the weights (`JobPlan.share`).
     """
 
     model: str
@@ -362,11 +373,14 @@ class Share:
     points: IntArray
     starts: IntArray
     batch_size: int
-    pieces: tuple[int, ...] = ()  # pieces of a result (`ResultLayout`)
-    idle: bool = False  # True if no points are computed: the result is zeros
+    pieces: tuple[int, ...] = ()  # lengths of the pieces of a result (`ResultLayout`)
+    idle: bool = False  # True if no points are computed, so that the result is zeros
 
     def resolve(self, chunks: IntArray, coefficients: FloatArray) -> WeightedPoints:
-        """Return the points of chunks, each with the chunk's coefficient over the batch size."""
+        """Return the points of ``chunks`` (c,) with their coefficients.
+
+        The coefficient of a point is the coefficient of its chunk divided by the batch size.
+        """
         if self.idle:
             chunks, coefficients = chunks[:0], coefficients[:0]
         sizes = self.starts[chunks + 1] - self.starts[chunks]
@@ -386,11 +400,17 @@ class Share:
 
 
 class JobPlan:
-    """The bundles of a run, with their turns and batches; each job is a turn of one bundle.
+    """The bundles of a run, with their turns and batches. Each job is a turn of one bundle.
 
-    A bundle has at most k models. The sizes of bundles differ by at most one model, and the larger
-    bundles come first. Gradients are as late as the scheme's delay; if ``lateness`` is given, they
-    are ``lateness`` jobs late.
+    A bundle has at most ``jobs_per_round`` models. The sizes of bundles differ by at most one
+    model, and the larger bundles come first. ``steps`` is the number of steps of each model (None:
+    no limit). ``lateness`` is the number of jobs by which gradients may be late (None: the delay of
+    the scheme). Unless ``stale`` is True, there must be more bundles than this number.
+
+    Raises
+    ------
+    ParameterError
+        If the models do not fit the scheme or ``jobs_per_round`` (`require_models`).
     """
 
     def __init__(
@@ -413,13 +433,16 @@ class JobPlan:
         self.turns: Final = Turns(self.num_bundles, steps=steps, fixed=self.is_late)
         self.deals: Final = isinstance(scheme, Deal)  # does not change during the run
         self.handed_over: int | None = None
-        """The job whose results are being passed to the models, or None."""
+        """The job whose results the models are getting now, or None."""
         self._parked: set[int] = set()
         self.bundles_left = self.num_bundles
         """The number of bundles with a model that is not parked."""
 
     def adopt(self, scheme: ChunkedScheme) -> None:
-        """Use the chunks and the delay of ``scheme`` from now on; raises like the constructor."""
+        """Use the chunks and the delay of ``scheme`` from now on.
+
+        Raises `ParameterError` if there are too few bundles for the delay.
+        """
         delay = scheme.jobs_in_flight(self.num_bundles) - 1
         if self._lateness is not None:
             delay = self._lateness
@@ -431,11 +454,15 @@ class JobPlan:
         )
         cuts = [scheme.cut(model.batch_size) for model in self.models]
         self._starts = [np.concatenate([[0], np.cumsum(cut)]).astype(np.intp) for cut in cuts]
-        self.delay = delay  # rounds that the gradient of a job may be late
-        self.jobs_read = scheme.jobs_read(self.num_bundles)  # recent jobs whose weights are stored
+        self.delay = delay  # the number of rounds by which the gradient of a job may be late
+        self.jobs_read = scheme.jobs_read(self.num_bundles)  # recent jobs whose weights are needed
 
     def park(self, name: str) -> None:
-        """Record that a model is parked; end its bundle's turns if all its models are."""
+        """Record that a model is parked. If all models of its bundle are parked, end the bundle.
+
+        If work is dealt, the bundle ends later, at a job that does not depend on the order of the
+        answers (`horizon`).
+        """
         index = [model.name for model in self.models].index(name)
         bundle = next(b for b, members in enumerate(self._bundles) if index in members)
         if index not in self._parked:
@@ -449,14 +476,14 @@ class JobPlan:
                 self.turns.stop(bundle, by=self.turns.latest(bundle) if by is None else by)
 
     def horizon(self, job: int) -> int:
-        """Return the last job that is certain to be decoded when ``job`` begins."""
+        """Return the last job that is certain to be decoded before ``job`` begins."""
         if not self.deals:
             return job - self.delay - 1
         stopped = self.turns.stopped(job - 2 * self.num_bundles)
         return job - max(1, self.num_bundles - len(stopped))
 
     def bundle(self, job: int) -> range:
-        """Return the indices of a job's models; the job's turn must have been decided."""
+        """Return the indices of the models of a job, whose turn must have been decided."""
         return self.members(self.turns[job].bundle)
 
     def members(self, bundle: int) -> range:
@@ -475,9 +502,10 @@ class JobPlan:
         idle: bool = False,
         used: BoolArray | None = None,
     ) -> Share:
-        """Return the share of model ``index`` in ``job``, with the next batch of its queue.
+        """Return the share of model ``index`` in ``job``, with the batch of the job's step.
 
-        ``used`` (batch_size,) marks points that the share must not contain.
+        ``queue`` draws the batch. ``used`` (batch_size,) marks points that the share must not
+        contain, because they have already moved the weights.
         """
         step, starts = None if idle else self.turns[job].step, self._starts[index]
         points = _NO_POINTS if step is None else queue.batch(step)
@@ -496,7 +524,7 @@ class JobPlan:
         )
 
     def positions(self, index: int, chunks: Sequence[int]) -> IntArray:
-        """Return the positions of these chunks in a batch of model ``index``."""
+        """Return the positions in a batch of model ``index`` that the ``chunks`` cover."""
         starts = self._starts[index]
         pieces = [np.arange(starts[c], starts[c + 1]) for c in chunks]
         return np.concatenate(pieces) if pieces else _NO_POINTS
@@ -505,10 +533,11 @@ class JobPlan:
 def bundle_size(models: Sequence[Model], *, bundles: int = 1) -> int:
     """Return a good number of models per job, if there must be at least ``bundles`` bundles.
 
-    The result is the largest number for which there are enough bundles, and a bundle has at most a
-    million parameters; if there is no such number, it is 1. Small models then share the overhead of
-    a round, but large models do not share its memory and messages. A scheme needs one bundle more
-    than its delay.
+    The models are divided into as few bundles as possible. There are at least ``bundles`` bundles,
+    and no bundle has more than a million parameters if each model counts like the largest. The
+    result is the size of the largest bundle, or 1 if the conditions cannot be met. So small models
+    share the overhead of a round, and a round of large models does not need too much memory. A
+    scheme needs one bundle more than its delay.
 
     Examples
     --------
