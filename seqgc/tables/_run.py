@@ -103,7 +103,8 @@ def run_app(
     workers
         A number of local processes, a set of workers (`seqgc.workers.local`, ``dask``), or a
         `seqgc.profiles.Pace`. With a pace, the run is in virtual time: the changes are computed in
-        this process, and the seconds are those of workers with this pace. ``kind`` says whether
+        this process, and the seconds are those of workers with this pace. A load of 1 is a pass
+        over all items. ``kind`` says whether
         these virtual workers stay (``"resident"``) or are invoked for each task (``"function"``).
     clocks
         The number of times that each item is processed by the run, each time ``passes`` times in a
@@ -154,7 +155,7 @@ def run_app(
     setting = Setting(scheme=scheme, rule=rule or ClosingRule())
     policy = policy_of(setting, num_jobs=clocks, batches=[items])
     path = None if folder is None else Path(folder)
-    with _store_and_start(workers, path, kind=kind) as (store, start):
+    with _store_and_start(workers, path, kind=kind, passes=passes) as (store, start):
         workload = TableWorkload(layout.vector(tables), scheme, items=items, store=store)
         about = {
             "app": type(app).__qualname__,
@@ -195,14 +196,20 @@ def run_app(
 
 @contextmanager
 def _store_and_start(
-    workers: AppWorkers, folder: Path | None, *, kind: WorkerKind
+    workers: AppWorkers, folder: Path | None, *, kind: WorkerKind, passes: int
 ) -> Iterator[tuple[ports.WeightStore, Callable[[TableWorker], Backend]]]:
     """Yield a store for tables, and a function that starts the workers, which read from it."""
     if hasattr(workers, "latency_s"):
         pace = cast("Pace", workers)
         yield (
             MemoryStore(),
-            lambda compute: VirtualBackend(pace.n, pace, workers=kind, compute=compute()),
+            lambda compute: VirtualBackend(
+                pace.n,
+                pace,
+                workers=kind,
+                compute=compute(),
+                load_of=lambda task: passes * task.load,
+            ),
         )
         return
     with temporary_folder("seqgc-tables-") as temporary:

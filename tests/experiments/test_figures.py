@@ -19,6 +19,7 @@ from experiments.fig12_example import run as fig12
 from experiments.fig16_load import run as fig16
 from experiments.fig17_search import run as fig17
 from experiments.flexrr import run as flexrr
+from experiments.lazytable import run as lazytable
 from experiments.table1_run_time import fig2
 from experiments.table1_run_time import run as table1
 from tests.kit import SOAK
@@ -92,6 +93,18 @@ def test_the_uneven_work_of_flexrr_is_run_again() -> None:
     assert made == [row for row in rows if row["figure"] == "12"]
     line = " | ".join(row["clocks"] for row in made)
     assert f"(Fig. 12) | {line} |" in (folder / "README.md").read_text()
+
+
+def test_a_curve_of_lazytable_is_run_again() -> None:
+    folder = EXPERIMENTS / "lazytable"
+    rows = results.Table(folder / "curves.csv", lazytable.FIELDS, keys=1).rows()
+    curve = lazytable.curves(rows, "5 mf")["{2, 1}"]
+    run = lazytable.ran(lazytable.app_of("mf"), 2, 1)
+    assert [row["seconds"] for row in curve] == [f"{at_s:.3f}" for at_s in run.at_s]
+    objectives = [float(row["objective"]) for row in curve]
+    assert run.objectives.tolist() == pytest.approx(objectives, rel=1e-3)  # of another JPEG library
+    reached = next(row["seconds"] for row in curve if float(row["objective"]) <= 0.0165)
+    assert f"| {float(reached):.1f} |\n| page rank" in (folder / "README.md").read_text()
 
 
 def test_the_readme_of_agileml_says_what_its_table_says() -> None:
