@@ -56,6 +56,10 @@ def cost(
     if profile is not None and expected_s is not None:
         raise ParameterError("expected_s", "must be left out if a profile is given", expected_s)
     is_run = os.path.isdir(target)  # noqa: PTH112 (`Path.is_dir` raises for some names)
+    for name, value in (("expected_s", expected_s), ("profile", profile)):
+        if is_run and value is not None:
+            rule = "must be left out for the folder of a run, whose times were recorded"
+            raise ParameterError(name, rule, value)
     values = read_run_config(target) if is_run else read_config(target)
     apply({path: value for path, value in flags.items() if value is not None}, values)
     # The price follows from the table [function] and the options, not from a deployment.

@@ -104,6 +104,9 @@ def test_a_run_of_python_has_a_cost_as_well(capsys: Out) -> None:
     assert facts["at_most"]["requests"] == 2 + 3 * 2  # warm-ups, and three rounds of two tasks
     assert main(["cost", "run"]) == 0
     assert "config.toml of the run has no settings" in " ".join(capsys.readouterr().out.split())
+    for name, value in (("expected-s", "2"), ("profile", "seen.csv")):
+        assert main(["cost", "run", f"--{name}", value]) == 2
+        assert f"`{name.replace('-', '_')}`" in capsys.readouterr().err
 
 
 def test_a_dry_run_speaks_to_people_too(capsys: Out) -> None:
