@@ -32,13 +32,16 @@ class LearnerState:
     """The state of one model without its tensors, for checkpoints."""
 
     steps: int
-    settings: str  # settings of the optimizer and the scheduler, packed by `pack`, as JSON
+    settings: str  # state of the optimizer and the scheduler without tensors, as JSON
     validation: ValidationState
     changes: int = 0  # changes of the weights: one for each step, or for each part of a step
 
 
 class Learner:
-    """One model in training, with a copy of its module on the CPU in the run's precision."""
+    """One model in training.
+
+    ``module`` is a copy of the model's module, on the CPU and in the run's precision.
+    """
 
     def __init__(self, model: Model, *, precision: Precision) -> None:
         self.model: Final = model
@@ -62,11 +65,11 @@ class Learner:
         self.steps = self.changes = 0
 
     def apply(self, result: ModelResult) -> dict[str, float]:
-        """Take one step along the gradient of ``result``; return the metrics of the step.
+        """Take one step with the gradient of ``result``; return the metrics of the step.
 
-        The gradient must be writable and in the run's precision; `Stepper.end` defines the metrics.
-        If the optimizer or the scheduler raises an error, or its state cannot be stored in a
-        checkpoint, the error is raised and the weights do not change.
+        The gradient must be writable and in the run's precision. `Stepper.clip` and `Stepper.end`
+        define the metrics. If the optimizer or the scheduler raises an error, or its state cannot
+        be stored in a checkpoint, the error is raised and the weights do not change.
         """
         with self._undone_by_errors():
             clipped = self.stepper.clip(result)
@@ -80,7 +83,11 @@ class Learner:
     def _end_moved(
         self, clipped: dict[str, float], *, before: FloatArray | None
     ) -> dict[str, float] | BaseException:
-        """End a step whose move has been made; ``before`` are the weights to restore on errors."""
+        """End a step for which the optimizer has changed the weights; return its metrics.
+
+        ``clipped`` are the metrics of the clipping. If the scheduler raises an error, return the
+        error, and restore the weights ``before`` if they are given.
+        """
         try:
             metrics = self.stepper.end() | clipped
         except BaseException as error:  # from the user's own scheduler
@@ -91,10 +98,10 @@ class Learner:
         return metrics
 
     def apply_part(self, result: ModelResult) -> None:
-        """Change the weights along the gradient of a part of the batch; raises like `apply`.
+        """Change the weights with the gradient of a part of the batch.
 
-        `end_step` ends the step. The gradient is not clipped, because the norm of the whole
-        gradient is not known.
+        The step continues until `end_step`. The gradient is not clipped, because the norm of the
+        whole gradient is not known. Errors are raised as by `apply`.
         """
         with self._undone_by_errors():
             self.stepper.set(result)
@@ -103,19 +110,23 @@ class Learner:
         self.changes += 1
 
     def end_step(self) -> dict[str, float]:
-        """End a step whose parts have been applied; return the metrics, and raise, like `apply`."""
+        """End a step whose parts have all been applied; return its metrics (`Stepper.end`).
+
+        If the scheduler raises an error, the error is raised. The weights keep the changes of the
+        parts.
+        """
         metrics = self.stepper.end()
         self.steps += 1
         return metrics
 
     def _require_state(self) -> None:
-        """After the first step, raise if the optimizer's state cannot be stored in a checkpoint."""
+        """In the first step, raise an error if a checkpoint cannot store the optimizer's state."""
         if not self.changes:
             self.stepper.snapshot()
 
     @contextmanager
     def _undone_by_errors(self) -> Iterator[None]:
-        """Restore the weights if the block raises."""
+        """Restore the weights if the block raises an error."""
         before = self._parameters.read()
         try:
             yield
@@ -124,7 +135,7 @@ class Learner:
             raise
 
     def validate(self) -> dict[str, float]:
-        """Validate the present weights; return the metrics."""
+        """Validate the present weights; return the metrics (none without a validation)."""
         if self.validator is None:
             return {}
         metrics = self.validator.validate(self.module, step=self.steps)
@@ -132,10 +143,10 @@ class Learner:
         return metrics
 
     def snapshot(self, *, forgetful: bool = False) -> tuple[LearnerState, dict[str, Tensors]]:
-        """Return copies of the state, and of its tensors by file.
+        """Return a copy of the state, and copies of its tensors by file.
 
-        If ``forgetful`` is True, the state of a new optimizer is returned, because the state of the
-        model's optimizer cannot be stored.
+        If ``forgetful`` is True, the state of a new optimizer replaces the state of the model's
+        optimizer. This is for an optimizer whose state cannot be stored.
         """
         stepper = Stepper(self.model, self._parameters) if forgetful else self.stepper
         settings, optimizer = stepper.snapshot()
@@ -156,28 +167,28 @@ class Learner:
         return self._parameters.read()
 
     def move_to(self, vector: torch.Tensor) -> None:
-        """Make the trainable parameters views of ``vector`` (P,), which takes their values.
+        """Copy the trainable parameters into ``vector`` (P,), and make them views of it.
 
-        Change nothing if one of them shares memory with another tensor or is not contiguous.
+        If a parameter shares memory with another tensor, or is not contiguous, do nothing.
         """
         if has_own_memory(self.module):
             self._parameters.move_to(vector)
 
     def is_in(self, vector: torch.Tensor) -> bool:
-        """Return True if the trainable parameters are still views of ``vector``, see `move_to`."""
+        """Return True if the trainable parameters are views of ``vector`` (see `move_to`)."""
         return are_in(self._parameters.tensors, vector)
 
     def move_out(self) -> None:
-        """Give each trainable parameter memory of its own again."""
+        """Give each trainable parameter its own memory again (see `move_to`)."""
         self.stepper.part()
         self._parameters.move_out()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return copies of the weights and buffers."""
+        """Return copies of the module's parameters and buffers, by name."""
         return {name: t.clone().contiguous() for name, t in self.module.state_dict().items()}
 
     def restore(self, state: LearnerState, files: Mapping[str, Tensors]) -> None:
-        """Restore a snapshot."""
+        """Restore the state and the tensors that `snapshot` returned."""
         self.module.load_state_dict(files[self._file()])
         self.stepper.restore(state.settings, files[self._file("optimizer")])
         self.queue.restore(files.get(self._file("queue"), {}))
@@ -192,10 +203,10 @@ class Learner:
 def apply_all(
     learners: Sequence[Learner], results: Sequence[ModelResult]
 ) -> list[dict[str, float] | BaseException]:
-    """Take one step of each learner; return its metrics or its error, see `Learner.apply`.
+    """Take one step of each learner; return for each its metrics or its error (`Learner.apply`).
 
-    Learners with equal optimizers move together, except in their first step, which creates the
-    optimizer's state and checks it.
+    Learners with equal optimizers take their steps together, which is faster (`move_together`). The
+    first step of a learner is taken alone, because it creates the optimizer's state and checks it.
     """
     outcomes: dict[Learner, dict[str, float] | BaseException] = {}
     equal: dict[object, list[tuple[Learner, ModelResult]]] = defaultdict(list)

@@ -14,18 +14,20 @@ from seqgc.training.learner import Learner
 
 __all__ = ["PublishedWeights"]
 
-_LAST_FAILS: Final = 5  # number of removals that may fail when no version is needed
+_LAST_FAILS: Final = 5  # number of removals that may fail in the last call of `keep`
 
 
 class PublishedWeights:
     """The published versions of the weights of a bundle of models.
 
-    The weights of all models of a bundle are one vector (P_1 + ... + P_k,) in the store, under the
-    name of the first model: writing and reading many small files would take longer than computing
-    with their content. The number of a version is the number of changes of all models' weights.
+    In the store, the weights of all models of a bundle are one vector (P_1 + ... + P_k,), under the
+    name of the first model. Many small files would take longer to write and read than the
+    computation with their content. The number of a version is the number of changes of all models'
+    weights.
 
-    The weights of the models are moved into such a vector, so that publishing them is one copy, and
-    equal optimizers see one parameter (`seqgc.models.optimizers.move_together`).
+    The parameters of the models become views of one vector in memory. Therefore publishing is one
+    copy, and equal optimizers work on one long parameter
+    (`seqgc.models.optimizers.move_together`).
     """
 
     def __init__(self, learners: Sequence[Learner], *, store: WeightStore) -> None:
@@ -33,7 +35,7 @@ class PublishedWeights:
         self._store: Final = store
         ends = accumulate((each.layout.parameters for each in learners), initial=0)
         self.spans: Final = tuple(pairwise(ends))
-        """The first position, and the position after the last, of each model in the vector."""
+        """The range of each model in the vector: its first position, and the end of the range."""
         self._vector: Final = torch.empty(self.spans[-1][1], dtype=learners[0].dtype)
         self._places: Final = [self._vector[start:stop] for start, stop in self.spans]
         for learner, place in zip(learners, self._places, strict=True):
@@ -41,16 +43,19 @@ class PublishedWeights:
         self._published: list[WeightRef] = []
         self._unneeded: list[WeightRef] = []  # versions that are not removed yet
         self.unremoved = ""
-        """The first reason why a version could not be removed; empty if there was no failure."""
+        """The reason why a version could not be removed, if one could not; the first one counts."""
 
     def publish(self) -> WeightRef:
-        """Return a reference to the present weights; publish them if they are new."""
+        """Return a reference to the present weights. Publish them first if they are new."""
         if not self.is_published:
             self._put(self._version, self._present())
         return self._published[-1]
 
     def republish(self, version: int, weights: FloatArray) -> WeightRef:
-        """Publish a version from before the run was resumed; call this in order of versions."""
+        """Publish a version again that was published before the run was resumed.
+
+        Versions must be published in ascending order.
+        """
         if not self._published or self._published[-1].version != version:
             self._put(version, weights)
         return self._published[-1]
@@ -62,7 +67,7 @@ class PublishedWeights:
 
     @property
     def latest(self) -> WeightRef | None:
-        """The last published version, if it has not been discarded."""
+        """The last published version, or None if there is none or it has been discarded."""
         return self._published[-1] if self._published else None
 
     def version(self, ref: WeightRef) -> FloatArray:
@@ -72,8 +77,9 @@ class PublishedWeights:
     def keep(self, needed: Set[WeightRef]) -> None:
         """Discard the published versions that are not ``needed``.
 
-        If a version cannot be removed, a later call tries again. Because each failure takes time, a
-        call ends after one failure, or after five if no version is needed.
+        If a version cannot be removed, a later call tries again. Each failure takes time. Therefore
+        a call ends after one failure, or after five failures if no version is needed, because this
+        may be the last call.
         """
         self._unneeded += [ref for ref in self._published if ref not in needed]
         self._published = [ref for ref in self._published if ref in needed]
@@ -88,7 +94,7 @@ class PublishedWeights:
                 fails -= 1
 
     def move_out(self) -> None:
-        """Give the models' weights memory of their own again."""
+        """Give the models' parameters their own memory again, outside the common vector."""
         for learner, place in zip(self._learners, self._places, strict=True):
             if learner.is_in(place):
                 learner.move_out()

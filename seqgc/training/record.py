@@ -22,8 +22,8 @@ from seqgc.training.work import Workers
 
 __all__ = ["FAILED", "LATE", "record_profile"]
 
-FAILED: Final = 1  # status: the worker failed; its time is the time until that was known
-LATE: Final = 2  # status: no answer within the time limit, which counts as its time
+FAILED: Final = 1  # status: the task failed; its time is the time until the failure was known
+LATE: Final = 2  # status: no answer within the time limit; the limit counts as the time
 _ASKED: Final = 16  # number of workers whose round trip is measured
 
 
@@ -32,25 +32,28 @@ def record_profile(
 ) -> list[DelayProfile]:
     """Measure the time in which workers compute a model's gradient, at each of several loads.
 
-    In a round every worker computes one mini-task of ``load * batch_size`` data points, at least
-    one, and the master waits for all workers. The loads take turns, round by round, and their order
-    rotates, so that a drift of the workers' speed appears as noise, and not as an effect of the
-    load. Injected delays depend on the row of the profile (row 0 in the warm-up), the worker and
-    the load. ``observers`` receive a `seqgc.ports.Notice` of kind ``round`` after every round,
-    including the warm-up.
+    In a round, every worker computes one mini-task of ``load * batch_size`` data points (rounded,
+    at least 1), and the master waits for all workers. The loads take turns, round by round. Their
+    order rotates, so that a drift of the workers' speed appears as noise, and not as an effect of
+    the load. Injected delays depend on the row of the profile (row 0 in the warm-up), the worker
+    and the load. After every round, also in the warm-up, ``observers`` receive a
+    `seqgc.ports.Notice` of kind ``round``.
 
-    Return a profile for each load, in ascending order. ``base_load`` is the number of data points
-    of each worker divided by ``batch_size``. ``alpha`` is the common slope of all profiles
-    (`fit_load_model`), 0 if noise makes it negative, and None if there are fewer than two loads.
-    ``rtt_s`` is the median time of an empty task, sent to one worker at a time. ``status`` is
-    `FAILED` or `LATE` if there was no answer.
+    Return a profile for each load, in ascending order of the loads, with these properties:
+
+    - ``base_load``: the number of data points of each worker divided by ``batch_size``.
+    - ``alpha``: the common slope of all profiles, in seconds per unit of load (`fit_load_model`).
+      It is 0 if noise makes the slope negative, and None if there are fewer than two loads.
+    - ``rtt_s``: the median time of an empty task, in seconds, sent to one worker at a time. It is
+      None if no worker answers such a task.
+    - ``status``: 0 for an answer, `FAILED` or `LATE` if there was no answer.
 
     Raises
     ------
     ParameterError
         If the workers cannot do this work.
     WorkerError
-        If no worker answers in a round.
+        If there is a round in which no worker answers.
 
     Examples
     --------
@@ -116,7 +119,7 @@ def record_profile(
 
 
 def _turn(plan: RecordingPlan, number: int) -> tuple[float, int | None]:
-    """Return a round's load, and its row in the profile of this load (None: warm-up)."""
+    """Return the load of a round, and the round's row in the profile (None in the warm-up)."""
     turn, place = divmod(number, len(plan.loads))
     load = plan.loads[(turn + place) % len(plan.loads)]
     return load, turn - plan.warmup if turn >= plan.warmup else None
@@ -125,9 +128,10 @@ def _turn(plan: RecordingPlan, number: int) -> tuple[float, int | None]:
 def _tasks(
     plan: RecordingPlan, number: int, load: float, *, weights: ports.WeightRef, workers: int
 ) -> Iterator[ports.Task]:
-    """Yield the workers' tasks: parts of one batch, each with a different first point.
+    """Yield a task for each worker.
 
-    If the load is above 1, as for a bundle of models, points of the batch are used more than once.
+    All tasks use points of one batch, beginning at different points. If the load is above 1, as for
+    a bundle of several models, a task uses points of the batch more than once.
     """
     model, size = plan.model, plan.model.batch_size
     pieces = ParameterVector(model.module).layout.pieces
@@ -148,7 +152,7 @@ def _tasks(
 def _round_trip_s(
     backend: ports.Backend, *, first: int, workers: int, timeout_s: float
 ) -> float | None:
-    """Return the median time of an empty task; None if no worker answers."""
+    """Return the median time of an empty task, in seconds; None if no worker answers."""
     seconds = []
     for number, worker in enumerate(range(min(workers, _ASKED)), first):
         task = ports.Task(round=number, worker=worker, attempt=0, items=())
@@ -160,9 +164,9 @@ def _round_trip_s(
 def _play(
     backend: ports.Backend, tasks: Sequence[ports.Task], *, timeout_s: float
 ) -> tuple[list[float], list[int], str]:
-    """Run one round until all workers have answered or failed, or the time is over.
+    """Run one round until all tasks have been answered or have failed, or the time is over.
 
-    Return the seconds and status of each task, and the reason of a missing answer.
+    Return the seconds and the status of each task, and the reason why an answer is missing.
     """
     number, reason = tasks[0].round, "no answer within the time limit"
     left_at = backend.dispatch(number, tasks)

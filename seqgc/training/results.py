@@ -24,17 +24,18 @@ __all__ = ["FAILURES", "Parked", "Parking", "RunCounts", "TrainResult"]
 class RunCounts:
     """An observer that counts the events of a run."""
 
-    rounds: int = 0
-    waited_out: int = 0  # rounds that stayed open beyond (1+mu)*kappa
-    stragglers: int = 0  # (round, worker) pairs without a used answer, in time or late
+    rounds: int = 0  # closed rounds
+    # Rounds that waited for stragglers: longer than 1 + mu times the time of the first answer.
+    waited_out: int = 0
+    stragglers: int = 0  # pairs (round, worker) without an answer that was used, in time or late
     answers: int = 0
     failures: int = 0
-    dropped: int = 0
-    approximate: int = 0  # jobs decoded approximately
-    largest_error: float = 0.0  # of the approximate jobs (see `Decoding`)
-    expelled: list[int] = field(default_factory=list)  # workers, by an audit
+    dropped: int = 0  # answers and failures that were late, duplicate or unexpected
+    approximate: int = 0  # jobs whose gradient was decoded approximately
+    largest_error: float = 0.0  # largest error bound of the approximate jobs (see `Decoding`)
+    expelled: list[int] = field(default_factory=list)  # workers that an audit has excluded
     repeated: int = 0  # parts that were applied a second time (`seqgc.ports.Part.again`)
-    uncompared: int = 0  # results in an audit with the answer of a single worker
+    uncompared: int = 0  # results that an audit could not compare: only one worker answered
 
     def __call__(self, seen: ports.Seen) -> None:
         match seen:
@@ -62,11 +63,11 @@ class RunCounts:
 
 
 Parking: TypeAlias = Literal["diverged", "raised", "crashed", "hung", "stopped early"]
-"""The reason why a model is parked.
+"""The kind of reason why a model is *parked*: its training has stopped, and other models continue.
 
-``diverged``: its loss or gradient was not finite, or too large. ``raised``: its code raised an
-error. ``crashed``: its computation killed worker processes. ``hung``: its computation exceeded the
-time limit. ``stopped early``: a validation or a callback stopped it.
+``diverged``: the model's loss or gradient was not finite, or too large. ``raised``: the model's
+code raised an error. ``crashed``: its computation killed worker processes. ``hung``: its
+computation exceeded the time limit. ``stopped early``: a validation or a callback stopped it.
 """
 
 FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed", "hung"})
@@ -74,7 +75,9 @@ FAILURES: Final[frozenset[Parking]] = frozenset({"diverged", "raised", "crashed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """The reason why a model is parked; its weights are those after ``step`` steps.
+    """The reason why the training of a model has stopped before the end of the run.
+
+    The model keeps its weights after ``step`` steps.
 
     Examples
     --------
@@ -85,11 +88,11 @@ class Parked:
 
     kind: Parking
     why: str  # one line; may be empty
-    step: int  # number of steps taken
+    step: int  # number of steps that the model has taken
 
     @property
     def failed(self) -> bool:
-        """True unless the model was stopped early."""
+        """True unless a validation or a callback has stopped the model."""
         return self.kind in FAILURES
 
     def __str__(self) -> str:
@@ -101,40 +104,42 @@ class Parked:
 class TrainResult:
     """The result of a finished run."""
 
-    run: Path
+    run: Path  # the folder of the run
     scheme: str  # the scheme at the beginning
     jobs: int
-    seconds: float  # from the first dispatch to the last decoding, without the start of workers
+    seconds: float  # duration of training by all masters, without the start of workers
     counts: RunCounts
-    # By model, on its test data if it has any; without models that cannot be evaluated.
+    # By model: the evaluation on its test data, or on its training data if it has no test data.
+    # Models that cannot be evaluated are missing.
     evaluations: dict[str, Evaluation]
     payload: Payload  # the format of results in messages
     switches: tuple[Switch, ...] = ()
-    answers: tuple[Answer, ...] = ()  # of the searches for a better setting
+    answers: tuple[Answer, ...] = ()  # the results of the searches for a better setting
     # Models whose training stopped before the run's end, and why.
     parked: dict[str, Parked] = field(default_factory=dict)
     # Models that were trained to their end but could not be evaluated, and why.
     unevaluated: dict[str, str] = field(default_factory=dict)
-    # By model: the trained module in the run's precision. The weights that validated best are in
-    # `checkpoints/NAME.best.safetensors`.
+    # By model: the module at the end of training, in the run's precision. The weights with the best
+    # validation are in the file `checkpoints/NAME.best.safetensors` of the run.
     modules: dict[str, nn.Module] = field(default_factory=dict, repr=False)
-    best: dict[str, Best] = field(default_factory=dict)  # of the models that are validated
+    best: dict[str, Best] = field(default_factory=dict)  # the best validation, by model
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """The schemes that ran, in order."""
+        """The specs of the schemes that ran, in order."""
         return (self.scheme, *(switch.after.scheme.spec for switch in self.switches))
 
     @property
     def failed(self) -> dict[str, Parked]:
-        """The models whose training failed, which does not affect the other models."""
+        """The models whose training failed. Their failures do not affect the other models."""
         return {name: each for name, each in self.parked.items() if each.failed}
 
     @property
     def ranking(self) -> tuple[str, ...]:
-        """The models that have not failed, by the loss of their `evaluations`, smallest first.
+        """The names of the models in the order of their `evaluations`, the smallest loss first.
 
-        Models with equal losses stay in the plan's order.
+        Models that have failed, or have no finite loss, are left out. Models with equal losses are
+        in the order of the plan.
         """
         losses = {name: evaluation.loss for name, evaluation in self.evaluations.items()}
         sound = [name for name in losses if name not in self.failed and isfinite(losses[name])]

@@ -1,13 +1,15 @@
-"""`StaleWorkload`: training on batches that arrive in parts, for defences such as ``ssp``.
+"""`StaleWorkload`: training with gradients that arrive in parts, for defences such as ``ssp``.
 
 Theory of operation
 -------------------
-A part of a batch is used when it arrives, by the rules in `Updates`:
+Each task computes the gradient of a part of the batch. The parts arrive one after the other, and
+are used by the rules in `Updates`:
 
-- ``apply="update"``: each part moves the weights at once. The step ends with the last part.
-- ``apply="clock"``: the parts are added up, and the whole gradient is applied as one step when all
-  have arrived. They are added in a tree (`TreeSum`), so that the bits of the sum do not depend on
-  the order of arrival.
+- ``apply="update"``: each part changes the weights as soon as it arrives. The step of the model
+  ends with the last part.
+- ``apply="clock"``: the parts are added up. When all parts have arrived, the whole gradient is
+  applied as one step. The parts are added in a tree (`TreeSum`), so that the bits of the sum do not
+  depend on the order of arrival.
 
 ``refresh`` is the rule for the version of the weights that a task reads:
 
@@ -57,8 +59,8 @@ class TreeSum:
     """A sum of ``of`` vectors whose bits do not depend on the order in which they are added.
 
     The vectors are the leaves of a binary tree, in the order of their indices. Two siblings are
-    added as soon as both have arrived. ``nodes`` are the sums that wait for their siblings. If a
-    single vector is missing, there is at most one for each level of the tree.
+    added as soon as both have arrived. ``nodes`` are the sums that wait for their siblings. If only
+    one vector is missing, at most one sum waits at each level of the tree.
 
     Examples
     --------
@@ -77,7 +79,10 @@ class TreeSum:
     nodes: dict[_Node, FloatArray] = field(default_factory=dict)
 
     def add(self, index: int, vector: FloatArray) -> None:
-        """Add the vector of an index, once; the sum may then change the vector."""
+        """Add the vector with this index. Each index may be added once.
+
+        The sum takes the array over, and may change it.
+        """
         level, width = 0, self.of
         while width > 1:
             neighbour = index ^ 1
@@ -85,13 +90,13 @@ class TreeSum:
                 other = self.nodes.pop((level, neighbour), None)
                 if other is None:
                     break
-                with np.errstate(over="ignore", invalid="ignore"):  # found at the end
+                with np.errstate(over="ignore", invalid="ignore"):  # the whole sum is checked
                     vector += other
             level, index, width = level + 1, index // 2, (width + 1) // 2
         self.nodes[level, index] = vector
 
     def taken(self) -> FloatArray | None:
-        """Remove and return the complete sum; None if nothing was added."""
+        """Remove and return the sum, which must be complete; None if nothing was added."""
         return self.nodes.popitem()[1] if self.nodes else None
 
 
@@ -99,7 +104,7 @@ class TreeSum:
 class OpenJob:
     """A job that has begun, and whose step has not ended.
 
-    As long as ``may_repeat`` is True, parts that have arrived may arrive again.
+    As long as ``may_repeat`` is True, a part that has arrived may be computed and arrive again.
 
     Examples
     --------
@@ -114,60 +119,65 @@ class OpenJob:
     (True, [0.75], False)
     """
 
-    shares: tuple[Share, ...]  # shares of its models, with the published weights at its beginning
+    shares: tuple[Share, ...]  # one of each model, with the weights published when the job began
     total: TreeSum = field(default_factory=lambda: TreeSum(of=0))  # of=0: not yet known
     losses: dict[int, list[LossSums]] = field(default_factory=dict)  # by part that has arrived
     reads: defaultdict[int | None, set[WeightRef]] = field(default_factory=lambda: defaultdict(set))
     """For each part that has not arrived, the versions of weights that its tasks read."""
     may_repeat: bool = False
     used: tuple[BoolArray, ...] = ()
-    """The points of each model that another number of workers has used; empty if there are none."""
+    """For each model, the points of its batch that changed the weights before the number of workers
+    changed. The tuple is empty if there are no such points."""
     earlier: list[LossSums] = field(default_factory=list)
-    """The sums of each model's loss over these points."""
+    """For each model, the sums of the loss over the points in ``used``."""
 
     @property
     def is_complete(self) -> bool:
-        """True if all parts have arrived, and none may arrive again."""
+        """True if all parts have arrived, and no part may arrive again."""
         return 0 < self.total.of == len(self.losses) and not self.may_repeat
 
     @property
     def read(self) -> set[WeightRef]:
-        """The versions that tasks in flight read."""
+        """The versions of weights that tasks in flight read."""
         return {ref for refs in self.reads.values() for ref in refs}
 
     def takes(self, part: Part) -> bool:
-        """Return whether a part may arrive now: for the first time, or again if it is marked so."""
+        """Return True if this part may arrive now.
+
+        A part that has not arrived must not be marked as repeated (`Part.again`). A part that has
+        arrived must be marked, and the job must allow repeated parts.
+        """
         is_next = part.again and self.may_repeat if part.index in self.losses else not part.again
         return is_next and self.total.of in (0, part.of)
 
     def take(self, part: Part, losses: list[LossSums]) -> None:
-        """Record a part that has arrived, and the sums of each model's loss over the part."""
+        """Record that a part has arrived. ``losses`` has the sums of each model's loss over it."""
         self.total.of = part.of
         self.losses[part.index] = losses
 
     def loss(self) -> list[float]:
-        """Return the models' mean losses on the batch."""
+        """Return the mean loss of each model on the batch; all parts must have arrived."""
         of_parts = [self.losses[part] for part in sorted(self.losses)]
         of_parts += [self.earlier] if self.earlier else []
         return [LossSums.total(of_model).mean for of_model in zip(*of_parts, strict=True)]
 
     def state(self) -> PartsState:
-        """Return the state, without its `tensors`, for checkpoints."""
+        """Return the state for checkpoints. `tensors` and `uses` return its tensors."""
         losses = {part: list(losses) for part, losses in self.losses.items()}
         sums = list(self.total.nodes)
         return PartsState(of=self.total.of, losses=losses, sums=sums, earlier=self.earlier)
 
     def tensors(self, job: int) -> dict[str, torch.Tensor]:
-        """Return copies of the waiting sums, by names that contain the job's number."""
+        """Return copies of the sums that wait in the tree, by names that contain the job."""
         nodes = self.total.nodes.items()
         return {_sum_name(job, *node): torch.from_numpy(each.copy()) for node, each in nodes}
 
     def uses(self, job: int) -> dict[str, torch.Tensor]:
-        """Return a tensor for each model that says which points of its batch have been used.
+        """Return a tensor (batch_size,) for each model, which tells the use of each point.
 
         The value of a point is 0 if it has not been used, 1 if it belongs to a part that has
-        arrived, and 2 if another number of workers has used it. There are no tensors if all values
-        are 0.
+        arrived, and 2 if it was used before the number of workers changed. If all values are 0, no
+        tensors are returned.
         """
         if not (self.losses or self.used):
             return {}
@@ -194,7 +204,10 @@ class OpenJob:
         state: PartsState,
         tensors: Mapping[str, torch.Tensor],
     ) -> OpenJob:
-        """Return a job in this state; ``tensors`` may contain tensors of other jobs."""
+        """Return the job that has been saved with this state and these tensors.
+
+        ``tensors`` may also contain tensors of other jobs.
+        """
         nodes = {node: tensors[_sum_name(job, *node)].numpy() for node in state.sums}
         total, losses = TreeSum(of=state.of, nodes=nodes), dict(state.losses)
         return cls(
@@ -212,7 +225,7 @@ def uses_name(job: int, index: int) -> str:
 
 
 def _used_before(job: int, tensors: Mapping[str, torch.Tensor]) -> tuple[BoolArray, ...]:
-    """Return the points of each model that another number of workers has used, if there are any."""
+    """Return `OpenJob.used` from the tensors of a checkpoint."""
     uses = list[BoolArray]()
     while (each := tensors.get(uses_name(job, len(uses)))) is not None:
         uses.append(each.numpy() == 2)
@@ -228,7 +241,7 @@ Refresh: TypeAlias = Literal["always", "needed", "late"]
 
 
 class StaleScheme(ChunkedScheme, Protocol):
-    """The part of a defence whose jobs arrive in parts that training needs."""
+    """The properties that training needs of a defence whose gradients arrive in parts."""
 
     @property
     def staleness(self) -> int | None: ...  # number of jobs; None: unbounded
@@ -238,7 +251,9 @@ class StaleScheme(ChunkedScheme, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates:
-    """The rules by which updates reach the weights, and tasks read them (see the module docstring).
+    """The rules for applying gradients that arrive in parts, and for the weights that tasks read.
+
+    The docstring of the module explains the values of ``apply`` and ``refresh``.
 
     Examples
     --------
@@ -259,7 +274,7 @@ class Updates:
             if value not in known:
                 raise ParameterError(name, f"must be one of {', '.join(known)}", value)
         if self.refresh == "late" and self.apply != "clock":
-            rule = "must be clock if refresh is late"
+            rule = "must be clock if refresh is late: weights must not depend on when parts arrive"
             raise ParameterError("apply", rule, self.apply)
         if self.refresh == "late" and self.aware:
             rule = "must be left out if refresh is late, as all weights are equally old then"
@@ -267,7 +282,7 @@ class Updates:
 
     @property
     def publishes_each(self) -> bool:
-        """True if each part of a batch may be computed on its own version of the weights."""
+        """True if each part of a batch may be computed on another version of the weights."""
         return self.apply == "update" and self.refresh == "always"
 
     def require_fit(self, models: Sequence[Model], scheme: StaleScheme) -> None:
@@ -285,10 +300,11 @@ class Updates:
 
 
 class StaleWorkload(ModelsWorkload):
-    """A `seqgc.ports.Workload` that trains several models in turns, with batches in parts.
+    """A `seqgc.ports.Workload` that trains several models in turns, with gradients in parts.
 
-    The arguments are as for `TorchWorkload`, and ``updates``. The ``scheme`` also limits the
-    staleness of weights. There may be fewer bundles than jobs in flight.
+    The arguments are those of `TorchWorkload` without ``stale``. In addition, ``updates`` has the
+    rules for the parts. ``scheme`` also has the limit of the weights' staleness, in jobs. There may
+    be fewer bundles than jobs in flight.
 
     Raises
     ------
@@ -300,7 +316,8 @@ class StaleWorkload(ModelsWorkload):
 
     Examples
     --------
-    Half a batch is a part, and moves the weights before the other half is computed:
+    Each half of the batch is a part. The first half changes the weights before the second half is
+    computed:
 
     >>> import functools
     >>> import numpy as np
@@ -361,7 +378,7 @@ class StaleWorkload(ModelsWorkload):
         return True
 
     def begin(self, job: int) -> None:
-        """Fix the batch of ``job``; jobs begin in order, without gaps."""
+        """Fix the batch of ``job``. Jobs must begin in order, without gaps."""
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
         due = job - self._staleness
@@ -375,7 +392,7 @@ class StaleWorkload(ModelsWorkload):
         self._forget()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the data points of a mini-task, with the weights that it must read."""
+        """Return the data points of a mini-task, with the weights that the task must read."""
         job = mini_task.job
         if job not in self._open:
             raise ScheduleError(f"job {job} is not in flight: {self._begun} have begun")
@@ -388,12 +405,16 @@ class StaleWorkload(ModelsWorkload):
         )
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take a part of a job's gradient, or the whole gradient, of the size in `result_form`."""
+        """Take a part of a job's gradient, or the whole gradient.
+
+        ``gradient`` has the size in `result_form` in both cases.
+        """
         job, part = decoding.job, decoding.part or Part(index=0, of=1)
         about = self._open.get(job)
         if about is None or not about.takes(part):
             which = f"part {part.index} of {part.of} of job {job}"
-            raise ScheduleError(f"{which} cannot be taken: the job is not open, or has the part")
+            rule = "the job is not in flight, or the part has already arrived"
+            raise ScheduleError(f"{which} cannot be taken: {rule}")
         vector = self._vector(job, gradient)
         results = self._results(job, vector)
         weight = decoding.terms[0].weight if decoding.part and decoding.terms else 1.0
@@ -429,22 +450,25 @@ class StaleWorkload(ModelsWorkload):
     # ---- the weights that a task reads ----------------------------------------------------------
 
     def _age(self, bundle: int) -> int:
-        """Return the first job that the weights of a bundle's models do not contain completely."""
+        """Return the age of the bundle's weights.
+
+        This is the first job whose gradient the weights do not contain completely.
+        """
         return next(iter(self._steps(bundle)), self._begun)
 
     def _steps(self, bundle: int) -> list[int]:
-        """Return the unfinished jobs of a bundle in order, without idle turns."""
+        """Return the jobs of a bundle whose steps have not ended, in order, without idle turns."""
         turns = ((job, self._plan.turns[job]) for job in self._open)
         return [job for job, turn in turns if turn.bundle == bundle and turn.step is not None]
 
     def _read(self, job: int) -> WeightRef:
-        """Return the version of weights that tasks of ``job`` must read; publish it if needed."""
+        """Return the version of weights that a task of ``job`` must read; publish it if needed."""
         bundle, due = self._plan.turns[job].bundle, job - self._staleness
         age = self._age(bundle)
         if age < due:
             raise ScheduleError(
-                f"job {job} cannot be computed on weights that lack parts of job {age}: they may "
-                f"be {self._staleness} jobs late"
+                f"job {job} cannot be computed on weights that lack parts of job {age}: weights "
+                f"may be at most {self._staleness} jobs late"
             )
         published = self._published[bundle]
         latest = published.latest
@@ -454,12 +478,15 @@ class StaleWorkload(ModelsWorkload):
         return published.publish()
 
     def _latest(self, job: int) -> WeightRef:
-        """Return the version for a job that begins; its tasks may later read newer versions."""
+        """Return the version of weights for a job that begins.
+
+        Unless ``refresh`` is ``late``, the tasks of the job may later read newer versions.
+        """
         published = self._published_of(job)
         return published.publish() if self._is_late else published.latest or self._read(job)
 
     def _forget(self) -> None:
-        """Discard the versions that are not needed by tasks in flight or by later tasks."""
+        """Discard the versions of weights that neither tasks in flight nor later tasks need."""
         self._plan.turns.forget(self._open.keys() | {self._begun})
         needed = {ref for each in self._open.values() for ref in each.read}
         if self._is_late:
@@ -482,7 +509,10 @@ class StaleWorkload(ModelsWorkload):
                     self._park_raised(learner, error)
 
     def _complete(self, job: int, about: OpenJob) -> None:
-        """Record the losses of a job whose parts have all arrived; end the complete steps."""
+        """Record the losses of a job whose parts have all arrived.
+
+        Unless gradients are applied late, also end the steps of its bundle that are complete.
+        """
         turn = self._plan.turns[job]
         if turn.step is None:  # an idle turn, whose result is zeros
             del self._open[job]
@@ -492,7 +522,10 @@ class StaleWorkload(ModelsWorkload):
             self._end_steps(turn.bundle, before=math.inf)
 
     def _end_steps(self, bundle: int, *, before: float) -> None:
-        """End the complete steps of a bundle, in order, up to the jobs ``before``."""
+        """End the steps of a bundle's jobs below ``before``, in order, up to an incomplete job.
+
+        If ``refresh`` is ``late``, an incomplete job is an error.
+        """
         for job in [job for job in self._steps(bundle) if job < before]:
             about = self._open[job]
             if not about.is_complete:

@@ -1,6 +1,7 @@
 """The search for a better setting during a run, by default in a background process.
 
-A run that adapts (`Adaptation`) asks a `Tuner`: `BackgroundTuner`, or the ``tuner`` of `train`.
+A run with an `Adaptation` sends its questions to a `Tuner`. This is a `BackgroundTuner`, unless the
+user gives another ``tuner`` to `train`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "BackgroundTuner", "Choice", "Question", "SearchFailure", "Tuner", "choose"]
 
 LEAST_GAIN = 0.02  # least gain, as a fraction of the predicted run time; less may be noise
-REPLAYED_JOBS = 60  # largest number of replayed jobs; longer runs are extrapolated
+REPLAYED_JOBS = 60  # number of replayed jobs, unless the profile has more rounds, or the run ends
 NICE = 10  # low priority, so that the search does not slow down the workers
 LONGEST_DELAY = 10  # largest delay of candidates, in rounds
 WEIGHING_UP_TO = 32  # most workers for which codes that decode by weighted sums are candidates
@@ -36,17 +37,18 @@ class Question:
 
     profile: DelayProfile
     current: Setting
-    jobs_left: int  # number of remaining bundles of the setting's size
-    max_delay: int
-    batch: int | None = None  # the size of all models' batches, if they have one size
+    jobs_left: int  # number of remaining jobs, each with a bundle of models of the current size
+    max_delay: int  # largest delay of a candidate, in rounds
+    batch: int | None = None  # number of points in a batch, if all models have the same number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The result of a search: the ``current`` setting, and the best setting ``found``.
+    """The result of a search: the ``current`` setting, and the best setting that was ``found``.
 
-    The found setting is chosen if it is clearly better for the remaining jobs. To leave the present
-    scheme has a cost; therefore ``jobs_left`` must be updated with `replace` when the search ends.
+    The found setting is chosen if it is clearly faster for the remaining jobs, although leaving the
+    current scheme takes extra rounds. The run continues during the search. Therefore ``jobs_left``
+    must be updated with `dataclasses.replace` when the search has ended.
 
     Examples
     --------
@@ -78,17 +80,20 @@ class Choice:
 
     @property
     def predicted_current_s(self) -> float:
-        """The predicted seconds for the remaining jobs in the present setting."""
+        """The predicted seconds for the remaining jobs in the current setting."""
         return self.current_s * (self.jobs_left + self.current.scheme.delay)
 
     @property
     def predicted_s(self) -> float:
-        """The predicted seconds for the remaining jobs in the chosen setting, with the switch."""
+        """The predicted seconds for the remaining jobs in the chosen setting.
+
+        If the found setting is chosen, the time of the switch is included.
+        """
         return self.predicted_current_s if self.setting is self.current else self._switched_s
 
     @property
     def prediction(self) -> dict[str, object]:
-        """The comparison of the settings, as a part of a line of ``events.jsonl``."""
+        """The comparison of both settings, as fields for a line of ``events.jsonl``."""
         return {
             "from": self.current.label,
             "to": self.setting.label,
@@ -98,7 +103,7 @@ class Choice:
 
     @property
     def fields(self) -> dict[str, object]:
-        """The answer as a line of ``events.jsonl``."""
+        """The fields of the answer's line in ``events.jsonl``."""
         outcome = "stay" if self.setting == self.current else "switch"
         return {"outcome": outcome} | self.prediction
 
@@ -110,13 +115,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFailure:
-    """A failed search; the run continues in its setting."""
+    """A search that has failed. The run continues in its current setting."""
 
     reason: str
 
     @property
     def fields(self) -> dict[str, object]:
-        """The answer as a line of ``events.jsonl``."""
+        """The fields of the answer's line in ``events.jsonl``."""
         return {"outcome": "failed", "reason": self.reason}
 
 
@@ -124,16 +129,19 @@ Answer: TypeAlias = Choice | SearchFailure
 
 
 class Tuner(Protocol):
-    """A search that runs in parallel to the training, one question at a time; no call blocks."""
+    """An object that searches for settings while the training continues, one question at a time.
+
+    No method may wait for a search to end.
+    """
 
     def submit(self, question: Question) -> None:
-        """Begin a search; drop the previous question."""
+        """Begin the search for an answer. Drop the previous question, if it is not answered."""
 
     def result(self) -> Answer | None:
-        """Return the answer once; return None if there is no new answer."""
+        """Return the answer if it is known, and None otherwise. Return each answer only once."""
 
     def close(self) -> None:
-        """End the search, because the run has ended."""
+        """End the search. The run calls this method when it ends."""
 
 
 class BackgroundTuner:
@@ -160,7 +168,7 @@ class BackgroundTuner:
         try:
             answer = self._answers.recv()
         except (EOFError, OSError):
-            answer = SearchFailure(reason="the search's process ended without an answer")
+            answer = SearchFailure(reason="the process of the search ended without an answer")
         self.close()
         return answer
 
@@ -175,7 +183,7 @@ class BackgroundTuner:
 
 
 def _search(answers: Connection, question: Question) -> None:
-    """Answer one question; this is the main function of the process."""
+    """Send the answer to one question. This is the main function of the background process."""
     os.nice(NICE)
     answer: Answer
     try:
@@ -189,15 +197,15 @@ def _search(answers: Connection, question: Question) -> None:
 def choose(question: Question) -> Choice:
     """Search for the setting that finishes the remaining jobs soonest.
 
-    Candidates are schemes that run in rounds. Codes that decode by weighted sums are candidates
-    only for few workers: for many workers, the decoding may be ill-conditioned, which a replay does
-    not show. The cost of a switch is included: the last jobs of the present scheme need as many
-    additional rounds as its delay.
+    The candidates are schemes that run in rounds. Codes that decode by weighted sums are candidates
+    only for few workers. For many workers the decoding may be ill-conditioned, which a replay does
+    not show. The `Choice` includes the cost of a switch: the last jobs of the current scheme need
+    as many additional rounds as the scheme's delay.
 
     Raises
     ------
     ProfileError
-        If alpha makes a time negative.
+        If the load of a candidate, with the profile's ``alpha``, makes a time negative.
     """
     current, profile = question.current, question.profile
     jobs = min(question.jobs_left, max(REPLAYED_JOBS, profile.num_rounds))

@@ -99,7 +99,7 @@ def test_sums_of_parts_are_refused_where_parts_come_again() -> None:
     with pytest.raises(ParameterError, match=r"`apply` must be update .* \(take resume=part\)"):
         Repeating([make_model()], staleness=None, updates=CLOCK, most_again=1)
     with pytest.raises(
-        ParameterError, match=r'\(resume=part, and apply="clock", or --apply clock\)$'
+        ParameterError, match=r'resume=part, and apply="clock", or --apply clock\)$'
     ):
         Repeating([make_model(optimizer=ADAM)], staleness=None, most_again=1)
 
