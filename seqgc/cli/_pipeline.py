@@ -9,6 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
+from seqgc._durable import replacing
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._show import busy, require_writable, show
@@ -33,6 +34,11 @@ from seqgc.worker import require_known
 
 ModelFile = Annotated[Path, typer.Argument(help="Profile of a network (.json).")]
 
+Processes = Annotated[
+    int | None, "Number of stages, if --stages is absent. Computation is shared out evenly."
+]
+Stages = Annotated[str | None, "Layers of the stages, as `plan` prints them, for example 1-3,4-8."]
+
 app = typer.Typer(cls=Group, help="Split one network into the stages of a pipeline (PipeDream).")
 
 
@@ -44,7 +50,7 @@ def pipeline() -> None:
 @app.command(
     "profile",
     cls=Verb,
-    help="Measure the layers of a network on this machine: times, outputs and weights.",
+    help="Measure the layers of a network on this machine.",
 )
 @with_plugins
 def profile(
@@ -88,7 +94,7 @@ def profile(
     show(facts, pairs | total, as_json=as_json, saved=True)
 
 
-@app.command("plan", cls=Verb, help="Find the fastest pipeline for the accelerators that you have.")
+@app.command("plan", cls=Verb, help="Find the fastest pipeline for your accelerators.")
 @with_plugins
 def plan(
     file: ModelFile,
@@ -134,18 +140,14 @@ def plan(
 @app.command(
     "run",
     cls=Verb,
-    help="Train a network as a pipeline of processes on this machine, with weight stashing.",
+    help="Train a network as a pipeline of processes, here.",
 )
 @with_plugins
 def run(
     file: ModelFile,
     run: Annotated[Path, "--run", "New folder for the weights and checkpoints."],
-    processes: Annotated[
-        int | None, "Number of stages, if --stages is absent. Computation is shared out evenly."
-    ] = None,
-    stages: Annotated[
-        str | None, "Layers of the stages, as `plan` prints them, for example 1-3,4-8."
-    ] = None,
+    processes: Processes = None,
+    stages: Stages = None,
     minibatches: Annotated[int, "Number of minibatches to train on."] = 100,
     optimizer: Annotated[str, "Optimizer of each stage: sgd, adam, ..."] = "sgd",
     lr: Annotated[float, "Learning rate."] = 0.05,
@@ -196,6 +198,39 @@ def run(
         "loss": f"{first:.4g} on average in the first tenth, {last:.4g} in the last tenth",
         "versions": f"{', '.join(map(str, result.versions_held))} of the weights in the stages",
         "weights": str(result.weights),
+    }
+    show(facts, pairs, as_json=as_json, saved=True)
+
+
+@app.command(
+    "export",
+    cls=Verb,
+    help="Write the stages as a program for torchrun.",
+)
+@with_plugins
+def export(
+    file: ModelFile,
+    output: Annotated[Path, "-o", "--output", "File for the program (.py)."],
+    processes: Processes = None,
+    stages: Stages = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the stages as a program for torchrun."""
+    require_writable(output)
+    chain = read_chain(file)
+    chosen = _straight_stages(chain, processes=processes, stages=stages)
+    import_plugins(())  # also finds modules in the working directory
+    with busy("importing PyTorch"):
+        from seqgc.pipeline import profiled_network, stages_source
+    network = profiled_network(chain)
+    source = stages_source(network, chosen, name=output.name)
+    with replacing(output) as program:
+        program.write(source.encode())
+    facts = {"file": str(output), "stages": [asdict(stage) for stage in chosen]}
+    pairs = {
+        "stages": ",".join(map(str, chosen)),
+        "file": str(output),
+        "next": f"torchrun --nproc-per-node {len(chosen)} {output}",
     }
     show(facts, pairs, as_json=as_json, saved=True)
 

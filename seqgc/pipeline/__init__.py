@@ -2,7 +2,7 @@
 
 A profile (`Chain`) has the times and sizes of a network's layers; `measure_chain` makes one. `plan`
 finds the fastest stages for given machines, and needs only numpy. `run_pipeline` trains a network
-with a process for each stage.
+with a process for each stage, and `stages_source` writes the stages for torch's own schedule.
 """
 
 from importlib import import_module
@@ -25,8 +25,12 @@ from seqgc.pipeline.timetable import draw_timetable as draw_timetable
 from seqgc.pipeline.timetable import one_f_one_b as one_f_one_b
 
 if TYPE_CHECKING:
+    from seqgc.pipeline.exporting import stages_source as stages_source
     from seqgc.pipeline.layers import LayerChain as LayerChain
     from seqgc.pipeline.measuring import measure_chain as measure_chain
+    from seqgc.pipeline.network import Network as Network
+    from seqgc.pipeline.network import load_network as load_network
+    from seqgc.pipeline.network import profiled_network as profiled_network
     from seqgc.pipeline.running import PipelineResult as PipelineResult
     from seqgc.pipeline.running import PipelineRun as PipelineRun
     from seqgc.pipeline.running import run_pipeline as run_pipeline
@@ -34,6 +38,10 @@ if TYPE_CHECKING:
 _HOMES = {  # these modules import torch, which takes seconds
     "LayerChain": "layers",
     "measure_chain": "measuring",
+    "Network": "network",
+    "load_network": "network",
+    "profiled_network": "network",
+    "stages_source": "exporting",
     "PipelineResult": "running",
     "PipelineRun": "running",
     "run_pipeline": "running",

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from seqgc.errors import ParameterError
 from seqgc.models.datasets import PointDataset, collate
 from seqgc.models.factories import make_module, named_data
 from seqgc.models.losses import Loss, loss_in, make_loss, point_losses
-from seqgc.pipeline.chain import Source
+from seqgc.pipeline.chain import Chain, Source
 from seqgc.pipeline.layers import LayerChain
 
 
@@ -62,8 +63,8 @@ class Network:
         return collate(self.dataset, np.concatenate(points), dtype=self.dtype)
 
     def loss(self, output: Any, target: Any) -> Tensor:
-        """Return the mean loss of a minibatch."""
-        losses = point_losses(self.point_loss, output, target, count=self.source.batch_size)
+        """Return the mean loss of a minibatch or a part of one."""
+        losses = point_losses(self.point_loss, output, target, count=len(output))
         if losses.weights is None:
             return losses.values.mean()
         return losses.values.sum() / losses.weights.sum().to(losses.values.dtype)
@@ -83,3 +84,14 @@ def load_network(source: Source, *, dtype: torch.dtype = torch.float32) -> Netwo
     points = np.arange(min(source.batch_size, len(dataset)))
     example, _ = collate(dataset, points, dtype=dtype)
     return Network(LayerChain(module, example), module, dataset, loss, source, dtype)
+
+
+def profiled_network(chain: Chain, *, dtype: torch.dtype = torch.float32) -> Network:
+    """Return the network of a profile, or raise `ParameterError` if its layers have changed."""
+    if chain.source is None:
+        raise ParameterError("file", "must name its network, as `profile` does", None)
+    network, names = load_network(chain.source, dtype=dtype), [each.name for each in chain.layers]
+    if network.layers.names != names:
+        rule = "must be a profile of the network as it is now"
+        raise ParameterError("file", rule, ", ".join(names), "make it again")
+    return network

@@ -31,7 +31,7 @@ from seqgc._fault import fault_of
 from seqgc.backends import follow_master, fork_process, start_fork_server
 from seqgc.errors import DamageError, ParameterError, WorkerError, require_int, require_number
 from seqgc.pipeline.chain import Chain
-from seqgc.pipeline.network import Network, load_network
+from seqgc.pipeline.network import Network, profiled_network
 from seqgc.pipeline.planner import PlannedStage, require_cover, require_straight
 from seqgc.pipeline.stage import StageTrainer, weights_in
 from seqgc.pipeline.timetable import one_f_one_b
@@ -82,18 +82,10 @@ class PipelineRun:
         require_number("lr", self.lr, above=0)
         if self.precision not in ("float32", "float64"):
             raise ParameterError("precision", "must be float32 or float64", self.precision)
-        if self.chain.source is None:
-            raise ParameterError("file", "must name its network, as `profile` does", None)
 
     def network(self) -> Network:
         """Return a new network, or raise `ParameterError` if its layers have changed."""
-        assert self.chain.source is not None
-        network = load_network(self.chain.source, dtype=getattr(torch, self.precision))
-        names = [layer.name for layer in self.chain.layers]
-        if network.layers.names != names:
-            rule = "must be a profile of the network as it is now"
-            raise ParameterError("file", rule, ", ".join(names), "make it again")
-        return network
+        return profiled_network(self.chain, dtype=getattr(torch, self.precision))
 
     def trainer(self, network: Network, index: int) -> StageTrainer:
         """Return the trainer of one stage."""
@@ -298,9 +290,10 @@ class _Neighbours:
         try:
             for work, _ in self._sent:
                 work.wait()
-            dist.barrier()
         except RuntimeError as error:
             raise _LostError from error
+        with suppress(RuntimeError):  # another stage has left the barrier, so that all had entered
+            dist.barrier()
 
     def _send(self, tensor: Tensor, to: int) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-KILL_FIRST, KILL_LAST = "kill-first-stage", "kill-last-stage"
-"""Files in the working directory. The process that reads them in minibatch 24 is killed."""
+KILL_IN_DATA, KILL_IN_LOSS = "kill-in-data", "kill-in-loss"
+"""Files in the working directory. The process that finds one in minibatch 24 is killed."""
 BATCH = 8
 
 
@@ -33,6 +34,22 @@ def net() -> nn.Module:
     )  # fmt: skip
 
 
+class Scaled(nn.Module):
+    """A layer with a parameter of its own, and functions that need an import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((6,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(x * self.scale, beta=math.pi)
+
+
+def plain() -> nn.Module:
+    """A network whose minibatches can be divided: it has no batch normalisation."""
+    return nn.Sequential(nn.Linear(5, 6), Block(), Scaled(), nn.Sequential(nn.Linear(6, 3)))
+
+
 class Points(Dataset[tuple[Tensor, Tensor]]):
     """200 points, so that an epoch has 25 minibatches."""
 
@@ -48,7 +65,7 @@ class Points(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.reads += 1
         if self.reads > 24 * BATCH:
-            _kill(KILL_FIRST)
+            _kill(KILL_IN_DATA)
         return self.x[index], self.y[index]
 
 
@@ -62,7 +79,7 @@ calls = [0]
 def loss(output: Tensor, target: Tensor) -> Tensor:
     calls[0] += 1
     if calls[0] > 24:
-        _kill(KILL_LAST)
+        _kill(KILL_IN_LOSS)
     return nn.functional.cross_entropy(output, target, reduction="none")
 
 
