@@ -215,7 +215,7 @@ def runs(draw: Callable[..., object]) -> dict[str, object]:
 
 
 @given(about=runs())
-@settings(max_examples=2000 if SOAK else 25)
+@settings(max_examples=2000 if SOAK else 15)
 def test_whoever_is_slow_or_fails_every_point_that_was_drawn_is_applied_once_or_waits(
     about: dict,
 ) -> None:
@@ -267,7 +267,7 @@ losses = st.lists(st.lists(st.integers(0, 3), unique=True, max_size=3).map(tuple
     size=st.integers(1, 25),
     batches=st.tuples(st.integers(1, 12), st.integers(1, 12)),
 )
-@settings(max_examples=2000 if SOAK else 25)
+@settings(max_examples=2000 if SOAK else 12)
 def test_a_workload_that_goes_on_from_a_snapshot_draws_what_it_would_have_drawn(
     losses: list[tuple[int, ...]], at: int, size: int, batches: tuple[int, int]
 ) -> None:

@@ -93,7 +93,7 @@ def test_whatever_kept_it_waiting_nothing_of_the_next_ones_is_touched(
     """At any fsync, those of the end and of the trained weights included."""
     expected = outcome(train(plan(), crew(), run=tmp_path / "expected").run)
     taken = 0
-    for at in range(interrupted, 10**6, EVERY):
+    for at in range(interrupted, 10**6, EVERY if interrupted or SOAK else 2 * EVERY):
         run = tmp_path / str(at)
         disk = Disk(run, at)
 
