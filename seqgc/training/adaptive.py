@@ -5,30 +5,32 @@
 
 Theory of operation of the watch
 --------------------------------
-Straggling affects some of the workers, in some of the rounds. A throttled account, a slow shared
-file system or a master that is short of memory slows down all workers, for many rounds. The watch
-compares each round with the rounds before:
+Straggling affects some of the workers, in some of the rounds. In contrast, a throttled account, a
+slow shared file system or a master that is short of memory slows down all workers, for many rounds.
+The watch compares each round with the rounds before:
 
 - *Times.* If a worker has not answered when its round closes, the time from its dispatch to the end
   of the round counts as its time. All times then scale with the speed of the workers, whatever the
   scheme and the closing rule.
-- *Usual times* are the lower quartile over the most recent `_WINDOW` rounds, which is not affected
-  by cold starts and single fast rounds. A median would hide a slowdown: if a worker is twenty times
-  slower in half of the rounds, its median already contains the slow times.
+- *Usual times.* The usual time of a worker is the lower quartile of its times in the most recent
+  `_WINDOW` rounds. Cold starts and single fast rounds do not affect it. A median would hide a
+  slowdown: if a worker is twenty times slower in half of the rounds, its median already contains
+  the slow times.
 - *Loads.* If the load of a task is larger, its time grows at most in proportion; if the load is
   smaller, its time does not grow. A past time is therefore multiplied by
   ``max(1, load / past load)``, which is never too small. Thus neither a switch of schemes nor the
   first rounds of a delayed scheme appear to be slow.
-- *A slow round* meets three conditions. The fastest tenth of the workers takes more than `_FACTOR`
-  times its usual time; stragglers, however many, do not change the fastest tenth. The fastest tenth
-  also takes clearly longer (`_CLEARLY` times) than in all but a few of the past rounds; this
-  excludes workers whose fastest tenth is often slow. More than a third of the workers take more
-  than `_FACTOR` times as long as each usually does; this excludes a few fast workers that have
-  become as slow as the rest. A slow round does not enter the usual times.
-- *A slowdown.* A slow round adds 1 to a sum, and any other round subtracts 1, down to 0 (Page's
-  cumulative sum of signs). If the sum reaches `_ROUNDS`, the watch reports a slowdown; when it
-  returns to 0, the watch reports the end. Extreme times do not matter, because a slow round adds 1
-  however slow it is.
+- *A slow round* meets three conditions. (1) The fastest tenth of the workers takes more than
+  `_FACTOR` times its usual time. Stragglers do not change the fastest tenth, unless nearly all
+  workers straggle. (2) The fastest tenth takes clearly longer (`_CLEARLY` times) than in all but a
+  few of the past rounds. This excludes workers whose fastest tenth is often slow. (3) More than a
+  third of the workers take more than `_FACTOR` times their usual times. This excludes a few fast
+  workers that have become as slow as the rest. The times of a slow round do not count for the usual
+  times.
+- *A slowdown.* A slow round adds 1 to a sum, and any other round subtracts 1. The sum stays between
+  0 and `_ROUNDS` (Page's cumulative sum of signs). When the sum reaches `_ROUNDS`, the watch
+  reports a slowdown. When it then returns to 0, the watch reports the end. Extreme times do not
+  matter, because a slow round adds 1 however slow it is.
 """
 
 from __future__ import annotations
@@ -58,12 +60,12 @@ from seqgc.training.tuner import Answer, Choice, Question, SearchFailure, Tuner
 
 __all__ = ["AdaptiveDirector", "SeenRounds", "SlowdownState", "SlowdownWatch", "Switch"]
 
-_WINDOW: Final = 16  # rounds
-_LEAST: Final = 5  # rounds that are needed for a usual time
-_LEAST_S: Final = 1e-6  # a time that is not 0
+_WINDOW: Final = 16  # number of rounds
+_LEAST: Final = 5  # number of rounds that are needed for a usual time
+_LEAST_S: Final = 1e-6  # replaces shorter times, so that no time is 0
 _FACTOR: Final = 3.0
 _CLEARLY: Final = 1.5
-_FEW: Final = 0.2  # fraction of the rounds
+_FEW: Final = 0.2  # a few rounds, as a fraction of the past rounds
 _ROUNDS: Final = 8
 
 
@@ -71,19 +73,22 @@ _ROUNDS: Final = 8
 class SlowdownState:
     """The state of a `SlowdownWatch`, for checkpoints."""
 
-    usual_s: list[float] = field(default_factory=list)  # (n,), at `loads`; [] at first
-    loads: list[float] = field(default_factory=list)
+    # (n,): the usual time of each worker for the load in `loads`. Empty in the first rounds.
+    usual_s: list[float] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)  # (n,), in batches
     count: int = 0  # the sum of signs
-    since: int = 0  # the round from which `count` is above 0
-    factors: list[float] = field(default_factory=list)  # the slowness factor of each slow round
-    told: bool = False  # True if the slowdown has been reported
+    since: int = 0  # the first round since which `count` has been above 0
+    # For each slow round: the median over the workers of time divided by the worker's median time.
+    factors: list[float] = field(default_factory=list)
+    told: bool = False  # True if a slowdown has been reported, and its end has not
 
 
 class SlowdownWatch:
     """An observer that reports the beginning and the end of a slowdown of all workers.
 
-    ``setting`` returns the present setting. ``notify`` is called with the kind (``slowdown`` or
-    ``recovered``) and the fields of a `seqgc.ports.Notice`.
+    There are ``n`` workers. The function ``setting`` returns the present setting of the run.
+    ``notify`` is called with the kind (``slowdown`` or ``recovered``) and the fields of a
+    `seqgc.ports.Notice`.
     """
 
     def __init__(
@@ -159,7 +164,7 @@ class SlowdownWatch:
         return np.bincount(workers.astype(np.intp), fractions, self._n).astype(np.float64)
 
     def _scaled(self, loads: FloatArray) -> FloatArray:
-        """Return the past times (rounds, n), scaled to ``loads``."""
+        """Return the past times (rounds, n), scaled to ``loads`` (n,) by the rule for loads."""
         return np.array([times * np.maximum(1.0, loads / before) for times, before in self._past])
 
     def _count_usual(self, round: int) -> None:
@@ -170,7 +175,7 @@ class SlowdownWatch:
         state.count = max(0, state.count - 1)
 
     def _count_slow(self, round: int, factor: float) -> None:
-        """Count a slow round, in which the median worker took ``factor`` times as long."""
+        """Count a slow round, in which the median worker took ``factor`` times its median time."""
         state = self._state
         if state.count == 0:
             state.since, state.factors = round, []
@@ -184,7 +189,7 @@ class SlowdownWatch:
 
 
 def _is_slow(seconds: FloatArray, past: FloatArray) -> bool:
-    """Return whether a round with times (m,) is slow, compared to ``past`` (rounds, m)."""
+    """Return True if a round with these times (m,) is slow, compared to ``past`` (rounds, m)."""
     fast = len(seconds) // 10
     levels = np.partition(past, fast)[:, fast]
     often = float(np.quantile(levels, 1 - _FEW, method="lower"))
@@ -216,7 +221,7 @@ class Switch:
 
     @property
     def fields(self) -> dict[str, object]:
-        """The switch as a line of ``events.jsonl``."""
+        """The fields of the switch's line in ``events.jsonl``."""
         return {"round": self.first_round, "job": self.first_job} | self.choice.prediction
 
 
@@ -224,19 +229,22 @@ class Switch:
 class DirectorState:
     """The state of an `AdaptiveDirector`, for checkpoints."""
 
-    rounds_to_search: int | None
+    rounds_to_search: int | None  # number of rounds until the next search; None: no more searches
     rows: list[SeenRow]
 
 
 class AdaptiveDirector:
     """A `seqgc.rounds.Director` that searches for a better setting while the run continues.
 
-    After the first ``probe`` rounds, and then every ``retune`` rounds, the director asks the tuner.
-    After each round it checks for an answer without waiting. A search that fails changes nothing.
-    ``begin`` is called when a round has closed, before a decision is made, and ``note`` with every
-    answer as soon as it is known, and the number of the round. ``max_delay`` is the largest delay,
-    in rounds, that a scheme may have. ``batch`` is the batch size if all models have the same;
-    otherwise it is None, and loads are nominal.
+    After the first ``probe`` rounds, and then every ``retune`` rounds, the director sends a
+    question to the ``tuner``. After each round, it checks without waiting whether there is an
+    answer. A search that fails changes nothing.
+
+    ``begin()`` is called when a round has closed, before a decision is made.
+    ``note(answer, round)`` is called as soon as an answer is known; ``round`` is the round that has
+    closed last. ``max_delay`` is the largest delay, in rounds, that a scheme may have. ``batch`` is
+    the batch size if all models have the same batch size, and otherwise None. If it is None,
+    searches use nominal loads, which need not be a whole number of points.
     """
 
     def __init__(
@@ -253,13 +261,13 @@ class AdaptiveDirector:
         self._adaptation, self._tuner = adaptation, tuner
         self._begin, self._note, self._round = begin, note, -1
         self._batch, self._max_delay = batch, max_delay
-        # A search uses the larger of `probe` and `retune` rounds.
+        # A search uses the last `probe` or `retune` rounds, whichever number is larger.
         self._seen = SeenRounds(n, window=max(adaptation.probe or 1, adaptation.retune or 1))
         self._rounds_to_search = adaptation.probe or adaptation.retune
         self._searching = False
 
     def snapshot(self) -> DirectorState:
-        """Return the state; a search that has not ended begins again after `restore`."""
+        """Return the state. A search that has not ended begins again after `restore`."""
         rounds = 0 if self._searching else self._rounds_to_search
         return DirectorState(rounds_to_search=rounds, rows=self._seen.snapshot())
 
@@ -268,7 +276,10 @@ class AdaptiveDirector:
         self._seen.restore(state.rows)
 
     def skip_search(self) -> None:
-        """Restart the count of rounds to the next search, after a choice that is made again."""
+        """Restart the count of rounds until the next search.
+
+        Call this when a resumed run repeats a switch. The search before the switch is not repeated.
+        """
         self._rounds_to_search = self._adaptation.retune
 
     def on(self, event: Event) -> None:
@@ -317,17 +328,17 @@ class AdaptiveDirector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRow:
-    """One closed round, for checkpoints; the lists are by worker."""
+    """One closed round, for checkpoints. Each list has one entry for each worker."""
 
     round: int
-    seconds: list[float]
-    rests: list[float]
-    loads: list[float]
+    seconds: list[float]  # from the dispatch of the task to its answer
+    rests: list[float]  # from the dispatch of the task to the end of the round
+    loads: list[float]  # in batches
     answered: list[bool]
 
 
 class _Row:
-    """One round: the time at which each worker's task left, and the seconds to its answer."""
+    """One round: for each worker, when its task left, and after how many seconds it answered."""
 
     def __init__(self, round: int, left_at: FloatArray, loads: FloatArray | None = None) -> None:
         self.round, self.left_at = round, left_at
@@ -337,7 +348,10 @@ class _Row:
         self.answered = np.zeros(len(left_at), dtype=np.bool_)
 
     def close(self, duration_s: float, jobs_per_round: int) -> None:
-        """Record the time from each dispatch to the end of the round; scale loads to its jobs."""
+        """Record the end of the round, which lasted ``duration_s``.
+
+        Also multiply the loads by ``jobs_per_round``, so that they count batches.
+        """
         self.rests[:] = duration_s - (self.left_at - self.left_at.min())
         self.loads *= jobs_per_round
 
@@ -354,8 +368,8 @@ class _Row:
     def restored(cls, seen: SeenRow) -> _Row:
         """Return the row of a snapshot.
 
-        The departure of its tasks was measured by another master's clock. Therefore the time of a
-        late answer is not known.
+        Another master's clock measured when the tasks of the row were sent. Therefore the times of
+        answers that still arrive are not known.
         """
         row = cls(seen.round, np.full(len(seen.seconds), np.nan))
         row.seconds[:], row.rests[:], row.loads[:] = seen.seconds, seen.rests, seen.loads
@@ -364,14 +378,16 @@ class _Row:
 
 
 class SeenRounds:
-    """The times of the answers of the most recent rounds, including late answers.
+    """The times of the workers' answers in the last ``window`` rounds, including late answers.
 
     A worker's time is from the first dispatch of its task to its answer, in any attempt. A
-    straggler that is cancelled may never answer. Its time is *censored*: it is known to be longer
-    than the time from its dispatch to the end of the round. The times of failed tasks, and of late
-    answers to restored rounds, are censored, too. A censored time is replaced by the median of the
-    longer times of the same worker in the window, or of all workers if the worker has none. If no
-    time is longer, the time to the end of the round is used.
+    straggler that is cancelled may never answer. Its time is *censored*: all that is known is that
+    it is longer than the *rest*, the time from the dispatch to the end of the round. The times of
+    failed tasks, and of late answers to restored rounds, are also censored.
+
+    A censored time is replaced by an estimate. This is the median of those times of the same worker
+    in the window that are longer than the rest. If the worker has no longer time, the longer times
+    of all workers are used. If there are no longer times at all, the estimate is the rest.
 
     Times are scaled to the window's smallest load before they are compared (docs/mathematics.md,
     section 7).
@@ -397,7 +413,7 @@ class SeenRounds:
                         row.seconds[worker], row.answered[worker] = seconds, True
 
     def close(self, record: RoundRecord, *, jobs_per_round: int = 1) -> None:
-        """Add the open round, whose loads count ``jobs_per_round`` batches, to the window."""
+        """Add the open round, in which a unit of load is ``jobs_per_round`` batches."""
         if self._open is not None and self._open.round == record.round:
             self._open.close(record.duration_s, jobs_per_round)
             self._rows.append(self._open)
@@ -408,15 +424,16 @@ class SeenRounds:
         return [row.snapshot() for row in self._rows]
 
     def restore(self, rows: Iterable[SeenRow]) -> None:
-        """Replace all rounds."""
+        """Replace all rounds by the rounds of a snapshot."""
         self._open = None
         self._rows.clear()
         self._rows.extend(_Row.restored(row) for row in rows)
 
     def profile(self, *, alpha: float) -> DelayProfile:
-        """Return the rounds of the window at their smallest load, with estimated censored times.
+        """Return the rounds of the window as a profile, with estimates of the censored times.
 
-        ``alpha`` is in seconds per unit of load.
+        All times are scaled to the smallest load in the window. ``alpha`` is the time that load
+        costs, in seconds per unit of load.
 
         Raises
         ------
@@ -448,7 +465,7 @@ def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> 
 
 
 def _longer(seen: FloatArray, than: float) -> float:
-    """Return the median of the sorted times ``seen`` above ``than``; 0 if all are below."""
+    """Return the median of those of the sorted times ``seen`` that exceed ``than``, or 0."""
     longer = seen[np.searchsorted(seen, than, side="right") :]
     if not longer.size:
         return 0.0

@@ -57,29 +57,33 @@ _RECIPE_BYTES: Final = 500  # a recipe's fingerprint and the digest of its data
 class TaskSizes:
     """The sizes of the largest task of a run, in bytes."""
 
-    weights_bytes: int  # for one job
-    weights_files: int  # for one job
-    mini_tasks: int  # number of jobs whose weights a task needs
-    models: int = 1  # for one job
-    task_bytes: int
-    result_bytes: int  # packed
-    versions: int = 1  # most versions of weights that are published for one job
+    weights_bytes: int  # weights of one job
+    weights_files: int  # number of files with the weights of one job
+    mini_tasks: int  # number of mini-tasks, each of which may read the weights of another job
+    models: int = 1  # number of models of one job
+    task_bytes: int  # the task without weights
+    result_bytes: int  # the results of all mini-tasks, packed
+    versions: int = 1  # largest number of versions of weights that are published for one job
     limit_bytes: int = MESSAGE_LIMIT_BYTES  # size limit of a message, as JSON
 
     def request_bytes(self, where: StoreKind) -> int:
-        """Return the length of the request as JSON; ``where`` is the store of the weights."""
+        """Return the length of the request as JSON.
+
+        ``where`` is the kind of store that has the weights. If it is ``"inline"``, the request
+        contains the weights.
+        """
         weights_bytes = self.mini_tasks * self.weights_bytes if where == "inline" else 0
         return envelope_bytes(self.task_bytes + weights_bytes + _FRAME_BYTES)
 
     @property
     def reply_bytes(self) -> int:
-        """The length of a reply with results, as JSON."""
+        """The length of a reply that contains the results, as JSON."""
         parts = self.mini_tasks * self.models
         return envelope_bytes(self.result_bytes + parts * _PIECE_BYTES + _FRAME_BYTES)
 
     @property
     def reply_fits(self) -> bool:
-        """True if a reply of Lambda can contain the results."""
+        """True if the results fit into a reply. Otherwise workers must put them into a store."""
         return self.reply_bytes <= self.limit_bytes
 
 
@@ -92,7 +96,11 @@ def task_sizes(
     precision: Precision,
     payload: Payload,
 ) -> TaskSizes:
-    """Return the sizes of tasks at a normalized load; a task has ``mini_tasks`` mini-tasks."""
+    """Return the sizes of the largest task of a run.
+
+    ``load`` is the normalized load of the task: its number of data points, divided by the batch
+    size. The task has ``mini_tasks`` mini-tasks.
+    """
     bundles = [[models[i] for i in each] for each in bundles_of(len(models), jobs_per_round)]
     bundle = len(bundles[0])
     layouts = {model.name: ParameterVector(model.module).layout for model in models}
@@ -120,9 +128,10 @@ def task_sizes(
 def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
     """Return the largest number of mini-tasks that a worker has in a round.
 
-    This number occurs in the first T + 1 rounds. In a scheme with coded results it occurs without
-    stragglers. In other schemes it occurs if all workers straggle for as long as the scheme
-    tolerates, because their work is requested again.
+    This number occurs in the first T + 1 rounds, where T is the scheme's delay. In a scheme with
+    coded results, it occurs if no worker straggles. In other schemes, the work of stragglers is
+    requested again. There the number occurs if all workers straggle for as long as the scheme
+    tolerates this.
     """
     everyone = np.ones(scheme.n, dtype=np.bool_)
     most = 0
@@ -137,9 +146,10 @@ def most_mini_tasks(scheme: Scheme, num_jobs: int) -> int:
 
 @lru_cache(maxsize=64)
 def most_points(scheme: Scheme, num_jobs: int, batch_size: int) -> int:
-    """Return the largest number of points of a mini-task, for one model.
+    """Return the largest number of one model's points in a mini-task.
 
-    This number occurs in the first T + 1 rounds if no worker straggles.
+    This number occurs in the first T + 1 rounds if no worker straggles, where T is the scheme's
+    delay.
     """
     everyone, cut = np.ones(scheme.n, dtype=np.bool_), scheme.cut(batch_size)
     most = 0
@@ -153,9 +163,10 @@ def most_points(scheme: Scheme, num_jobs: int, batch_size: int) -> int:
 
 @lru_cache(maxsize=8)
 def replicas_of(scheme: Scheme) -> tuple[int, ...]:
-    """Return, for each result of a job, the number of workers that compute it without stragglers.
+    """Return the number of workers that compute each result of a job if no worker straggles.
 
-    Results with different weights in a gradient are not replicas of each other.
+    Two workers compute the same result if a gradient can be summed with either of their results
+    (`MiniTask.place`). A result whose weight depends on the other answers counts for one worker.
     """
     everyone = np.ones(scheme.n, dtype=np.bool_)
     schedule, workers_of = scheme.start(1), defaultdict[object, set[int]](set)
@@ -178,29 +189,33 @@ def batch_sizes(models: Sequence[Model]) -> tuple[int, ...]:
 class Work:
     """The work for which workers are opened: a run or a recording."""
 
-    name: str  # the name of the run, which seeds stochastic rounding
-    run_id: str  # id of the run and its master, in every message, so that old answers are rejected
+    name: str  # the name of the run, from which the seed of stochastic rounding follows
+    # The id of the run and its master. It is in every message, so that answers to an earlier master
+    # are rejected.
+    run_id: str
     models: tuple[Model, ...]
     precision: Precision
     payload: Payload  # the format of results in messages
     stochastic_rounding: bool = False
     weights: Path  # a folder of this machine, for workers that can read it
     run: Path | None = None  # the folder of the run, on this machine; None for a recording
-    cached_weights: int  # number of versions that a worker should cache
+    cached_weights: int  # number of versions of weights that a worker should cache
     code: str  # a label for the computation, in every message
     sizes: TaskSizes  # the sizes of the largest task
     fixed: bool = True  # False if the run may switch to a scheme with other sizes
-    # Returns the row of injected delays of a task, and its load; None if the task is not delayed.
+    # A function that returns the row of injected delays for a task, and the load of the task. It
+    # returns None if the task is not delayed.
     occasion: Callable[[Task], tuple[int, float] | None]
     piece_loads: tuple[float, ...] = ()
-    """If work is dealt, the normalized load of each piece; workers must stay between tasks."""
+    """The normalized load of each piece if work is dealt (`seqgc.schemes.Deal`); otherwise ()."""
     needs: frozenset[Capability] = frozenset()  # capabilities that workers must have
     pin: Mapping[str, str] = field(default_factory=dict)
     """The published version of the workers' code at the beginning of the run (see `Crew`)."""
     group_sizes: GroupSizes = field(default_factory=dict)
+    """The number of similar models that a worker computes at once, by model."""
 
     def compute_factory(self, store: WeightStore) -> TorchComputeFactory:
-        """Return a factory that makes the compute function in a worker's process."""
+        """Return a factory that makes the compute function in the process of a worker."""
         return TorchComputeFactory(
             models=self.models,
             store=store,
@@ -210,20 +225,21 @@ class Work:
         )
 
     def workload(self) -> WorkloadRef:
-        """Return the reference from which functions rebuild the models."""
+        """Return the reference from which workers on AWS Lambda rebuild the models."""
         return workload_of(self.models, precision=self.precision, group_sizes=self.group_sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Crew:
-    """Workers that are ready to be started for one piece of work.
+    """Workers that are ready to be started for one `Work`.
 
-    ``start`` starts the workers, once; the caller closes the backend. ``store`` is the master's
-    view of the store in which workers find weights. ``grace_s`` is the time in seconds for which
-    old versions remain for stragglers that cannot be cancelled (None: old versions are removed at
-    once). ``note`` is a text that is shown when the workers have started. ``leases`` counts
-    resident functions; it is None for other workers. ``pin`` is the published version of the
-    workers' code, which a resumed run passes to its next crew.
+    ``start`` starts the workers and returns their backend, which the caller must close. It may be
+    called once. ``store`` is the master's access to the store in which workers find weights.
+    ``grace_s`` is the time, in seconds, for which old versions of weights remain for stragglers
+    that cannot be cancelled. If it is None, old versions are removed at once. ``note`` is a text
+    that is shown when the workers have started. ``leases`` counts resident functions; it is None
+    for other workers. ``pin`` is the published version of the workers' code. If the run is resumed,
+    its `Work` has this version, so that the code remains the same.
     """
 
     start: Callable[[], Backend]
@@ -239,11 +255,14 @@ class LeaseObserver(Protocol):
     """An observer that watches the leases of resident functions."""
 
     def watch(self, leases: Leases) -> None:
-        """Watch the leases of a new crew, and no longer the leases of the previous crew."""
+        """Watch the leases of a new crew instead of the leases of the previous crew."""
 
 
 class Workers(Protocol):
-    """Workers that can compute; `seqgc.workers` has kinds for this machine, Lambda and dask."""
+    """Workers that can compute a run or a recording.
+
+    `seqgc.workers` has workers on this machine, on AWS Lambda and on dask clusters.
+    """
 
     @property
     def n(self) -> int:
@@ -251,10 +270,10 @@ class Workers(Protocol):
 
     @property
     def provider(self) -> str:
-        """The kind of the workers, in one word, which recorded profiles contain."""
+        """The kind of the workers, in one word. Recorded profiles contain it."""
 
     def check(self, work: Work) -> None:
-        """Raise `ParameterError` if the workers cannot do the work; start and write nothing."""
+        """Raise `ParameterError` if the workers cannot do the work. Start and write nothing."""
 
     def open(self, work: Work) -> AbstractContextManager[Crew]:
-        """Prepare the workers for one piece of work; clean up at the end of the block."""
+        """Prepare the workers for this work; clean up at the end of the block."""

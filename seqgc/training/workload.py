@@ -1,4 +1,8 @@
-"""The workload of the loop, which fixes each job's batch and weights, and applies gradients."""
+"""The workload of a training run: it fixes each job's batch and weights, and applies gradients.
+
+`ModelsWorkload` has the models. `TorchWorkload` trains them with whole gradients, and
+`seqgc.training.stale.StaleWorkload` with gradients that arrive in parts.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +51,13 @@ FLIGHT: Final = "flight.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsState:
-    """The state of a job that arrives in parts, without its tensors, for checkpoints."""
+    """The state of a job whose gradient arrives in parts, without tensors, for checkpoints."""
 
     of: int  # number of parts; 0 if it is not yet known
-    losses: dict[int, list[LossSums]]  # each model's loss over a part, by part that has arrived
-    sums: list[tuple[int, int]]  # the nodes of its `TreeSum`
-    # Each model's loss over the points that another number of workers has used, if there are any.
+    losses: dict[int, list[LossSums]]  # by part that has arrived: each model's loss over the part
+    sums: list[tuple[int, int]]  # the nodes of the job's `TreeSum`
+    # Each model's loss over the points that were used before the number of workers changed. Empty
+    # if there are no such points.
     earlier: list[LossSums] = field(default_factory=list)
 
 
@@ -62,14 +67,15 @@ class WorkloadState:
 
     begun: int  # number of jobs that have begun
     unapplied: list[int]  # jobs whose gradients have not been applied, in order
-    in_flight: dict[int, list[int]]  # the version of the bundle's weights, by job
+    in_flight: dict[int, list[int]]  # by job: the version of the weights that its tasks read
     models: list[LearnerState]
     turns: TurnsState
     parked: dict[str, Parked]
     idle_from: dict[str, int]  # for each parked model, the first job that does not compute it
     callbacks: list[CallbackState]
     parts: dict[int, PartsState] = field(default_factory=dict)  # by job that has begun
-    noted: list[int] = field(default_factory=list)  # jobs that finish again: see `resizing`
+    # Jobs that are computed again, although their losses are recorded (`seqgc.training.resizing`).
+    noted: list[int] = field(default_factory=list)
 
 
 def try_models(models: Sequence[Model], *, precision: Precision) -> None:
@@ -84,6 +90,8 @@ def try_models(models: Sequence[Model], *, precision: Precision) -> None:
 
 class ModelsWorkload(ABC):
     """A `seqgc.ports.Workload` that trains copies of the models of a ``plan``, job by job.
+
+    ``tried`` is True if `try_models` has checked the models already.
 
     Raises
     ------
@@ -117,7 +125,7 @@ class ModelsWorkload(ABC):
         self.after_step: Final = AfterStep(callbacks, names=self.names, park=self.park)
         self._parked: dict[str, Parked] = {}
         self._idle_from: dict[str, int] = {}
-        self._noted = set[int]()  # jobs that finish again, and whose losses are in `metrics.csv`
+        self._noted = set[int]()  # jobs that are computed again, whose losses are recorded
 
     @abstractmethod
     def needs(self, job: int, finished: int) -> bool: ...
@@ -133,35 +141,38 @@ class ModelsWorkload(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """End the run: apply the remaining gradients, in order, and discard all weights.
+        """End the run: apply the remaining gradients, in order, and discard all published weights.
 
         Raises
         ------
         ScheduleError
-            If a job has begun but not finished; no gradient is applied then.
+            If a job has begun but not finished. In this case no gradient is applied.
         """
 
     @abstractmethod
     def discard_weights(self) -> None:
-        """Discard all published weights, even of jobs in flight; may be called again."""
+        """Discard all published weights, even of jobs in flight. Further calls do no harm."""
 
     @abstractmethod
     def snapshot(self) -> tuple[WorkloadState, dict[str, Tensors]]:
-        """Return copies of the state, and of its tensors by file and name."""
+        """Return a copy of the state, and copies of its tensors by file and name."""
 
     @abstractmethod
     def _restore_jobs(self, state: WorkloadState, flight: Tensors) -> None:
-        """Restore the unfinished jobs of a snapshot; the models have already been restored."""
+        """Restore the unfinished jobs of a snapshot, whose models have already been restored."""
 
     # ---- the models -----------------------------------------------------------------------------
 
     def take_metrics(self) -> list[JobMetrics]:
-        """Return ``metrics``, and clear the list."""
+        """Return the metrics of finished jobs since the last call."""
         taken, self.metrics = self.metrics, []
         return taken
 
     def best(self) -> dict[str, tuple[Best, Tensors]]:
-        """Return the best validation and its weights, by name of each validated model."""
+        """Return the best validation of each model, and its weights, by the model's name.
+
+        Models without a validation are left out.
+        """
         followed = [(m.model.name, m.validator) for m in self._learners if m.validator is not None]
         return {name: (v.state.best, v.weights) for name, v in followed if v.state.best is not None}
 
@@ -177,7 +188,7 @@ class ModelsWorkload(ABC):
 
     @property
     def unremoved(self) -> str:
-        """The first reason why old weights could not be removed; empty if there was no failure."""
+        """The reason why old weights could not be removed; empty if there was no failure."""
         return next((each.unremoved for each in self._published if each.unremoved), "")
 
     def require_steps(self, steps: int) -> None:
@@ -186,7 +197,7 @@ class ModelsWorkload(ABC):
             learner.stepper.require_steps(steps)
 
     def result_form(self, job: int) -> ResultForm:
-        """Return the form of a job's results: the concatenated results of all its models."""
+        """Return the form of a job's results, in which the results of its models are joined."""
         layouts = [each.layout for each in self._bundle(job)]
         starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
         marks = [
@@ -196,7 +207,7 @@ class ModelsWorkload(ABC):
         return ResultForm(np.dtype(self._precision), starts[-1], tuple(marks))
 
     def module(self, name: str) -> nn.Module:
-        """Return a model's module as trained so far; it is not a copy, so do not change it."""
+        """Return a model's module as trained so far. It is not a copy, so do not change it."""
         return self._learner(name).module
 
     def _learner(self, name: str) -> Learner:
@@ -207,9 +218,9 @@ class ModelsWorkload(ABC):
     def park(self, names: Sequence[str], *, why: str, kind: Parking = "stopped early") -> None:
         """Stop the training of these models: no further gradient is applied to them.
 
-        Jobs that begin from now on do not compute these models. Jobs in flight do not change,
-        because all results of a job must have the same form. A parked model remains parked with its
-        first reason. ``why`` is one line.
+        Jobs that begin from now on do not compute these models. Jobs in flight still compute them,
+        because all results of a job must have the same form. If a model is already parked, its
+        first reason remains. ``why`` is a text of one line.
         """
         for name in names:
             steps = self._learner(name).steps
@@ -230,7 +241,7 @@ class ModelsWorkload(ABC):
 
     @property
     def num_jobs(self) -> int | None:
-        """The number of all jobs; None as long as a model needs more of them."""
+        """The number of jobs of the run; None as long as a model may need more jobs."""
         return self._plan.turns.num_jobs
 
     @property
@@ -254,7 +265,7 @@ class ModelsWorkload(ABC):
         return np.array(gradient, dtype=dtype)
 
     def _results(self, job: int, gradient: FloatArray) -> list[tuple[Learner, ModelResult]]:
-        """Return each model of a job with its result; gradients are views if possible."""
+        """Return each model of a job with its result. Gradients are views where possible."""
         bundle = self._bundle(job)
         ends = np.cumsum([learner.layout.size for learner in bundle])
         vectors = np.split(gradient, ends[:-1])
@@ -265,7 +276,7 @@ class ModelsWorkload(ABC):
         self.park(overflown, kind="diverged", why="the sum of its finite results overflows")
 
     def _note(self, job: int, losses: Sequence[float]) -> None:
-        """Add the metrics of a finished job, with the losses of its models."""
+        """Add the losses of a finished job's models to ``metrics``, unless they are recorded."""
         if job in self._noted:
             self._noted.remove(job)
             return
@@ -299,7 +310,7 @@ class ModelsWorkload(ABC):
                 self.after_step.run(learner, loss=loss, metrics=outcome)
 
     def _move_out(self) -> None:
-        """Give the modules memory of their own, which they keep when a user saves one of them."""
+        """Give each module its own memory, so that a user can save one without the others."""
         for published in self._published:
             published.move_out()
 
@@ -309,9 +320,10 @@ class ModelsWorkload(ABC):
     def _shares(
         self, job: int, weights: WeightRef, *, used: Sequence[BoolArray] = ()
     ) -> tuple[Share, ...]:
-        """Return the shares of a job's models, which read these weights of their bundle.
+        """Return a share for each model of a job; all read the same version of weights.
 
-        ``used`` are the points that the shares must not contain, for each model if there are any.
+        ``used`` has a mask (batch_size,) for each model, of the points that the share must not
+        contain. It is empty if there are no such points.
         """
         bundle = self._plan.bundle(job)
         without: Sequence[BoolArray | None] = used or [None] * len(bundle)
@@ -347,7 +359,10 @@ class ModelsWorkload(ABC):
         in_flight: Mapping[int, Sequence[Share]],
         parts: dict[int, PartsState],
     ) -> tuple[WorkloadState, dict[str, Tensors]]:
-        """Return a snapshot of the models and of these jobs, whose tensors are in ``flight``."""
+        """Return a snapshot of the models and of these jobs.
+
+        ``flight`` has the tensors of the jobs. The weights that jobs in flight read are added.
+        """
         refs = {j: {share.weights: None for share in shares} for j, shares in in_flight.items()}
         for job, versions in refs.items():
             for ref in versions:
@@ -379,12 +394,12 @@ class ModelsWorkload(ABC):
         return state, files
 
     def restore(self, state: WorkloadState, files: Mapping[str, Tensors]) -> None:
-        """Restore a snapshot; publish the weights of the jobs in flight again.
+        """Restore a snapshot, and publish the weights of the jobs in flight again.
 
         Raises
         ------
         StoreError
-            If the snapshot belongs to other models.
+            If the snapshot does not fit the models, or weights cannot be published.
         ParameterError
             If a callback cannot restore its state.
         """
@@ -402,12 +417,12 @@ class ModelsWorkload(ABC):
             raise
         except BaseException as error:  # also from the user's own optimizer or scheduler
             reraise_stop(error)
-            message = f"the checkpoint is of other models: {fault_of(error)}"
+            message = f"the checkpoint does not fit the models of the plan: {fault_of(error)}"
             raise StoreError(message) from error
         self.after_step.callbacks.restore(state.callbacks, files[FLIGHT])
 
     def _restored(self, job: int, versions: Sequence[int], flight: Tensors) -> tuple[Share, ...]:
-        """Publish the weights of a job in flight again; return its models' shares."""
+        """Publish the weights of a job in flight again; return the shares of its models."""
         (version,), first = versions, self._bundle(job)[0]
         vector = flight[_version_name(first.model.name, version)].numpy()
         return self._shares(job, self._published_of(job).republish(version, vector))
@@ -420,33 +435,34 @@ def _version_name(model: str, version: int) -> str:
 class TorchWorkload(ModelsWorkload):
     """A `seqgc.ports.Workload` that trains several models at once, by a scheme.
 
-    The M models form M / k bundles of ``k = jobs_per_round`` models. As long as all bundles are
-    active, job ``t`` is step number ``t // (M/k)`` of every model of bundle ``t mod M/k``. A bundle
-    ends when it has taken all its ``steps`` (None: no end), or when all its models are parked; its
+    The models form B bundles of at most ``jobs_per_round`` models. As long as all bundles are
+    active, job ``t`` is step number ``t // B`` of every model of bundle ``t mod B``. A bundle ends
+    when it has taken all its ``steps`` (None: no limit), or when all its models are parked. Its
     turns then go to the other bundles (`seqgc.training.jobs`).
 
-    The weights of job ``t`` contain exactly the gradients of its models' jobs up to ``t - T - 1``,
-    where T is the scheme's delay: the jobs that are certain to be decoded. If ``M/k >= T + 1``,
-    these are all earlier jobs of the models. If there are fewer bundles, gradients are applied
-    exactly T rounds late, whatever the stragglers do.
+    Let T be the scheme's delay, in rounds. If ``B >= T + 1``, the weights of a job contain the
+    gradients of all earlier jobs of its models. If there are fewer bundles (``stale``), gradients
+    are applied exactly T rounds late, whatever the stragglers do: the weights of job ``t`` contain
+    the gradients of its models' jobs up to ``t - T - 1``.
 
-    If a gradient is decoded without some chunks (`Decoding.lost`), their points are drawn again at
-    the end of the model's epoch. If gradients are late, the points are not drawn again, because the
-    next batch has already been drawn.
+    If a gradient is decoded without some chunks (`Decoding.lost`), the points of these chunks are
+    drawn again at the end of the model's epoch. If gradients are late, the points are not drawn
+    again, because the next batch has already been drawn.
 
-    Unless ``tried`` is True, the models are checked first (`seqgc.models.soundness`). ``scheme``
-    defines the chunks and the delay. Workers find the weights in ``store``; versions that no task
-    needs are discarded. ``precision`` is the precision of weights, computation and results.
-    ``stale`` allows ``M/k < T + 1``. ``callbacks`` are called for steps and validations (see
-    `seqgc.training.Callback`). The models' modules are copied.
+    ``scheme`` defines the chunks and the delay. Workers find the weights in ``store``. Versions of
+    weights that no task needs are discarded. ``precision`` is the precision of weights, computation
+    and results. ``stale`` allows fewer than T + 1 bundles. ``callbacks`` are called for steps and
+    validations (see `seqgc.training.Callback`). Unless ``tried`` is True, `try_models` first checks
+    the models. Their modules are copied.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, or a model's gradient is not a sum over chunks: batch
-        statistics, dropout, random augmentation, an optimizer that needs a closure.
+        If an argument breaks its rule, or a model's gradient is not a sum over chunks, for example
+        because of batch statistics, the dropout layers of torch, or random augmentation. If an
+        optimizer needs a closure.
     ScheduleError
-        If a method is called in the wrong order; the call then changes nothing.
+        If a method is called in the wrong order. The call then changes nothing.
 
     Examples
     --------
@@ -490,18 +506,24 @@ class TorchWorkload(ModelsWorkload):
         self._unapplied: dict[int, FloatArray | None] = {}  # None until decoded; in order of job
 
     def switch(self, scheme: ChunkedScheme) -> None:
-        """Use another scheme for later jobs; all jobs that have begun must have finished."""
+        """Use another scheme for later jobs. All jobs that have begun must have finished."""
         if late := [job for job, gradient in self._unapplied.items() if gradient is None]:
             raise ScheduleError(f"the scheme cannot change: job {late[0]} has not finished")
         self._plan.adopt(scheme)
 
     def needs(self, job: int, finished: int) -> bool:
-        """Return whether ``job`` must wait until the gradient of job ``finished`` is passed on.
+        """Return True if ``job`` can only begin when the gradient of ``finished`` is passed on.
 
-        The weights of a job are fixed when it begins; therefore a job that has begun never waits.
-        As long as the result for which a bundle waits may still come, its turn does not become
-        idle. If work is dealt, no turn is decided before all jobs that are certain to be decoded
-        have been passed on.
+        The gradient is needed in two cases:
+
+        - The turn of ``job`` is not decided, and may depend on the gradient: a turn becomes idle if
+          the last gradient of the next bundle is missing. If work is dealt, a turn depends on all
+          jobs that are certain to be decoded.
+        - The models of ``job`` have taken part in ``finished``, so that the weights of ``job`` must
+          contain the gradient.
+
+        The weights of a job are fixed when it begins. Therefore a job that has begun needs no
+        gradient.
         """
         awaited, horizon = self._plan.turns.awaited, self._plan.horizon(job)
         if job not in self._plan.turns:
@@ -516,7 +538,7 @@ class TorchWorkload(ModelsWorkload):
         return earlier.step is not None and earlier.bundle == turn.bundle
 
     def begin(self, job: int) -> None:
-        """Fix the weights and the batch of ``job``; jobs begin in order, without gaps."""
+        """Fix the weights and the batch of ``job``. Jobs must begin in order, without gaps."""
         if job != self._begun:
             raise ScheduleError(f"job {job} cannot begin: the next job is {self._begun}")
         self._turn(job)
@@ -529,14 +551,14 @@ class TorchWorkload(ModelsWorkload):
         self._discard_unused()
 
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
-        """Return the data points of a mini-task: one part for each model of the job's bundle."""
+        """Return the data points of a mini-task, separately for each model of the job."""
         if mini_task.job not in self._in_flight:
             raise ScheduleError(f"job {mini_task.job} is not in flight: {self._begun} have begun")
         shares = self._in_flight[mini_task.job]
         return tuple(share.resolve(mini_task.chunks, mini_task.coefficients) for share in shares)
 
     def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
-        """Take the ``gradient`` of a decoded job; unless gradients are late, apply it at once."""
+        """Take the ``gradient`` of a decoded job. Unless gradients are late, apply it at once."""
         job = decoding.job
         if job not in self._unapplied or self._unapplied[job] is not None:
             raise ScheduleError(f"job {job} cannot finish: it has not begun, or finished before")
@@ -586,7 +608,7 @@ class TorchWorkload(ModelsWorkload):
             self._unapplied[job] = None if gradient is None else gradient.numpy()
 
     def _turn(self, job: int) -> Turn:
-        """Return the turn of a job; the first call for the next job decides its turn."""
+        """Return the turn of a job. The first call for the next job decides its turn."""
         turns, horizon = self._plan.turns, self._plan.horizon(job)
         if job not in turns:
             for bundle in turns.stopped(horizon):
@@ -599,7 +621,7 @@ class TorchWorkload(ModelsWorkload):
         return turns[job]
 
     def _settle(self, job: int, step: int, *, lost: Sequence[int]) -> None:
-        """Settle a step; the points of the lost chunks are drawn again in later batches."""
+        """End a step in the data queues, which draw the points of the ``lost`` chunks again."""
         for index in self._plan.bundle(job):
             learner = self._learners[index]
             if learner.model.name not in self._parked:

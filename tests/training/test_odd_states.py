@@ -119,5 +119,7 @@ def test_it_is_parked_and_all_else_is_trained_and_kept(
 def test_a_state_that_is_not_taken_back_is_refused_in_one_line(tmp_path: Path) -> None:
     stern = plan(replace(PLAIN, optimizer=of(Stern)))
     train(stern, crew(), run=tmp_path / "run")
-    with pytest.raises(StoreError, match=r"is of other models: TypeError: no state \(.*, in load_"):
+    with pytest.raises(
+        StoreError, match=r"does not fit the models of the plan: TypeError: no state \(.*, in load_"
+    ):
         resume(tmp_path / "run", stern, crew())
