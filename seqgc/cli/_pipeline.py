@@ -15,7 +15,7 @@ from seqgc.cli._options import AsJson, with_plugins
 from seqgc.cli._show import busy, require_writable, show
 from seqgc.config._names import OPTIMIZERS
 from seqgc.config._tables import import_plugins
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, Stopped, WorkerError, require_int
 from seqgc.pipeline import (
     Chain,
     CostModel,
@@ -132,7 +132,7 @@ def plan(
         "data_parallel_s": best.data_parallel_s,
         "memory_bytes": [best.memory_bytes(s) for s in range(len(best.stages))],
     }
-    show(facts, _pairs(best), as_json=as_json)
+    show(facts, _pairs(best, memory_gb), as_json=as_json)
     if not as_json:
         typer.echo(f"\n{timetable}")
 
@@ -181,7 +181,11 @@ def run(
         checkpoint_every=checkpoint_every,
     )
     with busy(f"training {minibatches} minibatches"):
-        result = run_pipeline(settings, run, or_resume=or_resume)
+        try:
+            result = run_pipeline(settings, run, or_resume=or_resume)
+        except (Stopped, WorkerError) as error:
+            error.add_note("the same command with --or-resume continues")
+            raise
     tenth = max(1, minibatches // 10)
     first, last = (
         math.fsum(each) / tenth for each in (result.losses[:tenth], result.losses[-tenth:])
@@ -250,15 +254,17 @@ def _straight_stages(
     return parsed
 
 
-def _pairs(best: Plan) -> dict[str, str]:
+def _pairs(best: Plan, memory_gb: float) -> dict[str, str]:
     pairs = {f"stage {s + 1}": _stage_words(best, s) for s in range(len(best.stages))}
-    ratio = best.data_parallel_s / best.seconds
+    ratio = best.data_parallel_s / best.seconds if best.seconds else 1.0
+    whole_gb = sum(each.weight_bytes + each.activation_bytes for each in best.chain.layers) / 1e9
+    unfit = f", if {whole_gb:.3g} GB fitted" if whole_gb > memory_gb else ""
     return {
         "plan": f"{best.config}  (--stages {','.join(map(str, best.stages))})",
         **pairs,
         "NOAM": f"{best.noam}  (minibatches that each replica of stage 1 has in flight)",
         "time": f"{best.seconds:.4g} s for each minibatch, predicted",
-        "data parallel": f"{best.data_parallel_s:.4g} s, {ratio:.2f} times as long",
+        "data parallel": f"{best.data_parallel_s:.4g} s, {ratio:.2f} times as long{unfit}",
     }
 
 

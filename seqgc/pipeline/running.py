@@ -162,8 +162,7 @@ def _await_end(processes: Sequence[ForkServerProcess], messages: Sequence[Connec
                 timeout_s = _GRACE_S  # for the other stages, which lose their neighbour
     for stage, (process, message) in enumerate(zip(processes, messages, strict=True), 1):
         if process.exitcode is not None and process.exitcode < 0:
-            why = f"stage {stage} was killed by signal {-process.exitcode}"
-            raise WorkerError(f"{why}; the same command with --or-resume continues")
+            raise WorkerError(f"stage {stage} was killed by signal {-process.exitcode}")
         if message.poll():
             with suppress(EOFError):
                 raise WorkerError(f"stage {stage}: {message.recv()}")

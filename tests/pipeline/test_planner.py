@@ -29,6 +29,7 @@ from seqgc.pipeline import (
 )
 from tests.cli.refused import refused
 from tests.pipeline.vgg import vgg16
+from tests.test_imports import modules_after
 
 Out = pytest.CaptureFixture[str]
 Cost = Literal["paper", "released"]
@@ -221,6 +222,23 @@ def test_the_verb_prints_the_plan(
     out = capsys.readouterr().out
     for word in ("3-1", "1-9x3,10-16", "stage 1.3", "NOAM"):
         assert word in out
+
+
+def test_planning_needs_no_torch() -> None:
+    loaded = modules_after("import seqgc.pipeline, seqgc.cli._pipeline")
+    assert "seqgc.pipeline.planner" in loaded
+    assert "torch" not in loaded
+
+
+def test_the_plan_says_if_data_parallelism_does_not_fit(
+    capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_chain(vgg16(), Path("vgg.json"))
+    line = ["pipeline", "plan", "vgg.json", "--level", "2x12e9", "--memory-gb"]
+    for memory_gb, fits in (("26", True), ("2.5", False)):
+        assert main([*line, memory_gb]) == 0
+        assert ("GB fitted" not in capsys.readouterr().out) == fits
 
 
 BAD = {
