@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,13 @@ STALE = ["ssp:slack=2", "ssp:slack=1,wpc=2", "asp", "asp-dds:M=3", "flexrr:slack
 def crew(n: int, seed: int = 0) -> workers.WorkerSet:
     """Workers of this process, in virtual time, some of them slow."""
     times = 1 + np.minimum(np.random.default_rng(seed).pareto(1.0, (60, n)), 9)
+    return workers.custom(n, partial(backend_of, times=times, faults=None))
+
+
+def one_is_late(n: int, *, row: int, workers_: int = 1) -> workers.WorkerSet:
+    """Workers of which the first take very long for one of their tasks."""
+    times = np.ones((60, n))
+    times[row, :workers_] = 30.0
     return workers.custom(n, partial(backend_of, times=times, faults=None))
 
 
@@ -110,22 +119,21 @@ def same_as_alone(result: TrainResult, plan: TrainingPlan) -> None:
 # ---- what a run ends with ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("spec", "n"), [(spec, n) for spec, ns in EXACT.items() for n in ns])
-def test_an_exact_run_ends_with_the_same_weights(spec: str, n: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", EXACT)
+def test_an_exact_run_ends_with_the_same_weights(spec: str, tmp_path: Path) -> None:
     plan = made(spec)
     *crashed, _ = copies(plan, tmp_path, instants=[17, 44])
-    for run in crashed:
+    for run, n in zip(crashed, cycle(EXACT[spec]), strict=False):
         same_as_alone(continued(run, plan, n), plan)
 
 
-@pytest.mark.parametrize("n", [6, 1])
 @pytest.mark.parametrize("spec", STALE)
 def test_a_run_whose_parts_move_the_weights_uses_every_point_once(
-    spec: str, n: int, tmp_path: Path
+    spec: str, tmp_path: Path
 ) -> None:
     plan = made(spec, models=straight_models(), steps=4)
     *crashed, _ = copies(plan, tmp_path, instants=[21, 40])
-    for run in crashed:
+    for run, n in zip(crashed, cycle([6, 1]), strict=False):
         applied_once(continued(run, plan, n), plan)
 
 
@@ -148,6 +156,50 @@ def test_gradients_that_are_late_are_as_late_as_before(plan: TrainingPlan, tmp_p
             )
 
 
+def test_jobs_that_are_complete_before_an_earlier_one_are_not_computed_again(
+    tmp_path: Path,
+) -> None:
+    """The first part of job 0 does not come, and other workers complete the jobs 1, 2, ..."""
+    for count in (1, 2):
+        plan = made("asp-dds", models=straight_models()[:count], steps=8)
+        crash, late = CopyAt(tmp_path / f"{count}", {70}), one_is_late(OLD, row=0)
+        train(plan, late, run=tmp_path / f"{count}", observers=[crash])
+        (run,) = crash.copies
+        applied_once(continued(run, plan, 6), plan)
+
+
+@pytest.mark.parametrize("plan", [
+    made("sr-sgc:B=2,W=3,lam=2", steps=4),
+    made("sr-sgc:B=2,W=3,lam=2", models=models(1), stale=True, steps=12),
+])  # fmt: skip
+def test_gradients_that_are_decoded_before_an_earlier_one_are_applied_once(
+    plan: TrainingPlan, tmp_path: Path
+) -> None:
+    """Job 3 waits for its second attempt in round 5, and job 4 does not."""
+    crash = CopyAt(tmp_path / "run", set(range(50, 66, 1 if SOAK else 4)))
+    late = one_is_late(OLD, row=3, workers_=2)
+    whole = train(plan, late, run=tmp_path / "run", observers=[crash])
+    for run in crash.copies:
+        result = continued(run, plan, 6)
+        for name, module in whole.modules.items():
+            same = flat(result.modules[name])
+            np.testing.assert_allclose(same, flat(module), rtol=0, atol=1e-12, err_msg=name)
+
+
+def one(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
+    """A loss of 1 with the gradient of `straight_model`."""
+    return 1 + (output - output.detach()).sum(dim=1) / 100
+
+
+@pytest.mark.parametrize("spec", ["ssp:slack=2", "asp-dds"])
+def test_the_loss_of_a_step_is_that_of_all_its_points(spec: str, tmp_path: Path) -> None:
+    plan = made(spec, models=[replace(each, loss=one) for each in straight_models()], steps=5)
+    *crashed, _ = copies(plan, tmp_path, instants=[26, 45])
+    for run in crashed:
+        continued(run, plan, 6)
+        np.testing.assert_allclose(read_run(run).models()["loss"], 1.0, rtol=1e-12)
+
+
 @pytest.mark.parametrize("spec", ["gc:s=1", "deal", "ssp:slack=2"])
 def test_a_run_may_change_again_and_return(spec: str, tmp_path: Path) -> None:
     """The third master dies before its first checkpoint, and the fourth needs no permission."""
@@ -163,6 +215,23 @@ def test_a_run_may_change_again_and_return(spec: str, tmp_path: Path) -> None:
         applied_once(result, plan)
     else:
         same_as_alone(result, plan)
+
+
+@pytest.mark.parametrize("n", [6, 3])
+def test_a_run_may_continue_from_a_checkpoint_of_earlier_workers(n: int, tmp_path: Path) -> None:
+    """All checkpoints of the second master are damaged: its rounds are computed again."""
+    plan = made("gc:s=1", steps=6)
+    run, *_ = copies(plan, tmp_path, instants=[30])
+    earlier = max(int(path.name) for path in run.glob("checkpoints/[0-9]*"))
+    shutil.copytree(run / "checkpoints" / str(earlier), tmp_path / "earlier")
+    crash = CopyAt(run, {90})
+    resume(run, plan, crew(6), observers=[crash], other_workers=True)
+    (run,) = crash.copies
+    for checkpoint in run.glob("checkpoints/[0-9]*"):
+        shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "earlier", run / "checkpoints" / str(earlier))
+    same_as_alone(resume(run, plan, crew(n, 1), other_workers=n != 6), plan)
+    assert read_run(run).rounds()["round"].tolist() == list(range(18))
 
 
 def test_a_search_for_a_better_scheme_begins_again(tmp_path: Path) -> None:
