@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from seqgc.cli import main
@@ -109,10 +109,16 @@ LAYERS = st.builds(
     Layer, st.just("layer"), *[st.integers(0, 9)] * 2, st.integers(0, 20), st.integers(0, 20)
 )
 CHAINS = st.lists(LAYERS, min_size=1, max_size=7).map(lambda layers: Chain(tuple(layers)))
-SIZES = st.sampled_from([(n,) for n in range(1, 7)] + [(2, 2), (3, 2), (2, 3), (1, 4), (5, 1)])
-BANDWIDTH = st.sampled_from([0.7, 3.0, 11.0])
+SIZES = st.sampled_from(
+    [(6,), (3, 2), (2, 3), (5,), (2, 2), (4,), (3,), (1, 4), (5, 1), (2,), (1,)]
+)
+BANDWIDTH = st.sampled_from([1.0, 5.0, 20.0, 80.0])
+TWO = Chain((Layer("a", 2.0, 2.0, 1, 10), Layer("b", 2.0, 2.0, 1, 10)))  # best as 2-2
 
 
+@settings(max_examples=150)
+@example(TWO, (4,), (10.0, 1.0), "paper", math.inf, False)
+@example(TWO, (2, 2), (20.0, 10.0), "released", 60.0, False)
 @given(
     CHAINS,
     SIZES,
