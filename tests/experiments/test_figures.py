@@ -20,6 +20,7 @@ from experiments.fig16_load import run as fig16
 from experiments.fig17_search import run as fig17
 from experiments.flexrr import run as flexrr
 from experiments.lazytable import run as lazytable
+from experiments.proteus import run as proteus
 from experiments.table1_run_time import fig2
 from experiments.table1_run_time import run as table1
 from tests.kit import SOAK
@@ -153,7 +154,7 @@ def test_the_bytes_of_agileml_by_hand() -> None:
 @pytest.mark.skipif(not SOAK, reason="SEQGC_SOAK=1 draws every picture")
 @pytest.mark.parametrize(
     "experiment",
-    [agileml, fig1, fig11, fig12, fig17, fig2, table1],
+    [agileml, fig1, fig11, fig12, fig17, fig2, proteus, table1],
     ids=lambda module: module.__name__,
 )
 def test_commands_draw_what_is_checked_in(
