@@ -422,20 +422,23 @@ class Sightings:
         """Make this process record its tasks in the part of this worker."""
         PROGRESS.attach(self._part(worker))
 
-    def computing(self, worker: int) -> tuple[int, Computing] | None:
+    def computing(self, worker: int) -> tuple[int, Computing, float] | None:
         """Return the task that a worker's process computes, or computed when it ended.
 
-        The first number is the worker of the task. The result is None if the process is idle.
+        The first number is the worker of the task, and the last one the seconds since the process
+        began the task. The result is None if the process is idle.
         """
         if self._size == 0 or (seen := WorkerProgress.read(self._part(worker))) is None:
             return None
         now = time.monotonic()
-        return seen.worker, Computing(
+        busy_s = now - seen.began_at
+        computing = Computing(
             round=seen.round,
             attempt=seen.attempt,
             model=seen.model,
-            is_stuck=now - seen.model_began_at >= (now - seen.began_at) / 2,
+            is_stuck=now - seen.model_began_at >= busy_s / 2,
         )
+        return seen.worker, computing, busy_s
 
     def clear(self, worker: int) -> None:
         """Forget the task of a worker's process before the worker gets a new process."""

@@ -175,7 +175,7 @@ class LocalBackend(EventBackend):
     def restart(self, worker: int) -> Computing | None:
         """Replace a worker's process at once; return the task that it was computing, or None.
 
-        If the process serves other workers as well and computes a task of one of them, it is not
+        If the process serves other workers as well, and is busy with one of their tasks, it is not
         replaced, because the worker's tasks only wait. Otherwise all tasks that it was sent fail.
         """
         self._check_workers([worker])
@@ -218,6 +218,7 @@ _MAX_FAILED_STARTS = 3  # in a row; another start would probably fail for the sa
 _CLOSE_GRACE_S = 1.0
 _PAUSE_S = 1.0  # longest pause in the middle of an answer
 _ASK_EVERY_S = 0.5  # pause between two questions for the number of processes
+_SHORT_S = 0.5  # wait for a process that is no reason to exceed a time limit
 _MOST_SENT = 2  # tasks that a process of several workers holds: one is computed, one waits
 
 _Address: TypeAlias = tuple[int, TaskKey]  # worker, and the round and attempt of its task
@@ -271,6 +272,7 @@ class WorkerPool:
         self._host_of = list(self._hosts)  # by worker
         self._owed = [Owed() for _ in range(n)]  # by worker
         self._at: dict[_Address, _Host] = {}  # where the unanswered tasks were sent
+        self._since: dict[_Address, float] = {}  # when the unanswered tasks were submitted
         self._sightings = Sightings(n)
         self._warn = warn
 
@@ -340,6 +342,7 @@ class WorkerPool:
         the fewest workers.
         """
         serving = [host for host in self._hosts if host.serves]
+        serving = [host for host in serving if host.process is not None] or serving
         counts = Counter(serving)
         for worker, own in enumerate(self._hosts):
             host = own if own.serves else min(serving, key=lambda each: counts[each])
@@ -357,6 +360,7 @@ class WorkerPool:
         """Send a task's frame to a process when the process is ready, without blocking."""
         key = task.round, task.attempt
         self._owed[task.worker].tasks.add(key)
+        self._since[task.worker, key] = time.monotonic()
         host = self._host_of[task.worker]
         if host.process is not None:
             host.held.append(((task.worker, key), frame))
@@ -376,6 +380,7 @@ class WorkerPool:
         """Forget these tasks; return the hosts to which some of them were sent."""
         over, hosts = set(tasks), dict[_Host, None]()
         for address in over:
+            self._since.pop(address, None)
             if (host := self._at.pop(address, None)) is not None:
                 del host.sent[address]
                 hosts[host] = None
@@ -392,29 +397,40 @@ class WorkerPool:
     def computing(self, worker: int) -> Computing | None:
         """Return the task of a worker that is being computed, or None."""
         seen = self._sightings.computing(self._hosts.index(self._host_of[worker]))
-        return None if seen is None or seen[0] != worker else seen[1]
+        is_own = seen is not None and seen[0] == worker and not self._only_waits(worker)
+        return seen[1] if seen is not None and is_own else None
 
     def restart(self, worker: int) -> Iterator[Failure]:
         """End a worker's process and start a new one, even if the process was given up.
 
-        A process that computes a task of another worker continues, and the worker's tasks, which
-        wait for it, fail.
+        If the worker's tasks only waited for a process that it shares, they fail, and the process
+        continues.
         """
         host, reason = self._host_of[worker], "the worker was restarted"
         host.failed_starts = 0
         if host.process is None:
             self._start(self._hosts.index(host))
-        elif not self._computes_for_another(host, worker):
+        elif not self._only_waits(worker):
             host.process.kill()  # it may hang
             yield from self._replace(host.process, because=reason)
         yield from self._fail(self._tasks_of(worker), reason, at=self._clock.now())
 
-    def _computes_for_another(self, host: _Host, worker: int) -> bool:
-        """Return True if a process computes an awaited task of another worker."""
-        if (seen := self._sightings.computing(self._hosts.index(host))) is None:
+    def _only_waits(self, worker: int) -> bool:
+        """Return True if a worker's tasks wait, or waited for long, for a process that it shares.
+
+        The process then computes a task of another worker, or has begun the worker's task only
+        recently.
+        """
+        host = self._host_of[worker]
+        seen = self._sightings.computing(self._hosts.index(host))
+        if host.workers == 1 or seen is None:
             return False
-        other, task = seen
-        return other != worker and (other, (task.round, task.attempt)) in host.sent
+        other, task, busy_s = seen
+        address = other, (task.round, task.attempt)
+        if address not in host.sent:  # no other time limit concerns the task
+            return False
+        waited_s = time.monotonic() - self._since[address] - busy_s
+        return other != worker or waited_s > max(busy_s, _SHORT_S)
 
     def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
         """Wait for events at most ``timeout_s`` seconds or one hour, and yield them."""
@@ -497,7 +513,7 @@ class WorkerPool:
         """Record an answer of a host's process; return True if the master must receive it."""
         key = event.round, event.attempt
         if host.sent.pop((event.worker, key), None) is not None:
-            del self._at[event.worker, key]
+            del self._at[event.worker, key], self._since[event.worker, key]
         elif key in self._owed[event.worker].tasks:
             return False  # another process has this task
         return self._owed[event.worker].settle(event)
@@ -560,7 +576,7 @@ class WorkerPool:
         reason: str,
         *,
         at: float,
-        died_at: tuple[int, Computing] | None = None,
+        died_at: tuple[int, Computing, float] | None = None,
     ) -> Iterator[Failure]:
         """Forget tasks, and yield a failure for each of them.
 

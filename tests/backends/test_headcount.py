@@ -284,6 +284,24 @@ def test_one_that_cannot_start_again_is_reported_and_others_do_its_work(tmp_path
         assert address(next_event(backend)) == ("Arrival", 0, 1, 0)
 
 
+def test_one_that_was_given_up_stands_in_for_nobody(tmp_path: Path) -> None:
+    count = [3]
+    scripted = Scripted(folder=tmp_path, plan="only first")
+    with LocalBackend(3, scripted, wanted=lambda: count[0]) as backend:
+        (tmp_path / "no more").touch()
+        os.kill(backend.pids[0], signal.SIGKILL)
+        eventually(
+            lambda: backend.receive(time.monotonic() + 0.01) is None and not backend.pids[0],
+            "giving it up",
+        )
+        backend.dispatch(0, [task(0, 2, "gate a")])
+        eventually((tmp_path / "begun a").exists, "computing")
+        count[0] = 2
+        assert isinstance(backend.receive(math.inf), Notice)
+        (tmp_path / "go a").touch()
+        assert address(next_event(backend)) == ("Arrival", 0, 2, 0)
+
+
 def test_answers_of_a_worker_that_a_process_never_served_are_refused(tmp_path: Path) -> None:
     with LocalBackend(2, Scripted(folder=tmp_path), messaging=Messaging()) as backend:
         backend.dispatch(1, [task(1, 1, "gossip")])  # it speaks as worker 0

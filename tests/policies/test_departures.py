@@ -27,16 +27,24 @@ ANY_CAN = [
 
 
 def clocks_s(
-    spec: str, n: int, *, left: int, jobs: int, gone: tuple[int, int] = (5, 10**6)
+    spec: str,
+    n: int,
+    *,
+    left: int,
+    jobs: int,
+    gone: tuple[int, int] = (5, 10**6),
+    greets: bool = False,
 ) -> list[float]:
     """Return the seconds between two closes; a clock of all workers takes 1 s.
 
-    All workers but the first ``left`` ones fail, from the first job in ``gone`` to the second.
+    All workers but the first ``left`` ones fail, from the first job in ``gone`` to the second. If
+    one ``greets``, it answers tasks without work all the same.
     """
     closed = list[float]()
 
     def faults(task: Task) -> Fault | None:
         is_gone = task.worker >= left and gone[0] <= len(closed) < gone[1]
+        is_gone &= not greets or len(task.items) > 0
         return Fault(share=0.0) if is_gone else None
 
     def see(seen: Seen) -> None:
@@ -66,3 +74,9 @@ def test_a_run_ends_though_all_but_eight_of_64_workers_leave_at_once(spec: str) 
 def test_workers_that_come_back_get_their_work_back(spec: str) -> None:
     seconds = clocks_s(spec, 8, left=3, jobs=90, gone=(5, 20))
     assert np.mean(seconds[-10:]) < 1.2, "as fast as before they left"
+
+
+@pytest.mark.parametrize("spec", ANY_CAN)
+def test_workers_that_greet_and_fail_all_work_end_no_run(spec: str) -> None:
+    """No piece is to blame for having been with each of them once."""
+    assert np.mean(clocks_s(spec, 40, left=1, jobs=10, greets=True)[-3:]) < 1.15 * 40
