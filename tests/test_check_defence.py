@@ -99,6 +99,10 @@ class BentPolicy(ClockPolicy):
             return
         super().restore(state)
 
+    def skip_to(self, job: int, *, round: int) -> None:
+        too_far = {"skips-too-far": 1, "skips-too-little": -1}.get(self.fault, 0)
+        super().skip_to(job + too_far, round=round)
+
     def end_after(self, job: int) -> None:
         if self.fault != "goes-on":
             super().end_after(job)
@@ -131,6 +135,8 @@ FAULTS = {
     "no-json": "a snapshot as JSON raised TypeError",
     "forgets": r"applies (part \d of )?job \d twice|applies part",
     "takes-anything": "restores None",
+    "skips-too-far": r"it has \d rounds after \d skipped jobs",
+    "skips-too-little": r"it has \d rounds after \d skipped jobs",
     "goes-on": "told to end after job",
     "hears-strangers": "raises no WireError",
     "waits-for-the-gone": "a run ends with ScheduleError: the policy waits for ever",

@@ -72,8 +72,8 @@ class SkippingPolicy(RunPolicy, Protocol):
     def skip_to(self, job: int, *, round: int) -> None:
         """Begin with ``job``, as if all earlier jobs had ended; only before the start.
 
-        ``round`` rounds have closed. A policy whose rounds are clocks may ignore this number,
-        because it follows from ``job``.
+        ``job`` is a job of the run, and the first job of its clock. ``round`` rounds have closed.
+        A policy whose rounds are clocks may ignore this number, because it follows from ``job``.
         """
 
 

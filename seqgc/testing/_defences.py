@@ -35,6 +35,7 @@ from seqgc.rounds import (
     ClosingRule,
     PolicyDefence,
     RunPolicy,
+    SkippingPolicy,
     SwitchingPolicy,
     num_rounds,
 )
@@ -66,6 +67,8 @@ def check_defence(defence: PolicyDefence, *, runs: int = 10, seed: int = 0) -> N
       no earlier update of the task's own part. A task processes at most the load in its `Dispatch`.
     - A run that is interrupted, and restored from its snapshot as JSON, also applies each part
       once. A state that is not a snapshot raises an error.
+    - If a run ends early, and the policy has `skip_to` (`seqgc.rounds.SkippingPolicy`), another
+      policy that skips its jobs completes the other jobs.
     - Events that the policy does not wait for are dropped and change nothing. Events of workers
       that do not exist raise an error.
     - If a run must end early, it completes all jobs that have begun.
@@ -374,6 +377,7 @@ def _check_run(defence: PolicyDefence, seed: Sequence[int]) -> None:
     number = 1 + int(np.random.default_rng([*seed, 1]).integers(complete.rests))
     _check_interruption(conditions, number)
     _check_early_end(conditions, number)
+    _check_skipping(conditions, number)
 
 
 def _check_final_failure(defence: PolicyDefence, seed: Sequence[int]) -> None:
@@ -430,6 +434,27 @@ def _check_early_end(conditions: _RunConditions, number: int) -> None:
     line = f"told to end after job {last} it has {jobs} jobs, {begun} begun, complete: {complete}"
     assert begun <= jobs <= min(most, conditions.jobs), line
     assert complete == list(range(jobs)), line
+
+
+def _check_skipping(conditions: _RunConditions, number: int) -> None:
+    """End a run after a job that has begun; another policy that skips its jobs does the rest."""
+    run, first, second = _ObservedRun(conditions), conditions.policy(), conditions.policy()
+    if not isinstance(second, SkippingPolicy) or conditions.defence.most_again:
+        return
+
+    def stop(rest: int, _backend: VirtualBackend, _hold: master.Holding) -> None:
+        if rest == number and not first.done:
+            first.end_after(run.ledger.begun)
+
+    run.run(first, stop)
+    jobs, rounds = first.num_jobs, first.rounds
+    if jobs == conditions.jobs:
+        return
+    with calling("skipping jobs"):
+        second.skip_to(jobs, round=rounds)
+    assert second.rounds == rounds, f"it has {second.rounds} rounds after {jobs} skipped jobs"
+    run.run(second, held=master.Held(begun=jobs, jobs=()))
+    run.end()
 
 
 def _state(policy: RunPolicy) -> object:
