@@ -368,8 +368,8 @@ class _Row:
     def restored(cls, seen: SeenRow) -> _Row:
         """Return the row of a snapshot.
 
-        Another master's clock measured when the tasks of the row were sent. Therefore the times of
-        answers that still arrive are not known.
+        Another master's clock measured when the tasks of the row were sent. If one of these tasks
+        is answered later, the time of the answer is therefore not known.
         """
         row = cls(seen.round, np.full(len(seen.seconds), np.nan))
         row.seconds[:], row.rests[:], row.loads[:] = seen.seconds, seen.rests, seen.loads
@@ -385,9 +385,9 @@ class SeenRounds:
     it is longer than the *rest*, the time from the dispatch to the end of the round. The times of
     failed tasks, and of late answers to restored rounds, are also censored.
 
-    A censored time is replaced by an estimate. This is the median of those times of the same worker
-    in the window that are longer than the rest. If the worker has no longer time, the longer times
-    of all workers are used. If there are no longer times at all, the estimate is the rest.
+    A censored time is replaced by an estimate. This is the median of the same worker's times in the
+    window that are longer than the rest. If the worker has no longer time, the longer times of all
+    workers are used. If there are no longer times at all, the estimate is the rest.
 
     Times are scaled to the window's smallest load before they are compared (docs/mathematics.md,
     section 7).
@@ -465,7 +465,7 @@ def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> 
 
 
 def _longer(seen: FloatArray, than: float) -> float:
-    """Return the median of those of the sorted times ``seen`` that exceed ``than``, or 0."""
+    """Return the median of the times above ``than`` in the sorted times ``seen``; 0 without any."""
     longer = seen[np.searchsorted(seen, than, side="right") :]
     if not longer.size:
         return 0.0

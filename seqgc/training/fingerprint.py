@@ -1,8 +1,8 @@
 """The fingerprint of a run: everything that a resumed run must have in common with its beginning.
 
-It is a dictionary of texts and digests by name. It covers all fields of the plan, the models and
-the configuration, also fields that are added later. `seqgc.models.provenance` explains how code and
-data are compared.
+The fingerprint is a dictionary of texts and digests by name. It covers all fields of the plan, the
+models and the configuration. If a new field is added to one of these classes, the fingerprint
+covers it, too. `seqgc.models.provenance` explains how code and data are compared.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["changes", "fingerprint", "moved", "require_same"]
 def fingerprint(
     planned: PlannedRun, *, config: str, callbacks: Sequence[object] = ()
 ) -> dict[str, str]:
-    """Return the fingerprint of a run; its names are shown to the user.
+    """Return the fingerprint of a run.
 
-    ``config`` is the text of the run's ``config.toml``. Callbacks are included if they have a
-    state.
+    Error messages show the names in the fingerprint to the user. ``config`` is the text of the
+    run's ``config.toml``. Callbacks are included if they have a state.
     """
     plan, setting = planned.plan, planned.setting
     texts = _of_config(config) | versions() | {"numpy": np.__version__}
@@ -68,11 +68,13 @@ def fingerprint(
 def moved(
     before: Mapping[str, str], now: Mapping[str, str], at: Callable[[int], PlannedRun]
 ) -> dict[str, str]:
-    """Return a run's fingerprint as it is with other workers, whose fingerprint is ``now``.
+    """Return the fingerprint ``before`` without differences that other workers alone explain.
 
-    Values of the configuration that describe the workers are replaced. A field that depends on the
-    number of workers is replaced if the run's plan has the value in ``before`` on the number of
-    workers in ``before``. ``at`` returns the run of the plan on a number of workers.
+    ``now`` is the fingerprint of the run on the present workers. ``at(n)`` returns the run of the
+    same plan on ``n`` workers. Two kinds of values are replaced by the values in ``now``: values of
+    the configuration that describe the workers, and fields that depend on the number of workers. A
+    field of the second kind is replaced only if the plan gives the value in ``before`` for the
+    number of workers in ``before``. Otherwise the plan itself has changed.
     """
     same = {"workers": now["workers"]}
     if (n := before["workers"]) != now["workers"]:
@@ -84,7 +86,7 @@ def moved(
 
 
 def _is_of_workers(name: str) -> bool:
-    """Return whether a value of the configuration describes the kind of the workers."""
+    """Return True if a value of the configuration describes the kind of the workers."""
     return name in ("backend", "dask_scheduler") or name.startswith("function.")
 
 
@@ -103,7 +105,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def require_same(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise `ParameterError` with all differences if a run is not resumed as it began."""
+    """Raise `ParameterError` if two fingerprints differ. The message has all differences."""
     if texts := changes(before, now):
         rule = "must be resumed as it was begun; changed since: " + "; ".join(texts)
         remedy = "undo the changes, or try --accept-changes"

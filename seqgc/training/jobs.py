@@ -118,7 +118,7 @@ class Turns:
         return self._latest[bundle]
 
     def stop(self, bundle: int, *, by: int) -> None:
-        """Record that the results of job ``by`` stop a bundle, which leaves at a later turn.
+        """Record that the results of job ``by`` stop a bundle. It leaves the queue at a later turn.
 
         Further calls for the bundle do nothing.
         """

@@ -66,16 +66,17 @@ _MOST_WARMUP: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingPlan:
-    """The models to train, the scheme, and the number of steps.
+    """The models to train, the scheme, the number of steps, and the options of a training run.
 
-    Models take turns in bundles of at most ``jobs_per_round`` models, by default as many as the
-    scheme's delay allows (`bundle_size`). Unless ``stale`` is True, there must be more bundles than
-    the delay (see `TorchWorkload`). The ``scheme`` is a spec such as ``"gc-rep:s=1"``, a scheme, or
-    a setting, which already has a closing rule and a bundle size. A closing ``rule`` without a time
-    limit gets `ROUND_LIMIT_S`.
+    Models take turns in bundles of at most ``jobs_per_round`` models. By default, `bundle_size`
+    chooses this number. Unless ``stale`` is True, there must be more bundles than the scheme's
+    delay (see `TorchWorkload`). The ``scheme`` is a spec such as ``"gc-rep:s=1"``, a scheme, or a
+    setting. A setting already has a closing rule and a bundle size. A closing ``rule`` without a
+    time limit gets the limit `ROUND_LIMIT_S`.
 
-    For a defence that is not a scheme (``"ssp:slack=1"``), batches come in parts, ``updates`` are
-    the rules to use the parts, and jobs need not wait for each other.
+    With a defence that is not a scheme (``"ssp:slack=1"``), gradients usually arrive in parts.
+    ``updates`` are the rules for using the parts. The jobs of such a defence need not wait for each
+    other.
 
     Raises
     ------
@@ -89,31 +90,33 @@ class TrainingPlan:
     rule: ClosingRule | None = None  # when rounds close; None: `ClosingRule()`
     jobs_per_round: int | None = None  # most models in a bundle; None: see `bundle_size`
     precision: Precision = "float32"  # of weights, computation and gradients
-    payload: Payload | None = None  # format of results: not wider than `precision`, the default
+    payload: Payload | None = None  # format of results in messages; None: `precision`
     # Round results to `payload` stochastically on the workers. The seed depends on the name that
     # the run's folder had when it began.
     stochastic_rounding: bool = False
-    stale: bool = False  # allow fewer bundles than the scheme's delay + 1
+    stale: bool = False  # allow fewer bundles than the scheme's delay + 1: gradients are late
     # When to search for a better setting and switch to it; not with `stale`. A scheme is a
     # candidate if the number of models allows its delay.
     adaptation: Adaptation | None = None
-    checkpoint_every_s: float = 60.0  # also at the beginning and at the end of the run
+    # Seconds between two checkpoints. There is also one at the beginning and one at the end.
+    checkpoint_every_s: float = 60.0
     # If the 2-norm of a model's results is above this limit twice, the model has diverged. None: no
     # limit for finite results.
     max_norm: float | None = None
     # If the results of a model are not finite, or its code raises an error: "go-on" trains the
     # other models, and "stop" ends the run.
     on_failure: OnFailure = "go-on"
-    # Compare results that several workers compute, and expel workers with wrong results; rounds
-    # then wait for three such results. Not possible with `adaptation`, or with a scheme in which
-    # each result is computed by one worker.
+    # Compare results that several workers compute, and expel workers with wrong results. Rounds
+    # then wait for three answers to each such result. Not possible with `adaptation`, or with a
+    # scheme in which each result is computed by one worker.
     audit: bool = False
-    # How updates reach the weights if batches come in parts. None: `Updates()`, or
-    # `Updates(apply="clock")` for defences whose parts must all be on the newest weights.
+    # The rules for gradients that arrive in parts. None: `Updates()`, or `Updates(apply="clock")`
+    # for defences whose parts must all be computed on the newest weights.
     updates: Updates | None = None
-    # How many models of one form a worker computes at once, by `torch.vmap`; 1: one by one. None:
-    # the fastest number, measured when the run begins. The number changes the last bits of
-    # results, so two runs may end in different bits unless it is given.
+    # The number of similar models that a worker computes at once, by `torch.vmap`. 1: one model
+    # after the other. None: the fastest number, which is measured when the run begins. The number
+    # changes the last bits of results. Therefore, unless it is given, two runs may end in different
+    # bits.
     vectorize: int | None = None
 
     def __post_init__(self) -> None:
@@ -133,7 +136,7 @@ class TrainingPlan:
             remedy = "give a narrower `payload`"
             raise ParameterError("stochastic_rounding", rule, self.stochastic_rounding, remedy)
         if not self.checkpoint_every_s > 0:
-            rule = "must be a number > 0, seconds"
+            rule = "must be a number of seconds > 0"
             raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
         if self.on_failure not in get_args(OnFailure):
             raise ParameterError("on_failure", "must be 'go-on' or 'stop'", self.on_failure)
@@ -159,8 +162,8 @@ class TrainingPlan:
         Raises
         ------
         ParameterError
-            If the scheme is for another number of workers, needs more models, or cannot be
-            combined with the plan's other fields.
+            If the scheme is for another number of workers, needs more models, or cannot be combined
+            with other fields of the plan.
 
         Examples
         --------
@@ -226,9 +229,10 @@ class TrainingPlan:
         return bundle_size(self.models, bundles=_OPEN_BUNDLES if choosing else scheme.delay + 1)
 
     def require_steps(self) -> None:
-        """Raise `ParameterError` if an optimizer or scheduler cannot be created, or ends too early.
+        """Raise `ParameterError` if an optimizer or scheduler does not fit the run.
 
-        Each is created once, with the model's own parameters, which do not change.
+        This is so if it cannot be created, or if a scheduler ends before the last step. To find
+        out, each is created once with the model's own parameters, which do not change.
         """
         for model in self.models:
             Stepper(model, ParameterVector(model.module)).require_steps(self.steps)
@@ -293,7 +297,10 @@ class PlannedRun:
         )
 
     def choose_groups(self) -> GroupChoice:
-        """Return how many models of each form a worker computes at once; it may be measured."""
+        """Return how many similar models a worker computes at once.
+
+        Unless the plan has the number (``vectorize``), it is measured.
+        """
         plan, scheme = self.plan, self.setting.scheme
         bundles = bundles_of(len(plan.models), self.setting.jobs_per_round)
 
@@ -332,12 +339,12 @@ class PlannedRun:
 
     @property
     def bundles(self) -> int:
-        """The number of groups of at most ``jobs_per_round`` models that take turns."""
+        """The number of bundles of models, which take turns."""
         return num_bundles(len(self.plan.models), self.setting.jobs_per_round)
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the run: a step of every bundle, ``steps`` times."""
+        """The planned number of jobs: ``steps`` for each bundle."""
         return self.plan.steps * self.bundles
 
     @property
@@ -397,8 +404,9 @@ class PlannedRun:
     ) -> Work:
         """Return the work of the run in the folder ``run``, for which workers are opened.
 
-        `Crew` explains ``pin``. ``name`` is the name of the run at its beginning; the default is
-        the name of the folder. The work has no group sizes yet.
+        ``master`` is the number of the master, and `Crew` explains ``pin``. ``name`` is the name of
+        the run at its beginning. The default is the name of the folder. The work does not have the
+        group sizes yet.
         """
         plan, setting = self.plan, self.setting
         name = name or run.resolve().name
@@ -489,10 +497,10 @@ class RecordingPlan:
 
 
 def num_points(load: float, batch_size: int) -> int:
-    """Return the number of data points of a normalized load, at least 1."""
+    """Return the number of data points that a normalized load means: at least 1."""
     return max(1, round(load * batch_size))
 
 
 def in_parts(defence: Defence) -> TypeGuard[PolicyDefence]:
-    """Return whether gradients arrive in parts that are used separately."""
+    """Return True if the gradients of a defence arrive in parts that are used separately."""
     return isinstance(defence, PolicyDefence) and not isinstance(defence, Controlled)

@@ -67,7 +67,7 @@ class PublishedWeights:
 
     @property
     def latest(self) -> WeightRef | None:
-        """The last published version, or None if there is none or it has been discarded."""
+        """The last published version, or None if nothing is published or it has been discarded."""
         return self._published[-1] if self._published else None
 
     def version(self, ref: WeightRef) -> FloatArray:

@@ -3,17 +3,17 @@
 Theory of operation
 -------------------
 Weights, optimizers, batches and the data queue of a run do not depend on the number n of its
-workers. The state of the policy does, and so do the results of jobs that have begun but are not
-complete. Therefore a run with another n begins a new segment of its policy at its first incomplete
-job, in the initial state of the policy. The other jobs that have begun keep their batches:
+workers. The state of the policy depends on n, and so do the results of jobs that have begun but are
+not complete. Therefore a run with another n begins a new segment of its policy, in the initial
+state of the policy, at its first incomplete job. All jobs that have begun keep their batches:
 
-- A job whose gradient is applied as a whole is computed again, with the same weights and the same
-  points. All its results so far are dropped.
-- If parts are applied when they arrive, only the other points of the batch are computed. They are
-  cut into parts for the new n. So each point is applied once.
-- A job that is complete, although an earlier one is not, has a place in the new segment, but no
-  work: its turn becomes idle, or no point of its batch is left. If its gradient waits to be applied
-  late, it is computed again, and its loss is not recorded again.
+- If the gradient of an incomplete job is applied as a whole, the job is computed again with the
+  same weights and the same points. All its results so far are dropped.
+- If parts of gradients are applied when they arrive, only the points of the other parts are
+  computed. They are cut into new parts for the new n. So each point is applied once.
+- A job may be complete although an earlier job is not. It then has a place in the new segment, but
+  no work: its turn becomes idle, or no point of its batch is left. However, if its gradient waits
+  to be applied late, the job is computed again. Its loss is not recorded a second time.
 
 Measurements of the earlier workers and the search for a better scheme begin again.
 """
@@ -42,7 +42,7 @@ __all__ = ["require_resizable", "resized"]
 
 
 def require_resizable(planned: PlannedRun) -> None:
-    """Raise `ParameterError` if runs of this defence cannot continue with other workers."""
+    """Raise `ParameterError` if a run of this kind cannot continue on other workers."""
     scheme = planned.setting.scheme
     if isinstance(scheme, PolicyDefence) and scheme.most_again:
         rule = f"must stay as it is with {scheme.spec}, whose shards may be computed again"
@@ -52,9 +52,9 @@ def require_resizable(planned: PlannedRun) -> None:
 
 
 def resized(snapshot: RunSnapshot, planned: PlannedRun) -> tuple[RunSnapshot, int]:
-    """Return a checkpoint in which all jobs that are not complete begin again on other workers.
+    """Return the checkpoint for the number of workers of ``planned``, and its first open job.
 
-    Also return the first of these jobs.
+    All jobs that are not complete begin again on the new workers. The first of them is returned.
 
     Raises
     ------
@@ -98,7 +98,8 @@ def _batches(planned: PlannedRun) -> tuple[int, ...]:
 def _of_gradients(state: WorkloadState, flight: Tensors) -> tuple[int, WorkloadState, Tensors]:
     """Return the first incomplete job of a `TorchWorkload`, its state and its tensors in flight.
 
-    The gradient of a complete job that waits after this job is dropped.
+    If a complete job follows this job, and its gradient waits to be applied, the gradient is
+    dropped.
     """
     open_jobs = [job for job in state.unapplied if f"gradient.{job}" not in flight]
     first = min(open_jobs, default=state.begun)
@@ -152,14 +153,14 @@ def _applies_parts(planned: PlannedRun) -> bool:
 
 
 def _earlier(parts: PartsState) -> list[LossSums]:
-    """Return the sums of each model's loss over all points that have been used; [] if none have."""
+    """Return the sums of each model's loss over all points used so far; [] without such points."""
     of_parts = [parts.losses[part] for part in sorted(parts.losses)]
     of_parts += [parts.earlier] if parts.earlier else []
     return [LossSums.total(of_model) for of_model in zip(*of_parts, strict=True)]
 
 
 def _all_used(job: int, flight: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a job's used points, as points that other workers have used."""
+    """Return the tensors of a job's points (`OpenJob.uses`), with all used points marked by 2."""
     found, index = dict[str, torch.Tensor](), 0
     while (uses := flight.get(name := uses_name(job, index))) is not None:
         found[name], index = (uses > 0).to(torch.int8) * 2, index + 1

@@ -1,7 +1,7 @@
 """`acquire_run`, which loads the state of a run from its folder, and checks changes of the run.
 
 A run that is resumed with ``--accept-changes`` continues if its state can be loaded. Two kinds of
-changes would make the result silently wrong, and raise an error:
+changes still raise an error, because they would make the result silently wrong:
 
 - The fields in ``_FIXED`` must not change. The state of the policy depends on them, and an
   optimizer restores its settings from the checkpoint together with its state. The code of an
@@ -12,7 +12,7 @@ changes would make the result silently wrong, and raise an error:
   tasks are sent again.
 
 The checkpoint must also have weights of the same names and shapes as the networks. Weights that are
-not trained must have the same values, because workers take these from the networks themselves.
+not trained must have the same values in both, because workers take such weights from the networks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _OF_RESULTS: Final = (
     "autocast",
     "vectorize",
 )
-_REMEDY: Final = "undo that, or start a new run: weights are in RUN/checkpoints"
+_REMEDY: Final = "undo the change, or start a new run: the weights are in RUN/checkpoints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,10 +90,11 @@ class RunRecord:
 
 
 def begun_with(plan: TrainingPlan, directory: RunDirectory, *, workers: int) -> TrainingPlan:
-    """Return the plan with the numbers that the run began with, where the plan names none.
+    """Return the plan with the numbers from the run's beginning, where the plan leaves them open.
 
-    These are the number of jobs per round and, if the run began with as many ``workers``, the
-    number of pieces of ``deal``. Another version of seqgc may have chosen other numbers.
+    This applies to the number of jobs per round and, if the run began with this number of
+    ``workers``, to the number of pieces of ``deal``. Another version of seqgc may choose other
+    numbers.
     """
     if isinstance(plan.scheme, Setting):
         return plan
@@ -122,10 +123,10 @@ def acquire_run(
     accept_changes: bool = False,
     other_workers: bool = False,
 ) -> Iterator[RunRecord]:
-    """Acquire the run as its master for the block; ``now`` is the current fingerprint.
+    """Acquire the run as its master for the block. ``now`` is the current fingerprint.
 
-    ``plan`` is the plan of ``planned``, as the user has given it. If ``other_workers`` is True,
-    another number or kind of workers is no change of the run.
+    ``plan`` is the plan as the user has given it, and ``planned`` its run on the present workers.
+    If ``other_workers`` is True, the number and the kind of the workers may have changed.
 
     If the journal is empty, its first line is written here. Otherwise `TrainingSession` writes the
     new fingerprint after it has restored the checkpoint.
@@ -163,9 +164,9 @@ def acquire_run(
 
 
 def _newest(directory: RunDirectory) -> tuple[RunSnapshot | None, History, list[str]]:
-    """Return the checkpoint to continue from, the history since then, and warnings.
+    """Return the checkpoint from which the run continues, the history since then, and warnings.
 
-    The checkpoint is None if the run begins at round 0.
+    The checkpoint is None if the run begins at its first round.
     """
     journal, warnings = directory.journal, list[str]()
     folder, snapshot = SnapshotFolder(directory.checkpoints, RunState), None
@@ -192,15 +193,16 @@ def _newest(directory: RunDirectory) -> tuple[RunSnapshot | None, History, list[
             text = f"the journal has {closed} closed rounds, and {folder.root} has no checkpoint"
             warnings.append(f"{text}: the run begins again at its first round")
     if history.torn_bytes:
-        text = f"the journal's last line is torn: {history.torn_bytes} bytes are cut off"
+        text = f"the journal's last line is incomplete: its {history.torn_bytes} bytes are cut off"
         warnings.insert(0, text)
     return snapshot, history, warnings
 
 
 def _require_workers(history: History, planned: PlannedRun, *, other_workers: bool) -> None:
-    """Raise `ParameterError` if the run may not continue with this number of workers.
+    """Raise `ParameterError` if the run cannot continue with this number of workers.
 
-    If it may, and had another number, forget the rounds that were to be closed as before.
+    If the run had another number before, forget the rounds in ``history``, which the present
+    workers cannot close again as before.
     """
     n = planned.setting.scheme.n
     if history.num_workers in (0, n):
@@ -214,12 +216,12 @@ def _require_workers(history: History, planned: PlannedRun, *, other_workers: bo
 
 
 def _planned_at(plan: TrainingPlan, directory: RunDirectory, workers: int) -> PlannedRun:
-    """Return the run of a plan, as it was begun, on a number of workers."""
+    """Return the run of the plan on a number of workers, with the numbers of its beginning."""
     return begun_with(plan, directory, workers=workers).for_workers(workers).on(workers)
 
 
 def _for_workers(snapshot: RunSnapshot, planned: PlannedRun) -> tuple[RunSnapshot, list[str]]:
-    """Return the snapshot for the run's present number of workers, and warnings."""
+    """Return the snapshot, converted to the present number of workers, and warnings."""
     then, n = int(snapshot.state.journal.fingerprint["workers"]), planned.setting.scheme.n
     warnings = list[str]()
     if then != n:
@@ -239,7 +241,7 @@ def _with_changes(
     *,
     plan: TrainingPlan,
 ) -> tuple[RunSnapshot | None, list[str]]:
-    """Return the checkpoint for a run with a changed fingerprint, and warnings.
+    """Return the checkpoint for a run whose fingerprint has changed, and warnings.
 
     Raises
     ------
@@ -282,7 +284,7 @@ def _is_fixed(name: str) -> bool:
 
 
 def _fixed(name: str, fingerprint: Mapping[str, str]) -> str | None:
-    """Return the part of a field that must not change: settings without the digest of code."""
+    """Return the part of a field that must not change. The digest of an optimizer's code may."""
     text = fingerprint.get(name)
     return text.rpartition(" ")[0] if text and name.endswith("'s settings") else text
 
@@ -290,7 +292,7 @@ def _fixed(name: str, fingerprint: Mapping[str, str]) -> str | None:
 def _misfit(
     snapshot: RunSnapshot, plan: TrainingPlan, changed: Collection[str]
 ) -> tuple[str, str] | None:
-    """Return the field and the rule that a network breaks; None if all fit the checkpoint."""
+    """Return the field and the rule that a network breaks, or None if all networks fit."""
     for model in plan.models:
         held, own = snapshot.files.get(f"{model.name}.safetensors", {}), model.module.state_dict()
         if {name: t.shape for name, t in own.items()} != {
@@ -309,7 +311,11 @@ def _misfit(
 def _without_best(
     snapshot: RunSnapshot, plan: TrainingPlan, changed: Collection[str]
 ) -> tuple[RunSnapshot, list[str]]:
-    """Return the snapshot without best validations whose measure has changed, and warnings."""
+    """Return the snapshot, and warnings.
+
+    The best validation of a model is removed if the way in which validations are measured has
+    changed.
+    """
     workload, warnings = snapshot.state.workload, []
     files, learners = dict(snapshot.files), list(workload.models)
     for index, model in enumerate(plan.models):
@@ -328,7 +334,7 @@ def _results(job: PackedJob) -> Sequence[tuple[int, int, int]]:
 
 
 def _needs_results(snapshot: RunSnapshot) -> bool:
-    """Return whether the snapshot has results or lost points that new tasks would not replace."""
+    """Return True if the snapshot has results or lost points that new tasks will not replace."""
     parts, held = snapshot.state.workload.parts, snapshot.state.held
     if any(each.sums for each in parts.values()):
         return True

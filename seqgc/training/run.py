@@ -68,14 +68,14 @@ def train(
     tuner: Tuner | None = None,
     callbacks: Sequence[object] = (),
 ) -> TrainResult:
-    """Train several models at once on unreliable workers, exactly.
+    """Train the models of a plan on workers that may be slow or fail.
 
-    ``run`` is the folder of the run, which must not exist; by default it is a new folder in
-    ``runs``. The text ``config`` is written to its ``config.toml``. ``observers`` (logs, progress,
-    a `seqgc.costs.Budget`) receive every event before it is recorded. The ``tuner`` searches for
-    better settings, by default in a background process; it is closed at the end. ``callbacks`` are
-    called for steps, validations, checkpoints and the end, and may stop a model or the run (see
-    `Callback`).
+    ``run`` is the folder of the run, which must not exist. By default, it is a new folder in
+    ``runs``. The text ``config`` is written to the file ``config.toml`` of the folder.
+    ``observers`` (logs, progress, a `seqgc.costs.Budget`) receive every event before it is
+    recorded. If the plan has an ``adaptation``, ``tuner`` searches for better settings, by default
+    in a background process. The tuner is closed at the end of the run. ``callbacks`` are called for
+    steps, validations, checkpoints and the end, and may stop a model or the run (see `Callback`).
 
     Raises
     ------
@@ -84,7 +84,8 @@ def train(
     WorkerError
         If a round cannot end; the run can be resumed from its checkpoints.
     ModelError
-        If all models have failed, or a single one if the plan has ``on_failure="stop"``.
+        If all models have failed, or if one model has failed and the plan has
+        ``on_failure="stop"``.
     CallbackError
         If a callback raises an error; the run can be resumed.
     BudgetError
@@ -136,38 +137,40 @@ def resume(
     config: str = "",
     callbacks: Sequence[object] = (),
 ) -> TrainResult:
-    """Continue a run whose master has ended, as if it had not been interrupted.
+    """Continue a run whose master has ended.
 
-    The run returns to its newest undamaged checkpoint, and weights, optimizers and losses get the
-    same bits as before. With a code whose bits depend on which workers answered, rounds that closed
-    after the checkpoint are closed again with the answers of the same workers. If one of these
-    workers fails or remains silent, other answers are used, and there is a warning. Workers that an
-    audit has expelled remain expelled. With ``ssp`` and similar defences the bits may differ: parts
-    of batches that had not arrived at the checkpoint are computed again, on the checkpoint's
-    weights, which are no staler than allowed. No part is applied twice, and a warning reports the
-    repeated parts.
+    The run returns to its newest undamaged checkpoint and continues from there. Workers that an
+    audit has expelled remain expelled.
 
-    If ``jobs_per_round`` of the plan is None, the run uses the number from its beginning. The
-    configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of the
-    run. If ``accept_changes`` is True, each difference becomes a warning, and the run continues if
-    its state can be loaded. The other arguments are the same as for `train`.
+    Usually weights, optimizers and losses get the same bits as without an interruption. If the bits
+    of a code depend on which workers answered, rounds that closed after the checkpoint are closed
+    again with the answers of the same workers. If one of these workers fails or remains silent,
+    other answers are used, and a warning is given. With ``ssp`` and similar defences the bits may
+    differ, and a warning is given: parts of gradients that had not arrived at the checkpoint are
+    computed again, with weights that are no staler than allowed. Each part is applied once, unless
+    the defence allows that parts of a shard are applied again after a failure.
+
+    The configuration in ``config.toml`` and the ``plan`` must be the same as at the beginning of
+    the run. If ``jobs_per_round`` of the plan is None, the run uses the number from its beginning.
+    If ``accept_changes`` is True, each difference becomes a warning, and the run continues if its
+    state can be loaded. If a text ``config`` is given, it replaces the ``config.toml`` of the run.
+    The other arguments are the same as for `train`.
 
     If ``other_workers`` is True, the number and the kind of the workers may differ. With another
     number, jobs that are not complete at the checkpoint are divided among the new workers. Each
-    data point is still used once, and the weights of an exact defence differ only by rounding. A
-    text ``config`` then replaces the ``config.toml`` of the run.
+    data point is still used once, and the weights of an exact defence differ only by rounding.
 
     Raises
     ------
     ParameterError
-        If ``run`` is not the folder of a run, or another master is executing it; if the scheme
-        or the run's state does not allow the number of workers; if the
-        configuration, the plan, its code or data, or the version of seqgc, torch or numpy has
-        changed; or if functions on AWS no longer have the version with which the run began. No
-        worker is started then.
+        If ``run`` is not the folder of a run, or another master is executing the run. If the scheme
+        or the state of the run does not allow the number of workers. If the configuration, the
+        plan, its code or data, or the version of seqgc, torch or numpy has changed. If functions on
+        AWS no longer have the version with which the run began. In these cases no worker is
+        started.
     DamageError
-        If the journal or all checkpoints are damaged, or of another version of seqgc; no worker is
-        started then.
+        If the journal or all checkpoints are damaged, or another version of seqgc wrote them. No
+        worker is started.
     BudgetError
         If the run has already spent more than the budget of an observer allows.
     """
@@ -293,14 +296,14 @@ def _execute(
 
 
 def _tasks_note(backend: Backend, *, open_usd: float) -> str:
-    """Return a text on the tasks that continue after the master's end, and on their cost."""
+    """Return a text about the tasks that continue after the master has ended, and their cost."""
     count = backend.under_way if isinstance(backend, OutlastingBackend) else 0
     price = f", which may still cost ${open_usd:.4f}" if open_usd else ""
     return f"{count} tasks are under way{price}; " if count else ""
 
 
 def _checkpoint_note(directory: RunDirectory, error: BaseException) -> str:
-    """Return a text with the last checkpoint if the run ended because of a file or store."""
+    """Return a text with the last checkpoint if an error of a file or store has ended the run."""
     if not isinstance(error, OSError | StoreError):
         return ""
     numbers = SnapshotFolder(directory.checkpoints, RunState).numbers
@@ -311,10 +314,10 @@ def _checkpoint_note(directory: RunDirectory, error: BaseException) -> str:
 def _evaluate_all(
     workload: ModelsWorkload, models: Sequence[Model]
 ) -> tuple[dict[str, Evaluation], dict[str, str]]:
-    """Return the evaluations of models, and the reasons why others could not be evaluated, by name.
+    """Return two dictionaries by name: evaluations, and reasons why models have no evaluation.
 
-    A model whose code raised an error during the run, and raises one again now, is in neither. A
-    model that crashed or hung is not evaluated.
+    A model that crashed or hung is not evaluated, and is in neither dictionary. The same holds for
+    a model whose code raised an error during the run, and raises an error again now.
     """
     evaluations, failed = dict[str, Evaluation](), dict[str, str]()
     for model in models:
@@ -336,7 +339,7 @@ def _evaluate_all(
 
 @contextmanager
 def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> Iterator[Backend]:
-    """Start a crew, and notify the observers; close the backend at the end of the block."""
+    """Start a crew and notify the observers. Close the backend at the end of the block."""
     for observer in observers:
         if crew.leases is not None and isinstance(observer, LeaseObserver):
             observer.watch(crew.leases)

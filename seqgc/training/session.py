@@ -10,9 +10,10 @@ the journal and the models agree about the jobs that have finished.
   and waiting signals delivered, only at this moment. The state is also consistent when tasks are
   about to be sent.
 - The state becomes inconsistent when a round closes: the policy has moved to the next round, but
-  the decision or the survivors are not in the journal yet, and the jobs are not decoded. It also
-  becomes inconsistent when results are compared, because their job has not been passed on. For a
-  policy that changes with every answer, it becomes inconsistent at every answer, failure and tick.
+  the journal does not yet have the decision or the answers that were used, and the jobs are not
+  decoded. It also becomes inconsistent when an audit expels a worker, because the job with the
+  compared results has not been passed to the models. If the policy changes with every answer, the
+  state becomes inconsistent at every answer, failure and tick.
 - If the run ends in a consistent state, a last checkpoint is taken, even after an error. Otherwise
   the run can be resumed from the previous checkpoint.
 
@@ -72,9 +73,9 @@ _Handler = Callable[[int, FrameType | None], object]
 class Interrupts:
     """A gate for SIGINT, SIGTERM and SIGHUP: the first signal waits for `admit`.
 
-    A second signal is delivered at once. SIGHUP is an exception: when a terminal is closed, two of
-    them arrive, one from the shell and one from the system. Signals without a Python handler are
-    not changed.
+    A second signal is delivered at once, unless it is SIGHUP: when a terminal is closed, two of
+    these signals arrive, one from the shell and one from the system. Signals without a Python
+    handler are not changed.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Make signals wait in this block; drop signals that still wait at its end."""
+        """Make signals wait during this block. Signals that still wait at its end are dropped."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
@@ -99,7 +100,7 @@ class Interrupts:
                     signal.signal(each, handler)
 
     def admit(self) -> None:
-        """Deliver the waiting signals, and from now on every signal at once."""
+        """Deliver the waiting signals. From now on, deliver every signal at once."""
         self.admitted = True
         while self._waiting:
             self._deliver(*self._waiting.pop(0))
@@ -119,11 +120,11 @@ class Interrupts:
 
 
 class TrainingSession:
-    """One pass of the loop by one master.
+    """One pass of the loop by one master, from the beginning of the run or from a checkpoint.
 
-    ``recorder`` has the rounds that were closed before, and ``snapshot`` is the checkpoint from
-    which the run continues. If the plan has an ``adaptation``, ``tuner`` searches for better
-    settings; each switch is appended to ``switches``.
+    ``snapshot`` is the checkpoint from which the run continues, or None. ``recorder`` has the
+    rounds that closed after the checkpoint. If the plan has an ``adaptation``, ``tuner`` searches
+    for better settings. Each switch is appended to ``switches``.
     """
 
     def __init__(
@@ -174,13 +175,13 @@ class TrainingSession:
 
     @property
     def num_jobs(self) -> int:
-        """The number of jobs of the run, which is smaller than planned if models stop early."""
+        """The number of jobs of the run. It is smaller than planned if models stop early."""
         return self._strategy.policy.num_jobs
 
     def run(
         self, backend: ports.Backend, directory: RunDirectory, *, warnings: Sequence[str] = ()
     ) -> float:
-        """Run the loop to its end; return its duration in seconds, with that of earlier masters.
+        """Run the loop to its end; return the duration of training by all masters, in seconds.
 
         The ``warnings`` are reported to the observers first.
         """
@@ -268,10 +269,11 @@ class TrainingSession:
         return time.perf_counter() - self._began
 
     def _restore(self, warnings: list[str]) -> master.Held:
-        """Restore the snapshot, if there is one; return the state of the loop at that time.
+        """Restore the snapshot, if there is one; return the state of the loop in the snapshot.
 
-        Warnings are appended to ``warnings``. An expelled worker remains expelled from the first
-        round on: its answers are not used, even if the journal has a round that closed with one.
+        Warnings are appended to ``warnings``. A worker that was expelled at any time is expelled
+        from the first round on. Its answers are not used, even if the run repeats a round that
+        used an answer of this worker.
         """
         snapshot, n = self._snapshot, self._run.setting.scheme.n
         expelled = frozenset(each for each in self._recorder.history.expelled if each < n)
@@ -290,7 +292,7 @@ class TrainingSession:
     # ---- while the loop runs --------------------------------------------------------------------
 
     def _observe(self, seen: ports.Seen) -> None:
-        """Pass an event to all observers; record whether the state remains consistent."""
+        """Pass an event or action to all observers; record whether the state is consistent."""
         self._interrupts.hold()
         if isinstance(seen, ports.Arrival | ports.Failure | ports.Tick):
             if not self._strategy.changes_only_at_close:
@@ -315,12 +317,15 @@ class TrainingSession:
         self._consistent = False
 
     def _at_rest(self, hold: master.Holding) -> None:
-        """Take a checkpoint if one is due; the models have received all decoded gradients.
+        """Take a checkpoint if one is due. The loop calls this when it is at rest.
 
         Raises
         ------
         ModelError
-            If all models have failed, or a single one if the plan has ``on_failure="stop"``.
+            If all models have failed, or if one model has failed and the plan has
+            ``on_failure="stop"``.
+        CallbackError
+            If a callback has failed.
         """
         self._hold, self._consistent = hold, True
         self._hand_over()
@@ -335,7 +340,7 @@ class TrainingSession:
         self._interrupts.admit()
 
     def _hand_over(self) -> None:
-        """Write and report the outputs of the models' steps; raise the error of a callback."""
+        """Write and report the outputs of the models' steps. If a callback has failed, raise."""
         self._hand_over_outputs()
         after_step = self._workload.after_step
         if self._checkpoints.latest not in (None, self._announced):
@@ -421,8 +426,9 @@ class TrainingSession:
     def _end(self, directory: RunDirectory, outcome: str) -> list[str]:
         """If the state is consistent, write a last checkpoint, the trained weights and all losses.
 
-        Return a text for each file that could not be written; the other files are written
-        nevertheless. If another master has taken over the run, the remaining files are not written.
+        Return a text for each file that could not be written. Such a failure does not prevent the
+        other files from being written. If another master has taken over the run, no further file is
+        written.
         """
         lost_now = self._recorder.lease.lost
         if lost := lost_now():
@@ -465,9 +471,9 @@ class TrainingSession:
         return save_states(folder, trained | best, check=self._recorder.lease.check)
 
     def _write_losses(self) -> Iterator[str]:
-        """Write the losses that could not be written before; yield a text if this fails again.
+        """Write the losses that are not in the file yet; yield a text if this fails.
 
-        The last checkpoint contains these losses too, and a resumed run writes them.
+        The last checkpoint also contains these losses, so that a resumed run can write them.
         """
         try:
             self._metrics.update(sync=True)

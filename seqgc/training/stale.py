@@ -126,8 +126,8 @@ class OpenJob:
     """For each part that has not arrived, the versions of weights that its tasks read."""
     may_repeat: bool = False
     used: tuple[BoolArray, ...] = ()
-    """For each model, the points of its batch that changed the weights before the number of workers
-    changed. The tuple is empty if there are no such points."""
+    """For each model, a mask of its batch. If the run was resumed with another number of workers,
+    the mask marks the points that had been used until then. Empty if there are no such points."""
     earlier: list[LossSums] = field(default_factory=list)
     """For each model, the sums of the loss over the points in ``used``."""
 
@@ -173,11 +173,11 @@ class OpenJob:
         return {_sum_name(job, *node): torch.from_numpy(each.copy()) for node, each in nodes}
 
     def uses(self, job: int) -> dict[str, torch.Tensor]:
-        """Return a tensor (batch_size,) for each model, which tells the use of each point.
+        """Return a tensor (batch_size,) for each model, with a value for each point of its batch.
 
-        The value of a point is 0 if it has not been used, 1 if it belongs to a part that has
-        arrived, and 2 if it was used before the number of workers changed. If all values are 0, no
-        tensors are returned.
+        The value is 0 if the point has not been used, and 1 if it belongs to a part that has
+        arrived. If the run was resumed with another number of workers, the value is 2 for points
+        that had been used until then. If all values are 0, no tensors are returned.
         """
         if not (self.losses or self.used):
             return {}
@@ -302,9 +302,9 @@ class Updates:
 class StaleWorkload(ModelsWorkload):
     """A `seqgc.ports.Workload` that trains several models in turns, with gradients in parts.
 
-    The arguments are those of `TorchWorkload` without ``stale``. In addition, ``updates`` has the
-    rules for the parts. ``scheme`` also has the limit of the weights' staleness, in jobs. There may
-    be fewer bundles than jobs in flight.
+    The arguments are the same as for `TorchWorkload`, but without ``stale``. In addition,
+    ``updates`` has the rules for the parts. ``scheme`` also has the limit of the weights'
+    staleness, in jobs. There may be fewer bundles than jobs in flight.
 
     Raises
     ------

@@ -2,9 +2,11 @@
 
 There are three kinds. A scheme runs in rounds, and the run may switch to other schemes
 (`SchemeStrategy`). A defence such as ``ssp`` has its own policy (`PolicyStrategy`). A controller
-changes the workers' shares between rounds (`ControlledStrategy`). The state of each policy is in
-the checkpoint. Codes whose bits depend on who answered need more: a resumed run closes the rounds
-since the checkpoint with the answers in the journal.
+changes the workers' shares between rounds (`ControlledStrategy`).
+
+The state of each policy is in the checkpoint. This is not enough for codes whose bits depend on
+which workers answered. For such a code, the journal names the answers of each round, and a resumed
+run closes the rounds since the checkpoint with the same answers.
 """
 
 from __future__ import annotations
@@ -54,19 +56,19 @@ class StrategyState:
     director: DirectorState | None = None  # None if the run does not search for better settings
     slowdown: SlowdownState = field(default_factory=SlowdownState)
     policy: str  # state of the policy, as JSON
-    choices: Sequence[Choice] = ()  # to switch to another setting
+    choices: Sequence[Choice] = ()  # all choices to switch to another setting, in order
     switches: Sequence[Switch] = ()
 
 
 class Strategy(ABC):
-    """The policy of a run, its own observers, and its part of the checkpoints."""
+    """The policy of a run, the observers that the policy needs, and its part of the checkpoints."""
 
     changes_only_at_close: ClassVar[bool]
-    """True if the stored part of the policy's state changes only when a round closes."""
+    """True if the part of the policy's state that is stored changes only when a round closes."""
 
     policy: RunPolicy
     observers: Sequence[ports.Observer] = ()
-    answers: Sequence[Answer] = ()  # of the searches for a better setting
+    answers: Sequence[Answer] = ()  # the results of the searches for a better setting
 
     def __init__(self, workload: ModelsWorkload) -> None:
         self._workload = workload
@@ -79,7 +81,7 @@ class Strategy(ABC):
         return StrategyState(policy=json.dumps(self.policy.snapshot()))
 
     def repeats(self, round: int) -> bool:  # noqa: ARG002 (for overriding)
-        """Return True if a resumed run must close the latest closed round with the same answers."""
+        """Return True if a resumed run must close ``round`` with the same answers as before."""
         return False
 
     def _restore_policy(self, snapshot: RunSnapshot, *, spec: str) -> None:
@@ -90,9 +92,9 @@ class Strategy(ABC):
             raise StoreError(message) from error
 
     def follow(self, seen: ports.Seen) -> None:
-        """Update the policy before it receives the event ``seen``, which is in the journal.
+        """Update the policy before it receives ``seen``, which the journal already has.
 
-        If the models need no more jobs, the run ends after the jobs that have begun.
+        If the models need no more jobs, the policy is told to end after the last job.
         """
         if isinstance(seen, ports.Dispatched) and self._workload.num_jobs is not None:
             self.policy.end_after(self._workload.num_jobs - 1)
@@ -101,7 +103,7 @@ class Strategy(ABC):
 class SchemeStrategy(Strategy):
     """The strategy of a scheme.
 
-    If the plan has an ``adaptation``, ``tuner`` searches for better settings; each switch is
+    If the plan has an ``adaptation``, ``tuner`` searches for better settings. Each switch is
     appended to ``switches``. ``before_decision`` is called before a decision is made, and
     ``notify`` sends a notice to the observers.
     """
@@ -191,10 +193,10 @@ class SchemeStrategy(Strategy):
         return isinstance(scheme, Scheme) and not is_fixed
 
     def follow(self, seen: ports.Seen) -> None:
-        """Pass the number of remaining bundles to the policy; switch the workload's scheme.
+        """Tell the policy how many bundles remain; tell the workload if the scheme has changed.
 
-        The policy must have this number before its next decision. If the setting has changed, the
-        workload's scheme is switched before the first tasks of the new setting are sent.
+        The policy must know the number of bundles before its next decision. The workload must have
+        the new scheme before the first tasks of the new setting are sent.
         """
         self.policy.go_on_with(self._workload.bundles_left)
         super().follow(seen)
@@ -206,7 +208,7 @@ class SchemeStrategy(Strategy):
             self._adopt(segment, self._choices[-1])
 
     def _choose_again(self, round: int) -> None:
-        """Record a choice after this round that the journal has, and that the policy repeats."""
+        """If the policy has repeated a switch after this round, record the earlier choice again."""
         choice = self._recorder.history.choices.get(round)
         if choice is not None and self._adaptive is not None:
             self._choices.append(choice)
@@ -228,7 +230,7 @@ class SchemeStrategy(Strategy):
 
 
 class PolicyStrategy(Strategy):
-    """The strategy of a defence with its own policy, in which batches arrive in parts."""
+    """The strategy of a defence with its own policy, in which gradients arrive in parts."""
 
     changes_only_at_close = False
 

@@ -56,8 +56,8 @@ class PartsState:
     of: int  # number of parts; 0 if it is not yet known
     losses: dict[int, list[LossSums]]  # by part that has arrived: each model's loss over the part
     sums: list[tuple[int, int]]  # the nodes of the job's `TreeSum`
-    # Each model's loss over the points that were used before the number of workers changed. Empty
-    # if there are no such points.
+    # Each model's loss over the points that had been used when the run was resumed with another
+    # number of workers. Empty if no points had been used.
     earlier: list[LossSums] = field(default_factory=list)
 
 
@@ -310,7 +310,7 @@ class ModelsWorkload(ABC):
                 self.after_step.run(learner, loss=loss, metrics=outcome)
 
     def _move_out(self) -> None:
-        """Give each module its own memory, so that a user can save one without the others."""
+        """Give each module its own memory, so that a user can save a single module."""
         for published in self._published:
             published.move_out()
 
@@ -323,7 +323,7 @@ class ModelsWorkload(ABC):
         """Return a share for each model of a job; all read the same version of weights.
 
         ``used`` has a mask (batch_size,) for each model, of the points that the share must not
-        contain. It is empty if there are no such points.
+        contain. It is empty if all points are needed.
         """
         bundle = self._plan.bundle(job)
         without: Sequence[BoolArray | None] = used or [None] * len(bundle)

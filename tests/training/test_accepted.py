@@ -87,7 +87,7 @@ def refusal(run: Path, changed: TrainingPlan, *, n: int = N) -> str:
     text = str(info.value)
     assert len(text) <= 290
     assert "\n" not in text
-    assert "start a new run: weights are in RUN/checkpoints" in text
+    assert "RUN/checkpoints" in text
     return text
 
 
