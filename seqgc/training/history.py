@@ -93,7 +93,7 @@ class History(JournalState):
         return cls(origin=state, first=rounds, by=by, **_fields(state))
 
     def has_after(self, rounds: int) -> bool:
-        """Return True if there is a round or a switch for the resumed run to repeat.
+        """Return True if the resumed run still has a recorded round or switch to repeat.
 
         ``rounds`` is the number of rounds that the resumed run has closed.
         """

@@ -168,7 +168,10 @@ class Turns:
         )
 
     def restore(self, state: TurnsState) -> None:
-        """Restore a snapshot; the number of steps may now be smaller.
+        """Restore a snapshot.
+
+        The number of steps may now be smaller, but not smaller than the number of steps that a
+        bundle has begun.
 
         Raises
         ------

@@ -302,7 +302,7 @@ class TrainingSession:
             if self._recorder.contradicts(seen.record):
                 self.warn(
                     f"round {seen.record.round} closed on other answers than before the run was "
-                    "resumed: from here on its results may differ in the last bits"
+                    "resumed: from here on, the results of the run may differ in the last bits"
                 )
         elif isinstance(seen, ports.Dispatch):
             self._recorder.lease.check()
@@ -359,7 +359,7 @@ class TrainingSession:
                 else:
                     output.write(self._directory.saved)
             except OSError as error:
-                which = f"{output.model} after step {output.step}"
+                which = f"model {output.model} after step {output.step}"
                 self.warn(f"weights of {which} could not be written: {error.strerror or error}")
         if (why := self._workload.unremoved) and not self._warned_unremoved:
             self._warned_unremoved = True

@@ -294,7 +294,7 @@ class ControlledStrategy(Strategy):
         )
 
     def follow(self, seen: ports.Seen) -> None:
-        """Cut batches by the shares of the round that begins."""
+        """When a round begins, tell the workload the workers' shares of this round."""
         if isinstance(seen, ports.Dispatch):
             self._adopt()
         super().follow(seen)
