@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 from torch import distributed as dist
@@ -35,6 +36,7 @@ from seqgc.pipeline.network import Network, profiled_network
 from seqgc.pipeline.planner import PlannedStage, require_cover, require_straight
 from seqgc.pipeline.stage import StageTrainer, weights_in
 from seqgc.pipeline.timetable import one_f_one_b
+from seqgc.runs.packing import pack, unpack
 
 _SETTINGS: Final = "pipeline.json"
 _WEIGHTS: Final = "weights.safetensors"
@@ -206,12 +208,12 @@ def _claim(run: PipelineRun, folder: Path, *, or_resume: bool) -> None:
 
 def _checkpoints(folder: Path, index: int) -> dict[int, Path]:
     """Return the checkpoints of a stage by the number of their minibatches."""
-    paths = folder.glob(f"stage-{index + 1}-*.pt")
+    paths = folder.glob(f"stage-{index + 1}-*.safetensors")
     return {int(path.stem.rpartition("-")[2]): path for path in paths}
 
 
 def _checkpoint_path(folder: Path, index: int, minibatches: int) -> Path:
-    return folder / f"stage-{index + 1}-{minibatches:08d}.pt"
+    return folder / f"stage-{index + 1}-{minibatches:08d}.safetensors"
 
 
 def _last_common(folder: Path, stages: int) -> int:
@@ -222,7 +224,10 @@ def _last_common(folder: Path, stages: int) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = json.loads(file.metadata()["state"])
+        checkpoint = cast("dict[str, Any]", unpack(state, tensors))
     except Exception as error:
         raise DamageError(f"the checkpoint {path} is damaged: {fault_of(error)}") from None
     return checkpoint
@@ -373,7 +378,9 @@ def _train(
 def _write(run: PipelineRun, trainer: StageTrainer, index: int, folder: Path) -> None:
     """Write a checkpoint, and remove the checkpoints that no stage needs any more."""
     with replacing(_checkpoint_path(folder, index, trainer.version)) as file:
-        torch.save(trainer.checkpoint(), file)
+        tensors: dict[str, Tensor] = {}
+        state = json.dumps(pack(trainer.checkpoint(), tensors, name="stage"))
+        file.write(save(tensors, metadata={"state": state}))
     paths = _checkpoints(folder, index)
     common = trainer.version - len(run.stages)  # every stage has written its checkpoints up to here
     needed = max((each for each in paths if each <= common), default=0)

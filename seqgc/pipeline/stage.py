@@ -116,6 +116,9 @@ class StageTrainer:
         """Continue from a checkpoint."""
         self.version, self.losses = checkpoint["version"], checkpoint["losses"]
         self._versions, newest = checkpoint["versions"], weights_in(checkpoint)
+        for name, parameter in self._module.named_parameters():
+            for weights in self._versions.values():
+                weights[name].requires_grad_(parameter.requires_grad)
         with torch.no_grad():
             for name, each in (*self._module.named_parameters(), *self._module.named_buffers()):
                 each.copy_(newest[name])

@@ -118,7 +118,7 @@ def test_a_stage_that_is_killed_continues_to_the_same_bits(
     assert not Path(marker).exists()
     assert not Path("run/weights.safetensors").exists()
     for stage in (1, 2):  # it continues in the middle
-        assert list(Path("run").glob(f"stage-{stage}-*.pt"))
+        assert list(Path("run").glob(f"stage-{stage}-*.safetensors"))
     result = run_pipeline(run, Path("run"), or_resume=True)
     state, losses = expected(run)
     assert list(result.losses) == losses
