@@ -8,10 +8,10 @@ If two runs of a model have the same bits, its callbacks get the same arguments 
 decisions are then as reproducible as the code of the callbacks.
 
 If a callback raises an error, the run ends as soon as the loop is at rest, so that no step is
-incomplete. The run can be resumed. If no callback has a state, a last checkpoint is written. If one
-has, the run continues from the checkpoint before, because the callbacks after the failed one have
-not been called. A resumed run takes the steps after its checkpoint again, and also calls the
-callbacks for these steps again.
+incomplete. The run can be resumed. If no callback has a state, a last checkpoint is written. If a
+callback has a state, no last checkpoint is written, because the callbacks after the failed one have
+not been called; the run then continues from the previous checkpoint. A resumed run takes the steps
+after its checkpoint again, and also calls the callbacks for these steps again.
 
 The state of a callback is in checkpoints if the callback has torch's two methods, ``state_dict()``
 and ``load_state_dict(state)``. The state is stored as JSON and tensors, and not pickled. Therefore
