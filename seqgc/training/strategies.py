@@ -294,7 +294,7 @@ class ControlledStrategy(Strategy):
         )
 
     def follow(self, seen: ports.Seen) -> None:
-        """When a round begins, tell the workload the workers' shares of this round."""
+        """Tell the workload the workers' shares in the round that begins."""
         if isinstance(seen, ports.Dispatch):
             self._adopt()
         super().follow(seen)
