@@ -165,7 +165,7 @@ class TrainingOptions:
         """
         app, target = None, self.target
         if self.train is not None and self._file is None:
-            app, usual = named_app(self.train)
+            app, usual = named_app(self.train, argument="train")
             if (target := self.target or usual) is None:
                 self._require_target()
         return Trial(

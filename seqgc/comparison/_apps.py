@@ -16,7 +16,14 @@ from seqgc.profiles import ByRound
 from seqgc.rounds import Setting
 from seqgc.schemes import Uncoded
 from seqgc.stores import MemoryStore
-from seqgc.tables import App, TableLayout, TableWorker, TableWorkload, require_fit
+from seqgc.tables import (
+    App,
+    TableWorker,
+    TableWorkload,
+    first_tables,
+    measured,
+    require_fit,
+)
 
 __all__ = ["AppTrainees"]
 
@@ -25,8 +32,9 @@ __all__ = ["AppTrainees"]
 class AppTrainees:
     """An app, run with a ``seed`` on ``n`` workers; a learning rate multiplies its own step size.
 
-    The loss is the app's objective. A clock is a pass over all items. The number of clocks of an
-    exact defence is that of ``uncoded``, with one chunk of the items for each worker.
+    The loss is the app's objective. A clock is a pass over all items. Exact defences that cut the
+    items into one chunk for each worker need as many clocks as ``uncoded``. Other exact defences
+    are run themselves, because every chunk begins with the tables of the clock before.
     """
 
     app: App
@@ -57,11 +65,24 @@ class AppTrainees:
             yield AppTrial(rated, setting, target=target, race=race, number=number)
 
     def loss(self) -> float:
-        return float(self.app.objective(self.app.initial(np.random.default_rng(self.seed))))
+        return measured(self.app, *first_tables(self.app, seed=self.seed))
 
     def exact_steps(self, *, lr: float, target: float, most: int) -> float:
+        return self._steps(Setting(scheme=Uncoded(n=self.n)), lr=lr, target=target, most=most)
+
+    def steps_of(
+        self, setting: Setting, exact: float, *, lr: float, target: float, most: int
+    ) -> float:
+        items = self.app.items
+        if np.array_equal(setting.scheme.cut(items), Uncoded(n=self.n).cut(items)):
+            return exact
+        try:
+            return self._steps(setting, lr=lr, target=target, most=most)
+        except ModelError:
+            return math.inf
+
+    def _steps(self, setting: Setting, *, lr: float, target: float, most: int) -> float:
         pace = ByRound(latencies_s=np.zeros((1, self.n)), rates=np.ones((1, self.n)))
-        setting = Setting(scheme=Uncoded(n=self.n))
         workers = PacedWorkers(pace=pace, kind="resident")
         curve = trained(setting, workers, [(self, lr)], target=target, most=most)[0].curve
         if curve.failed:
@@ -91,9 +112,8 @@ class AppTrial:
         self, of: AppTrainees, setting: Setting, *, target: float, race: Race, number: int
     ) -> None:
         app, items, store = of.app, of.app.items, MemoryStore()
-        tables = app.initial(np.random.default_rng(of.seed))
-        self._app, self._layout = app, TableLayout.of(tables)
-        vector = self._layout.vector(tables)
+        self._app = app
+        self._layout, vector = first_tables(app, seed=of.seed)
         self._inner = TableWorkload(vector, setting.scheme, items=items, store=store)
         self.compute = TableWorker(
             app=app,
@@ -140,4 +160,4 @@ class AppTrial:
         """Do nothing."""
 
     def _losses(self) -> FloatArray:
-        return np.array([self._app.objective(self._layout.views(self._inner.vector))])
+        return np.array([measured(self._app, self._layout, self._inner.vector)])

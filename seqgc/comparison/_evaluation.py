@@ -172,7 +172,12 @@ class Evaluator:
 
     def _time_exact(self, setting: Setting) -> tuple[TimedRun, _Ends]:
         """Return the timing of an exact defence, and its results from each seed's steps."""
-        models, steps = self.field.models, {*self.exact} - {math.inf}
+        lr, target, most = self.common.rate, self.trial.target, self.trial.most
+        by_seed = [
+            trainees.steps_of(setting, exact, lr=lr, target=target, most=most)
+            for trainees, exact in zip(self.trainees, self.exact, strict=True)
+        ]
+        models, steps = self.field.models, {*by_seed} - {math.inf}
         clocks = {each: int(each) * models for each in steps}
         timed = self.field.times(setting, clocks={self.field.clocks, *clocks.values()})
         ends = {math.inf: _End()}
@@ -180,7 +185,7 @@ class Evaluator:
             run = timed[clocks[each]]
             usd = self._usd(run.runtime_s, busy_s=run.busy_s, tasks=run.tasks)
             ends[each] = _End(seconds=run.runtime_s, clocks=each, usd=usd)
-        return timed[self.field.clocks], _Ends(each=[ends[each] for each in self.exact])
+        return timed[self.field.clocks], _Ends(each=[ends[each] for each in by_seed])
 
     def _trained(
         self,

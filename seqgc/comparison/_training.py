@@ -248,6 +248,14 @@ class Trainees(Protocol):
             If a model fails before all models reach the target.
         """
 
+    def steps_of(
+        self, setting: Setting, exact: float, *, lr: float, target: float, most: int
+    ) -> float:
+        """Return an exact defence's number of steps; ``exact`` is the result of `exact_steps`.
+
+        The number is infinite if a model fails, or if more than ``most`` steps are necessary.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PacedWorkers:

@@ -44,6 +44,8 @@ def has_master(run: Path) -> bool:
 class Lease:
     """The right to be the master of the run in a folder, until `close`.
 
+    ``argument`` is the name of the folder's argument in errors.
+
     Raises
     ------
     ParameterError
@@ -64,8 +66,8 @@ class Lease:
     >>> second.close(); folder.cleanup()
     """
 
-    def __init__(self, run: Path) -> None:
-        self._run, self._folder = run, run / "masters"
+    def __init__(self, run: Path, *, argument: str = "run") -> None:
+        self._run, self._folder, self._argument = run, run / "masters", argument
         self._lock = os.open(run / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             self._acquire()
@@ -113,7 +115,7 @@ class Lease:
             rule = "must be on a file system that has locks"
             got = f"{self._run}: {error.strerror or error}"
             remedy = "put the run on a local disk, or mount the file system with locks"
-            raise ParameterError("run", rule, got, remedy) from error
+            raise ParameterError(self._argument, rule, got, remedy) from error
 
     def _next_number(self) -> int:
         self._folder.mkdir(exist_ok=True)
@@ -129,4 +131,4 @@ class Lease:
     def _taken(self) -> ParameterError:
         rule = "must be a run that no other master is running"
         remedy = "wait until the other process ends, or end it"
-        return ParameterError("run", rule, str(self._run), remedy)
+        return ParameterError(self._argument, rule, str(self._run), remedy)

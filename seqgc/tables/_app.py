@@ -9,14 +9,24 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 
 from seqgc.control import Controlled
-from seqgc.errors import ParameterError, require_int
+from seqgc.errors import ParameterError, refusing, require_int
 from seqgc.ports import FloatArray, IntArray
 from seqgc.rounds import PolicyDefence
 from seqgc.schemes import Defence
 
-__all__ = ["App", "Shapes", "TableLayout", "require_fit"]
+__all__ = [
+    "App",
+    "Shapes",
+    "TableLayout",
+    "first_tables",
+    "measured",
+    "require_app",
+    "require_fit",
+]
 
 Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+
+_MOST: Final = 2**53  # float64 has all integers up to this one
 
 
 class App(Protocol):
@@ -25,7 +35,13 @@ class App(Protocol):
     A clock is one pass over all items. In each clock, every item is processed once, by one worker.
     The workers' changes are added up. An app that writes to different numbers for different items,
     or whose changes are sums, therefore computes the same as one worker alone, apart from the
-    staleness of what it reads. An app must be picklable by cloudpickle.
+    staleness of what it reads. If two workers assign the same number, both differences are added,
+    and the number is neither of the two values.
+
+    Each worker has a copy of the app, which must be picklable by cloudpickle. ``process`` must
+    depend on its arguments and the app's data only: what a call leaves on ``self`` is lost or
+    belongs to another worker, and random numbers of other generators than ``rng`` differ if a task
+    is computed twice.
 
     An app may also have these attributes:
 
@@ -63,7 +79,11 @@ class App(Protocol):
         """The number of items, >= 1."""
 
     def initial(self, rng: np.random.Generator) -> Mapping[str, FloatArray]:
-        """Return the tables at the beginning, by name. They become float64."""
+        """Return the tables at the beginning, by name: finite numbers. They become float64.
+
+        Counts and labels become float64, too. To use one as an index, write ``int(table[i])`` or
+        ``table.astype(int)``.
+        """
 
     def process(
         self, tables: Mapping[str, FloatArray], items: IntArray, rng: np.random.Generator
@@ -71,11 +91,16 @@ class App(Protocol):
         """Process some items (m,), and change the tables in place.
 
         The changes are visible to later items of the same call, and are sent to the master when it
-        returns. ``rng`` depends only on the run's seed, the tables' version and the first item.
+        returns. After that, the tables of the call are read-only. ``items`` is a copy, which may be
+        changed. ``rng`` depends only on the run's seed, the tables' version, the first item and the
+        number of the pass.
         """
 
     def objective(self, tables: Mapping[str, FloatArray]) -> float:
-        """Return a number that measures the progress; smaller is better."""
+        """Return a number that measures the progress; smaller is better.
+
+        The master calls it before the first clock and after each one, on a copy of the tables.
+        """
 
 
 class TableLayout:
@@ -84,7 +109,8 @@ class TableLayout:
     Raises
     ------
     ParameterError
-        If there is no table, or a table is empty or does not hold numbers.
+        If there is no table, or if a table is empty or holds something else than finite numbers or
+        an integer that float64 cannot hold.
 
     Examples
     --------
@@ -109,6 +135,12 @@ class TableLayout:
             if array.dtype.kind not in "fiub" or not array.size:
                 what = f"{array.dtype} of shape {array.shape}"
                 raise ParameterError("initial", f"must return numbers as table {name!r}", what)
+            if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _MOST:
+                rule = f"must return integers of at most 2**53 as table {name!r}, which is float64"
+                raise ParameterError("initial", rule, f"{array.min()} to {array.max()}")
+            if not np.isfinite(array).all():
+                rule = f"must return finite numbers as table {name!r}"
+                raise ParameterError("initial", rule, float(array[~np.isfinite(array)][0]))
         return cls(tuple((name, np.shape(table)) for name, table in tables.items()))
 
     def views(self, vector: FloatArray) -> dict[str, FloatArray]:
@@ -128,14 +160,58 @@ class TableLayout:
         return vector
 
 
+def first_tables(app: App, *, seed: int) -> tuple[TableLayout, FloatArray]:
+    """Return the layout of an app's tables, and their numbers at the beginning (size,).
+
+    Raises
+    ------
+    ParameterError
+        If ``initial`` raises an error, or does not return tables of finite numbers.
+    """
+    with refusing("initial", "must return tables, not raise an error ({})", type(app).__name__):
+        tables = app.initial(np.random.default_rng(seed))
+    layout = TableLayout.of(tables)
+    return layout, layout.vector(tables)
+
+
+def measured(app: App, layout: TableLayout, vector: FloatArray) -> float:
+    """Return the app's objective for the tables in a vector (size,), which it cannot change.
+
+    Raises
+    ------
+    ParameterError
+        If ``objective`` raises an error, or does not return a number.
+    """
+    with refusing("objective", "must return a number, not raise an error ({})", type(app).__name__):
+        value = np.asarray(app.objective(layout.views(vector.copy())))
+    if value.size != 1 or value.dtype.kind not in "fiub":
+        what = f"{value.dtype} of shape {value.shape}"
+        raise ParameterError("objective", "must return one number", what)
+    return float(value.item())
+
+
+def require_app(app: object) -> None:
+    """Raise `ParameterError` if an object is not an app."""
+    if isinstance(app, type):
+        remedy = f"pass {app.__name__}(...)"
+        raise ParameterError("app", "must be an object, not a class", app.__name__, remedy)
+    names = ("items", "initial", "process", "objective")
+    if missing := [name for name in names if not hasattr(app, name)]:
+        rule = f"must have {', '.join(names[:-1])} and {names[-1]}"
+        what = f"an object of {type(app).__name__}, which has no {missing[0]!r}"
+        raise ParameterError("app", rule, what, "see docs/tables.md")
+
+
 def require_fit(app: App, defence: Defence) -> int:
     """Check that a defence can run an app, and return the number of items.
 
     Raises
     ------
     ParameterError
-        If the app has no items or fewer than chunks, or if the defence would change its results.
+        If this is no app, if it has fewer items than the defence has chunks, or if the defence
+        would change its results.
     """
+    require_app(app)
     items = require_int("items", app.items, least=1)
     spec, chunks = defence.spec, len(defence.chunk_fractions)
     if items < chunks:

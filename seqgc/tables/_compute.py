@@ -71,16 +71,19 @@ class TableWorker:
         for start, end in pairwise(borders):
             if start == end:
                 continue
-            items, vector = points[start:end], base.copy()
+            vector = base.copy()
             tables = layout.views(vector)
             before = dict(tables)
             for number in range(self.passes):
-                key = [self.seed, part.weights.version, int(items[0]), number]
+                key = [self.seed, part.weights.version, int(points[start]), number]
+                items = points[start:end].copy()
                 self.app.process(tables, items, np.random.default_rng(key))
             if tables.keys() != before.keys() or any(tables[k] is not before[k] for k in before):
                 changed = [k for k in tables if tables[k] is not before.get(k)]
                 rule = "must change tables in place, as in tables[name][...] = values"
                 raise ParameterError("process", rule, changed or "a table was removed")
+            for table in tables.values():  # changes by a later call would be lost
+                table.flags.writeable = False
             vector -= base
             total += part.coefficients[start] * vector
         return total

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -16,15 +17,16 @@ import numpy as np
 from seqgc import master, ports
 from seqgc._durable import replacing, temporary_folder
 from seqgc.backends import LocalBackend, Messaging
-from seqgc.errors import ParameterError, StoreError, one_line, require_int
+from seqgc.errors import ModelError, ParameterError, StoreError, one_line, require_int
 from seqgc.master import PackedJob, pack_held, unpack_held
 from seqgc.ports import Backend, FloatArray
-from seqgc.profiles import Pace
+from seqgc.profiles import DelayProfile, Pace
 from seqgc.rounds import ClosingRule, RunPolicy, Setting, policy_of
+from seqgc.runs.lease import Lease
 from seqgc.schemes import Defence, parse_scheme
 from seqgc.stores import DirectoryStore, MemoryStore, unique_name
-from seqgc.tables._app import App, TableLayout, require_fit
-from seqgc.tables._compute import TableWorker
+from seqgc.tables._app import App, TableLayout, first_tables, measured, require_app, require_fit
+from seqgc.tables._compute import MODEL, TableWorker
 from seqgc.tables._workload import TableWorkload
 from seqgc.virtual import VirtualBackend, WorkerKind
 from seqgc.worker import ComputeFactory
@@ -54,8 +56,8 @@ class AppRun:
     ``tables`` are the tables at the end. ``objectives`` (clocks + 1,) are the app's objective
     before the first clock and after each one, and ``at_s`` (clocks + 1,) the seconds of the run at
     these times. With a stale defence, the tables after a clock may have changes of later clocks.
-    ``received_bytes`` and ``sent_bytes`` count the tables that all workers have read, and the
-    changes that they were asked for.
+    ``received_bytes`` are the bytes of all tables that workers have read, and ``sent_bytes`` those
+    of all changes that they were asked for.
     """
 
     defence: str
@@ -99,37 +101,45 @@ def run_app(
         The program; see `App`.
     defence
         A spec, such as ``"ssp:slack=1"``, or a defence. It must be exact or stale, must finish a
-        clock before the next one, and its tasks must have one clock.
+        clock before the next one, and each of its tasks must belong to one clock.
     workers
         A number of local processes, a set of workers (`seqgc.workers.local`, ``dask``), or a
         `seqgc.profiles.Pace`. With a pace, the run is in virtual time: the changes are computed in
         this process, and the seconds are those of workers with this pace. A load of 1 is a pass
-        over all items. ``kind`` says whether
-        these virtual workers stay (``"resident"``) or are invoked for each task (``"function"``).
+        over all items.
+    kind
+        For virtual workers only: ``"resident"`` if they stay, ``"function"`` if they are invoked
+        for each task.
     clocks
-        The number of times that each item is processed by the run, each time ``passes`` times in a
-        row. A worker sees its own changes in later passes, and others' changes in later clocks
-        (Cui et al. 2014, 2.2: work per clock, with read-my-writes).
+        The number of clocks. In each clock, every item is processed by one worker.
+    passes
+        The number of times that a worker goes over its items in each clock. It sees its own changes
+        in later passes, and others' changes in later clocks (Cui et al. 2014, 2.2: work per clock,
+        with read-my-writes).
     seed
         The seed, >= 0, of ``initial`` and ``process``.
     rule
         The closing rule of rounds, with time limits.
     folder
         A folder for checkpoints, written about every ``checkpoint_every_s`` seconds and at the end.
-        If it has one of the same app and arguments, the run continues from it. By default a run
-        that is interrupted is lost.
+        If it holds a checkpoint of a run with the same arguments and data, the run continues from
+        it. Other data are noticed by the objective of the tables in the checkpoint; a new step size
+        is not. Workers on other machines must share the folder. By default a run that is
+        interrupted is lost.
     observe
         A function that is called with each event and action of the loop.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, the app cannot be run with the defence, or the folder
-        belongs to another run.
+        If an argument or a result of the app's methods is wrong, if the app cannot be run with the
+        defence, or if the folder belongs to another run or is in use.
     ModelError
         If ``process`` raises an error on two workers, or changes become infinite or NaN.
     WorkerError
         If the workers cannot complete the run.
+    StoreError
+        If the checkpoint in the folder is damaged.
 
     Examples
     --------
@@ -139,24 +149,26 @@ def run_app(
     >>> run.tables["L"].shape, len(run.objectives), bool(run.objective < run.objectives[0])
     ((12, 2), 11, True)
     """
-    n = workers if isinstance(workers, int) else workers.n
-    n = require_int("workers", n, least=1)
+    n = _count(workers)
     require_int("clocks", clocks, least=1)
     require_int("passes", passes, least=1)
     require_int("seed", seed, least=0)
     scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence
     if scheme.n != n:
         raise ParameterError("defence", f"must be for {n} workers", scheme.n)
+    require_app(app)
     items = require_int("items", app.items, least=1)
     scheme = scheme.fitted(1, batch=items)
     require_fit(app, scheme)
-    tables = app.initial(np.random.default_rng(seed))
-    layout = TableLayout.of(tables)
+    layout, vector = first_tables(app, seed=seed)
     setting = Setting(scheme=scheme, rule=rule or ClosingRule())
     policy = policy_of(setting, num_jobs=clocks, batches=[items])
-    path = None if folder is None else Path(folder)
-    with _store_and_start(workers, path, kind=kind, passes=passes) as (store, start):
-        workload = TableWorkload(layout.vector(tables), scheme, items=items, store=store)
+    with ExitStack() as stack:
+        path = None if folder is None else stack.enter_context(_held_folder(Path(folder)))
+        store, start = stack.enter_context(
+            _store_and_start(workers, path, kind=kind, passes=passes)
+        )
+        workload = TableWorkload(vector, scheme, items=items, store=store)
         about = {
             "app": type(app).__qualname__,
             "defence": scheme.spec,
@@ -181,7 +193,7 @@ def run_app(
             )
             if checkpoint is not None:
                 watch.write_to(checkpoint, every_s=checkpoint_every_s)
-            with closing(start(compute)) as backend:
+            with closing(start(compute)) as backend, _naming(app):
                 master.run(policy, backend, workload, observe=watch.see, rest=watch.rest, held=held)
     return AppRun(
         defence=scheme.spec,
@@ -192,6 +204,51 @@ def run_app(
         received_bytes=watch.read * layout.size * 8,
         sent_bytes=watch.asked * layout.size * 8,
     )
+
+
+def _count(workers: AppWorkers) -> int:
+    """Return the number of workers."""
+    if isinstance(workers, int):
+        return require_int("workers", workers, least=1)
+    if isinstance(workers, DelayProfile):
+        rule = "must be a pace, which says how the seconds of a profile depend on the load"
+        remedy = "pass seqgc.profiles.latency_pace(profile) or speed_pace(profile)"
+        raise ParameterError("workers", rule, "a DelayProfile", remedy)
+    if not hasattr(workers, "latency_s") and not hasattr(workers, "start"):
+        rule = "must be a number of processes, a set of workers, or a pace"
+        raise ParameterError("workers", rule, workers)
+    return workers.n
+
+
+@contextmanager
+def _naming(app: App) -> Iterator[None]:
+    """Let a `ModelError` in this block name the app."""
+    try:
+        yield
+    except ModelError as error:
+        why = "; ".join(error.models.values())
+        raise ModelError({f"app {type(app).__name__}": f"failed: {why}"}) from error
+
+
+@contextmanager
+def _held_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder for checkpoints if it is absent, and keep other runs out of it in this block.
+
+    Raises
+    ------
+    ParameterError
+        If the folder cannot be made, or another run uses it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{folder}: {error.strerror or error}"
+        raise ParameterError("folder", "must be a folder that can be written", why) from error
+    with closing(Lease(folder, argument="folder")):
+        # A run that was killed left its versions; the numbers of this run's versions are the same.
+        for version in (folder / "tables").glob(f"*{MODEL}@*"):
+            version.unlink()
+        yield folder
 
 
 @contextmanager
@@ -269,7 +326,7 @@ class _AppWatch:
         self._every_s, self._next_at = 0.0, 0.0
 
     def _objective(self) -> float:
-        return float(self._app.objective(self._layout.views(self._workload.vector.copy())))
+        return measured(self._app, self._layout, self._workload.vector)
 
     def see(self, seen: ports.Seen) -> None:
         if isinstance(seen, ports.Dispatch):
@@ -297,7 +354,6 @@ class _AppWatch:
 
     def write_to(self, path: Path, *, every_s: float) -> None:
         """Write checkpoints to a file from now on."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._every_s = path, every_s
         self._next_at = time.monotonic() + every_s
 
@@ -317,6 +373,7 @@ class _AppWatch:
             read=self.read,
         )
         arrays["objectives"], arrays["at_s"] = np.array(self.objectives), np.array(self.at_s)
+        arrays["objective"] = np.array(self._objective())
         text = np.frombuffer(msgspec.json.encode(state), dtype=np.uint8)
         with replacing(path) as file:
             np.savez(file, allow_pickle=False, state=text, **arrays)
@@ -332,10 +389,11 @@ class _AppWatch:
             If the file is damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = dict(file)
             state = msgspec.json.decode(arrays.pop("state").tobytes(), type=_State)
-        except (OSError, ValueError, KeyError, EOFError, msgspec.MsgspecError) as error:
+            objective = float(arrays.pop("objective"))
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
             why = f"{path} cannot be read as a checkpoint of an app: {one_line(error)}"
             raise StoreError(f"{why}; remove it to begin again") from error
         for name, value in json.loads(msgspec.json.encode(self._about)).items():
@@ -350,4 +408,10 @@ class _AppWatch:
         self.asked, self.read = state.asked, state.read
         self._policy.restore(state.policy)
         self._workload.restore(arrays, version=state.version, begun=state.begun)
+        if not np.isclose(now := self._objective(), objective, rtol=1e-6, atol=0, equal_nan=True):
+            rule = (
+                f"must have the data of the run in {path.parent}: "
+                f"the objective of its tables was {objective:.9g}"
+            )
+            raise ParameterError("app", rule, now, "or choose another folder")
         return master.Held(begun=state.begun, jobs=jobs)

@@ -17,7 +17,7 @@ import numpy as np
 from seqgc._digits import digit_images
 from seqgc.errors import ParameterError, did_you_mean, require_int, require_number
 from seqgc.ports import FloatArray, IntArray
-from seqgc.tables._app import App
+from seqgc.tables._app import App, require_app
 from seqgc.worker import call_own, own_function, own_module
 
 __all__ = [
@@ -44,8 +44,8 @@ _Tables = Mapping[str, FloatArray]
 def photograph(*, step: int = 6, known: float = 0.3, seed: int = 0) -> FloatArray:
     """Return a photograph of scikit-learn in shades of grey, in [0, 1], with gaps of NaN.
 
-    Every ``step``-th row and column is taken, and the fraction ``known`` of the pixels, drawn with
-    ``seed``.
+    Only every ``step``-th row and column is used. Of their pixels, a fraction ``known`` is drawn
+    with ``seed``; the others become NaN.
 
     Raises
     ------
@@ -143,10 +143,11 @@ class Documents:
 
 
 def help_texts(*, vocabulary: int = 400, most: int = 150) -> Documents:
-    """Return Python's own help texts, as the ``vocabulary`` most frequent words of five letters.
+    """Return the words of Python's own help texts.
 
-    Longer words count, too. Each text has at most ``most`` of these words; texts with fewer than
-    ten are left out.
+    The vocabulary are the ``vocabulary`` most frequent words of at least five letters. Of each
+    text, the first ``most`` words that are in the vocabulary are used. Texts with fewer than ten
+    such words are left out.
     """
     from pydoc_data.topics import topics
 
@@ -398,11 +399,11 @@ APPS: Final[Mapping[str, tuple[Callable[[], App], float]]] = {
 """By name, a function that returns the app, and an objective that it reaches in about 20 clocks."""
 
 
-def named_app(name: str) -> tuple[App, float | None]:
+def named_app(name: str, *, argument: str = "app") -> tuple[App, float | None]:
     """Return the app with this name, and its usual target; or the app of a user's own function.
 
     ``package.module:function`` names a function that is called without arguments and returns an
-    app; it has no usual target.
+    app; it has no usual target. ``argument`` is the name of the argument in errors.
 
     Raises
     ------
@@ -418,14 +419,9 @@ def named_app(name: str) -> tuple[App, float | None]:
     if own_module(name) is None:
         if name not in APPS:
             rule = f"must be {', '.join(APPS)}, or your own package.module:function"
-            raise ParameterError("app", rule, name, did_you_mean(name, APPS))
+            raise ParameterError(argument, rule, name, did_you_mean(name, APPS))
         make, target = APPS[name]
         return make(), target
-    app = call_own(own_function(name, argument="app"), name, argument="app")
-    missing = [
-        each for each in ("items", "initial", "process", "objective") if not hasattr(app, each)
-    ]
-    if missing:
-        rule = f"must return an app; {type(app).__name__} has no {missing[0]!r}"
-        raise ParameterError("app", rule, name, "see docs/tables.md")
+    app = call_own(own_function(name, argument=argument), name, argument=argument)
+    require_app(app)
     return cast("App", app), None

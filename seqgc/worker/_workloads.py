@@ -14,6 +14,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
@@ -225,7 +226,9 @@ mine.nets); got 'json:dumps' (seqgc deploy --include PATH --factories json)
         known = ", ".join(sorted(listed)) or "none"
         rule = f"must be of a module that the image lists (SEQGC_FACTORIES: {known})"
         raise ParameterError(argument, rule, path, _DEPLOY.format(module))
-    with refusing(argument, "must be an importable package.module:function ({})", path):
+    is_here = Path(*module.split(".")).with_suffix(".py").exists()
+    remedy = "set PYTHONPATH=. to import from this folder" if is_here else ""
+    with refusing(argument, "must be an importable package.module:function ({})", path, remedy):
         if not all(part.isidentifier() for part in module.split(".")):
             raise ValueError("this is not a module name")
         if find_spec(module.partition(".")[0]) is None:

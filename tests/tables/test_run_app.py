@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from seqgc import ports, workers
 from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ModelError, ParameterError, StoreError
 from seqgc.ports import FloatArray, IntArray
-from seqgc.profiles import ByRound
+from seqgc.profiles import ByRound, DelayProfile
+from seqgc.stores import DirectoryStore
 from seqgc.tables import App, AppRun, TableLayout, run_app
 from seqgc.tables.apps import (
     LDA,
@@ -261,10 +262,38 @@ def test_a_folder_of_another_run_is_refused(
         run_app(Counts(), "bsp", workers=PACE, folder=tmp_path, **arguments | other)  # type: ignore[arg-type]
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tables.npz").write_bytes(b"PK")
+@pytest.mark.parametrize("size", [2, 500])
+def test_a_damaged_checkpoint_is_refused(size: int, tmp_path: Path) -> None:
+    run_app(Counts(), "bsp", workers=PACE, clocks=2, folder=tmp_path)
+    os.truncate(tmp_path / "tables.npz", size)
     with pytest.raises(StoreError, match=r"tables\.npz"):
         run_app(Counts(), "bsp", workers=PACE, clocks=2, folder=tmp_path)
+
+
+def test_a_folder_of_the_same_app_with_other_data_is_refused(tmp_path: Path) -> None:
+    app = digits_mlr()
+    run = run_app(app, "bsp", workers=PACE, clocks=2, folder=tmp_path)
+    other = replace(app, points=app.points + 0.1)  # the same objective before the first clock
+    with pytest.raises(ParameterError, match=rf"`app`.*{tmp_path}.*{str(run.objective)[:7]}"):
+        run_app(other, "bsp", workers=PACE, clocks=2, folder=tmp_path)
+
+
+def test_two_runs_cannot_use_one_folder(tmp_path: Path) -> None:
+    def again(seen: ports.Seen) -> None:  # noqa: ARG001
+        run_app(Counts(), "bsp", workers=PACE, clocks=2, folder=tmp_path)
+
+    with pytest.raises(ParameterError, match=rf"`folder`.*{tmp_path}"):
+        run_app(Counts(), "bsp", workers=PACE, clocks=2, folder=tmp_path, observe=again)
+
+
+def test_versions_that_a_killed_run_left_are_removed(tmp_path: Path) -> None:
+    left = DirectoryStore(tmp_path / "tables")
+    for version in range(3):
+        left.publish("tables", version, np.full(24, 7.0))
+    (tmp_path / "tables" / "mine.csv").touch()
+    run = run_app(Counts(), "ssp:slack=1", workers=2, clocks=3, folder=tmp_path)
+    assert run.tables["times"].tolist() == [3.0] * 23
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["mine.csv"]
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -306,9 +335,20 @@ class Overflowing(Counts):
         tables["total"][...] = np.inf
 
 
+class Keeping(Counts):
+    def process(self, tables, items, rng) -> None:  # type: ignore[no-untyped-def]
+        kept = self.__dict__.setdefault("kept", tables)
+        super().process(kept, items, rng)
+
+
 @pytest.mark.parametrize(
     ("app", "why"),
-    [(Rebinding(), "in place.*total"), (Raising(), "of nothing"), (Overflowing(), "not finite")],
+    [
+        (Rebinding(), "in place.*total"),
+        (Raising(), "app Raising failed.*of nothing"),
+        (Overflowing(), "not finite"),
+        (Keeping(), "read-only"),
+    ],
 )
 def test_faulty_apps_end_the_run_in_one_line(app: App, why: str) -> None:
     with pytest.raises(ModelError, match=why) as caught:
@@ -316,7 +356,66 @@ def test_faulty_apps_end_the_run_in_one_line(app: App, why: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_arguments_are_refused() -> None:
+class Shuffling(Counts):
+    def process(self, tables, items, rng) -> None:  # type: ignore[no-untyped-def]
+        rng.shuffle(items)
+        super().process(tables, items, rng)
+        items[:] = 0
+
+
+@pytest.mark.parametrize("crew", [PACE, 2])
+def test_an_app_may_change_its_copy_of_the_items(crew: ByRound | int) -> None:
+    run = run_app(Shuffling(), "bsp", workers=crew, clocks=2, passes=2)
+    assert run.tables["times"].tolist() == [4.0] * 23
+
+
+@dataclass(frozen=True)
+class Returning(Counts):
+    tables: object = field(default_factory=lambda: {"times": [0] * 23, "total": 0})
+    value: object = 0.0
+
+    def initial(self, rng):  # type: ignore[no-untyped-def]  # noqa: ARG002
+        return self.tables
+
+    def objective(self, tables):  # type: ignore[no-untyped-def]
+        tables["times"][...] = 99  # of a copy
+        return self.value
+
+
+def test_lists_and_numbers_of_other_types_become_float64() -> None:
+    run = run_app(Returning(value=np.array([True])), "bsp", workers=PACE, clocks=2)
+    assert run.tables["times"].tolist() == [2.0] * 23
+    assert run.tables["total"].dtype == np.float64
+    assert run.tables["total"].shape == ()
+    assert run.objective == 1.0
+
+
+@pytest.mark.parametrize(
+    ("app", "why"),
+    [
+        (Returning(tables=None), "`initial`.*None"),
+        (Returning(tables={"t": np.array([1.0, np.nan])}), "`initial`.*'t'.*nan"),
+        (Returning(tables={"t": np.array([0, 2**60])}), f"`initial`.*'t'.*{2**60}"),
+        (Returning(tables={"t": np.zeros(2, complex)}), "`initial`.*'t'.*complex"),
+        (Returning(value=np.zeros(2)), r"`objective`.*\(2,\)"),
+        (Returning(value=None), "`objective`.*object"),
+        (Counts, "`app`.*class.*Counts"),
+        (Path(), "`app`.*'items'"),
+    ],
+)
+def test_what_is_no_app_is_refused(app: App, why: str) -> None:
+    with pytest.raises(ParameterError, match=why):
+        run_app(app, "bsp", workers=PACE, clocks=1)
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    profile = DelayProfile.from_times([[1.0, 2.0]])
+    for crew, why in ((profile, "latency_pace"), ("4", "'4'"), (0, "got 0")):
+        with pytest.raises(ParameterError, match=f"`workers`.*{why}"):
+            run_app(Counts(), "bsp", workers=crew, clocks=1)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(ParameterError, match=r"`folder`.*file"):
+        run_app(Counts(), "bsp", workers=PACE, clocks=1, folder=tmp_path / "file")
     with pytest.raises(ParameterError, match=r"`app`.*40.*23"):
         run_app(Counts(), "uncoded", workers=40, clocks=1)
     with pytest.raises(ParameterError, match="clocks"):
