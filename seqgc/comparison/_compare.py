@@ -45,7 +45,7 @@ from seqgc.comparison._field import Field
 from seqgc.comparison._rows import Comparison, Metering, Row, Trial
 from seqgc.comparison._softmax import SoftmaxProblem, SoftmaxTrainees
 from seqgc.comparison._training import Trainees
-from seqgc.errors import ModelError, ParameterError
+from seqgc.errors import ModelError, ParameterError, require_int
 from seqgc.profiles import DelayProfile
 from seqgc.rounds import Setting
 from seqgc.schemes import Defence, parse_scheme
@@ -172,6 +172,9 @@ def compare(
     whole, settings = _checked(
         on, defences, models=models, clocks=clocks, reading=reading, workers=workers
     )
+    if trial.app is not None:  # the number of pieces that `run_app` would choose
+        items = require_int("items", trial.app.items, least=1)
+        settings = [replace(s, scheme=s.scheme.fitted(1, batch=items)) for s in settings]
     tell = progress or (lambda _what, _share: None)
     first, field, chosen_on = _trainees(trial, models, whole.n, seeds=1)[0], whole, None
     for setting in settings:

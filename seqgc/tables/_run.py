@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import PicklingError
 from typing import Protocol, TypeAlias, cast
 from zipfile import BadZipFile
 
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 
 from seqgc import master, ports
+from seqgc._by_value import Parcel
 from seqgc._durable import replacing, temporary_folder
 from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ModelError, ParameterError, StoreError, one_line, require_int
@@ -160,6 +162,8 @@ def run_app(
     items = require_int("items", app.items, least=1)
     scheme = scheme.fitted(1, batch=items)
     require_fit(app, scheme)
+    if not hasattr(workers, "latency_s"):
+        _require_picklable(app)
     layout, vector = first_tables(app, seed=seed)
     setting = Setting(scheme=scheme, rule=rule or ClosingRule())
     policy = policy_of(setting, num_jobs=clocks, batches=[items])
@@ -218,6 +222,15 @@ def _count(workers: AppWorkers) -> int:
         rule = "must be a number of processes, a set of workers, or a pace"
         raise ParameterError("workers", rule, workers)
     return workers.n
+
+
+def _require_picklable(app: App) -> None:
+    try:
+        Parcel.of(app)
+    except PicklingError as error:
+        rule = f"must be picklable, to be sent to the workers ({error})"
+        remedy = "create locks, connections and open files in `process`"
+        raise ParameterError("app", rule, type(app).__name__, remedy) from error
 
 
 @contextmanager

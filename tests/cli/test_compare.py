@@ -309,13 +309,17 @@ def test_clocks_of_an_exact_defence_depend_on_how_it_cuts_the_items(
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     assert "PYTHONPATH" in refused(capsys, "compare", "p.npz", *words)
     monkeypatch.syspath_prepend(str(tmp_path))
-    specs = ["bsp", "gc-rep:s=1", "deal:pieces=16"]
+    specs = ["bsp", "gc-rep:s=1", "deal:pieces=16", "deal"]
     given = [word for spec in specs for word in ("--defence", spec)]
     assert main(["compare", "p.npz", "--json", *words, *given]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     clocks = {row["defence"]: row["clocks_to_target"] for row in rows}
-    for spec, chunks in zip(specs, (8, 8, 16), strict=True):
-        step, rest, expected = chunks * (1 - 0.98 ** (32 // chunks)), 1.0, 0
+    for spec, chunks in zip([*specs[:3], "deal:pieces=24"], (8, 8, 16, 24), strict=True):
+        step, rest, expected = (
+            sum(1 - 0.98 ** len(each) for each in np.array_split(range(32), chunks)),
+            1.0,
+            0,
+        )
         while rest**2 > 1e-6:
             rest, expected = rest * (1 - step), expected + 1
         assert clocks[spec] == expected

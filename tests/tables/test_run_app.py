@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -406,6 +407,17 @@ def test_lists_and_numbers_of_other_types_become_float64() -> None:
 def test_what_is_no_app_is_refused(app: App, why: str) -> None:
     with pytest.raises(ParameterError, match=why):
         run_app(app, "bsp", workers=PACE, clocks=1)
+
+
+@dataclass(frozen=True)
+class Locked(Counts):
+    lock: object = field(default_factory=Lock)
+
+
+def test_an_app_that_cannot_be_sent_runs_in_virtual_time_only() -> None:
+    assert run_app(Locked(), "bsp", workers=PACE, clocks=1).objective == -23.0
+    with pytest.raises(ParameterError, match=r"`app`.*lock.*Locked"):
+        run_app(Locked(), "bsp", workers=2, clocks=1)
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
