@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import PicklingError
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast, get_args
 from zipfile import BadZipFile
 
 import msgspec
@@ -19,7 +19,14 @@ from seqgc import master, ports
 from seqgc._by_value import Parcel
 from seqgc._durable import replacing, temporary_folder
 from seqgc.backends import LocalBackend, Messaging
-from seqgc.errors import ModelError, ParameterError, StoreError, one_line, require_int
+from seqgc.errors import (
+    ModelError,
+    ParameterError,
+    StoreError,
+    one_line,
+    require_int,
+    require_number,
+)
 from seqgc.master import PackedJob, pack_held, unpack_held
 from seqgc.ports import Backend, FloatArray
 from seqgc.profiles import DelayProfile, Pace
@@ -155,6 +162,9 @@ def run_app(
     require_int("clocks", clocks, least=1)
     require_int("passes", passes, least=1)
     require_int("seed", seed, least=0)
+    require_number("checkpoint_every_s", checkpoint_every_s, least=0)
+    if kind not in get_args(WorkerKind):
+        raise ParameterError("kind", f"must be one of {', '.join(get_args(WorkerKind))}", kind)
     scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence
     if scheme.n != n:
         raise ParameterError("defence", f"must be for {n} workers", scheme.n)

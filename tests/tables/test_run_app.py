@@ -430,6 +430,10 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         run_app(Counts(), "bsp", workers=PACE, clocks=1, folder=tmp_path / "file")
     with pytest.raises(ParameterError, match=r"`app`.*40.*23"):
         run_app(Counts(), "uncoded", workers=40, clocks=1)
+    with pytest.raises(ParameterError, match=r"checkpoint_every_s.*-1"):
+        run_app(Counts(), "bsp", workers=PACE, clocks=1, checkpoint_every_s=-1.0)
+    with pytest.raises(ParameterError, match=r"`kind`.*resident.*lambda"):
+        run_app(Counts(), "bsp", workers=PACE, clocks=1, kind="lambda")  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="clocks"):
         run_app(Counts(), "bsp", workers=PACE, clocks=0)
     with pytest.raises(ParameterError, match="initial"):
