@@ -69,7 +69,7 @@ def train(
     values = with_models(read_config(config) if config is not None else {}, models)
     apply(flags, values)
     if or_resume and run is not None:
-        values = _begun(run) | values
+        values = _as_begun(run, values)
     settings = validated(values)
     parse_scheme(settings.scheme, n=settings.workers)  # raise before long work
     delays = make_delays(settings)
@@ -85,15 +85,29 @@ def train(
     show_result(result, as_json=as_json)
 
 
-def _begun(run: Path) -> Values:
-    """Return the scheme and the number of workers of a run that exists, else nothing.
+def _as_begun(run: Path, values: Values) -> Values:
+    """Return the values, completed with the scheme and the workers of the run, if the run exists.
 
-    The defaults may be others now: a restarted master may have another number of cores.
+    The defaults may be others now: a restarted master may have another number of cores, and
+    `seqgc resume` may have moved the run to workers of another kind.
+
+    Raises
+    ------
+    ParameterError
+        If the values name another backend.
     """
     if not os.path.isfile(run / "config.toml"):  # noqa: PTH113 (`Path.is_file` may raise)
-        return {}
+        return values
     begun = read_run_config(run)
-    return {key: begun[key] for key in ("scheme", "workers") if key in begun}
+    values = {key: begun[key] for key in ("scheme", *_OF_WORKERS) if key in begun} | values
+    function, own = begun.get("function"), values.setdefault("function", {})
+    if isinstance(function, dict) and isinstance(own, dict):
+        own.setdefault("resident", function.get("resident", False))
+    backend = values.get("backend")
+    if backend != (before := begun.get("backend", backend)):
+        remedy = f"to continue on it: seqgc resume {run} --backend {backend}"
+        raise ParameterError("backend", f"must be {before}, as in this run", backend, remedy)
+    return values
 
 
 @configured(

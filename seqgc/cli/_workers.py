@@ -29,6 +29,8 @@ def workers(
     if settings.backend != "local":
         rule = "must be a run on local processes"
         remedy = "the workers of a dask cluster come and go with its machines"
+        if settings.backend != "dask":
+            remedy = f"stop it, and then: seqgc resume {run} --workers {count}"
         raise ParameterError("run", rule, f"{run}, on {settings.backend}", remedy)
     is_running = has_master(run)
     if not is_running and read_run(run).outcome == "finished":

@@ -80,7 +80,7 @@ class _Local(ProcessWorkers):
         return self
 
     def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:
-        wanted = None if run is None else partial(wanted_headcount, run, default=self.n)
+        wanted = None if run is None else partial(wanted_headcount, run, most=self.n)
         return partial(LocalBackend, self.n, messaging=messaging, preload=_PRELOADED, wanted=wanted)
 
 

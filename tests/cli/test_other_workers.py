@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import tomllib
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from seqgc.cli import main
-from tests.cli.kit import Out, signalled, weights
+from seqgc.cli import _train, main
+from seqgc.config._tables import RunConfig
+from tests.cli.kit import Out, events, signalled, weights
 from tests.kit import interrupts
 
 LINE = ["--models", "2", "--module", "mlp", "--batch-size", "32", "--steps", "12"]
@@ -43,6 +46,7 @@ def test_a_run_on_processes_ends_on_other_processes_and_on_functions(
     interrupted("resume", "r", "--workers", "2", after=11)
     assert configured()["workers"] == 2
     assert not Path("r/workers").exists(), "how many of four should work"
+    assert [each for each in events("r") if each["event"] == "workers"] == [], "1 was for four"
     interrupted("resume", "r", after=15)
     capsys.readouterr()
     assert main(["resume", "r", "--backend", "lambda-local", *functions]) == 0
@@ -66,3 +70,24 @@ def test_a_number_that_the_code_cannot_have_changes_nothing(capsys: Out) -> None
     assert main(["resume", "r", "-n", "6"]) == 2
     assert "the run is complete" in capsys.readouterr().err
     assert configured()["workers"] == 4
+
+
+def test_a_restarted_master_keeps_the_workers_to_which_the_run_has_moved(capsys: Out) -> None:
+    line = ["train", *LINE, "--scheme", "gc-rep:s=1", "--run", "r"]
+    interrupted(*line, "-n", "4", after=5)
+    interrupted("resume", "r", "--backend", "lambda-local", "--resident", "-n", "2", after=9)
+    capsys.readouterr()
+    for option, text in (("--backend=local", "must be lambda-local"), ("--workers=4", "must be 2")):
+        assert main([*line, "--or-resume", option]) == 2
+        assert f"{text}, as in this run" in capsys.readouterr().err
+    make, used = _train.make_workers, list[RunConfig]()
+
+    def record(settings: RunConfig, **options: Any) -> object:
+        used.append(settings)
+        return make(settings, **options)
+
+    with mock.patch.object(_train, "make_workers", record):
+        assert main([*line, "--or-resume"]) == 0
+    assert (used[0].backend, used[0].workers, used[0].function.resident) == (
+        "lambda-local", 2, True
+    )  # fmt: skip
