@@ -143,7 +143,7 @@ class Stepper:
         packed = json.loads(settings)
         state = unpack(packed["optimizer"], tensors)
         self._optimizer.load_state_dict(cast("dict[str, object]", state))
-        _restore_dtypes(self._optimizer, state)
+        restore_dtypes(self._optimizer, state)
         if self._scheduler is not None:
             state = unpack(packed["scheduler"], tensors)
             self._scheduler.load_state_dict(cast("dict[str, object]", state))
@@ -401,7 +401,7 @@ def _require_own_parameters(
         )
 
 
-def _restore_dtypes(optimizer: Optimizer, saved: object) -> None:
+def restore_dtypes(optimizer: Optimizer, saved: object) -> None:
     """Give each tensor of the optimizer's state the dtype with which it was saved.
 
     `Optimizer.load_state_dict` casts all tensors except ``step`` to the dtype of their parameter.

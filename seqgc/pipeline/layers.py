@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -17,15 +17,17 @@ _REMEDY = "train it with data parallelism instead: seqgc train"
 class LayerChain:
     """The layers of a network, in the order of the forward pass.
 
-    torch.fx traces the network with ``example``, a minibatch of inputs. A layer ends at each
+    torch.fx traces the network, and a pass with ``example``, a minibatch of inputs, checks that it
+    still computes the same: code that does not depend on the input, such as a counter in a buffer,
+    runs only once, while the network is traced. A layer ends at each
     *articulation point*: a tensor that every path from the input to the output passes. A block with
     a skip connection is one layer. The layers share their parameters with the network.
 
     Raises
     ------
     ParameterError
-        If torch.fx cannot trace the network, if it has fewer than two layers, or if two layers
-        share a parameter.
+        If the network does not take ``example``, if torch.fx cannot trace it, if it has fewer than
+        two layers, or if two layers share a parameter, or a buffer that the forward pass changes.
 
     Examples
     --------
@@ -40,16 +42,30 @@ class LayerChain:
         if not isinstance(example, Tensor):
             rule = "must have inputs that are one tensor for each minibatch"
             raise ParameterError("data", rule, type(example).__name__)
+        original, before = copy.deepcopy(module), _buffers(module)
+        with refusing("module", "must take the data ({})", kind):
+            output = _pass(original, example)
         with refusing("module", "must be a network that torch.fx can trace ({})", kind, _REMEDY):
             traced = fx.symbolic_trace(module)
             traced.graph.eliminate_dead_code()
-            tensors = _unchanged_tensors(traced, example)
+            copied = copy.deepcopy(traced)  # a pass changes the statistics of batch normalisation
+            recorder = _Recorder(copied)
+            recorded = _pass(recorder.run, example)
+        after = _buffers(original)
+        values = recorded, _buffers(module), before | _buffers(copied, of=before)
+        if isinstance(output, Tensor) and not _close((output, before, after), values):
+            rule = "must compute the same after torch.fx has traced it; its forward pass changes a "
+            rule += "buffer, or draws numbers whose shape does not depend on the input"
+            raise ParameterError("module", rule, kind, _REMEDY)
+        same = dict(zip(copied.graph.nodes, traced.graph.nodes, strict=True))
+        tensors = {same[node] for node in recorder.unchanged()}
         self._module = module
+        self._changed = {name for name in after if not _close(before[name], after[name])}
         self._segments = list(_segments(traced.graph, tensors))
         if len(self._segments) < 2:
             rule = "must have a point where one tensor carries everything, so that it can be cut"
             raise ParameterError("module", rule, kind, _REMEDY)
-        self._require_separate_parameters()
+        self._require_separate_tensors()
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -94,13 +110,16 @@ class LayerChain:
         node: fx.Node = next(node for node in graph.nodes if node.op == "placeholder")
         return node
 
-    def _require_separate_parameters(self) -> None:
+    def _require_separate_tensors(self) -> None:
+        """Refuse tensors that change during training and belong to two layers."""
         owners: dict[int, int] = {}
         for at in range(len(self)):
-            for name, parameter in self.stage(at, at).named_parameters():
-                if (first := owners.setdefault(id(parameter), at)) != at:
-                    rule = f"must have separate parameters in its layers {first + 1} and {at + 1}, "
-                    rule += "which may be on different workers"
+            layer = self.stage(at, at)
+            changed = [each for each in layer.named_buffers() if each[0] in self._changed]
+            for name, tensor in (*layer.named_parameters(), *changed):
+                if (first := owners.setdefault(id(tensor), at)) != at:
+                    rule = "must have separate parameters and statistics in its layers "
+                    rule += f"{first + 1} and {at + 1}, which may be on different workers"
                     raise ParameterError("module", rule, name, _REMEDY)
 
 
@@ -117,22 +136,37 @@ class _Recorder(fx.Interpreter):
             self.made[n] = result, result._version
         return result
 
+    def unchanged(self) -> set[fx.Node]:
+        """Return the nodes of floating-point tensors that no later node changes in place.
 
-def _unchanged_tensors(traced: fx.GraphModule, example: Tensor) -> set[fx.Node]:
-    """Return the nodes whose values are floating-point tensors that no later node changes in place.
+        Autograd cannot begin at a tensor that is changed in place.
+        """
+        return {
+            node
+            for node, (tensor, version) in self.made.items()
+            if tensor.is_floating_point() and tensor._version == version
+        }
 
-    Autograd cannot begin at a tensor that is changed in place.
-    """
-    copied = copy.deepcopy(traced)  # a run changes the statistics of batch normalisation
-    recorder = _Recorder(copied)
-    same = dict(zip(copied.graph.nodes, traced.graph.nodes, strict=True))
+
+def _pass(forward: Callable[[Tensor], Any], example: Tensor) -> Any:
+    """Return the output for a copy of the example, which the first layer may change in place."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        recorder.run(example)
-    return {
-        same[node]
-        for node, (tensor, version) in recorder.made.items()
-        if tensor.is_floating_point() and tensor._version == version
-    }
+        torch.default_generator.manual_seed(0)
+        return forward(example.clone())
+
+
+def _buffers(module: nn.Module, of: Container[str] | None = None) -> dict[str, Tensor]:
+    """Return copies of the buffers, or of those that are in ``of``."""
+    return {name: each.clone() for name, each in module.named_buffers() if of is None or name in of}
+
+
+def _close(expected: object, found: object) -> bool:
+    """Compare tensors, or tuples and dictionaries of tensors, with a tolerance for rounding."""
+    try:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
 
 
 def _segments(graph: fx.Graph, tensors: set[fx.Node]) -> Iterator[list[fx.Node]]:

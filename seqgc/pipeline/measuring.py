@@ -36,8 +36,8 @@ def measure_chain(source: Source, *, minibatches: int = 20) -> Chain:
             value = value.detach().requires_grad_(at > 0)
             wanted = [each for each in (value, *layer.parameters()) if each.requires_grad]
             start = perf_counter()
-            with refusing("module", "must take the data ({})", source.module):
-                output: Tensor = layer(value)
+            output: Tensor = layer(value)
+            with refusing("loss", "must take the output and the targets ({})", source.loss):
                 result = network.loss(output, target) if at == len(layers) - 1 else output
             middle = perf_counter()
             if result.requires_grad:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,24 @@ class Network:
             for epoch in np.unique(places // count).tolist()
         ]
         return collate(self.dataset, np.concatenate(points), dtype=self.dtype)
+
+    def state_with(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the network's state dict with the values of the stages, which are copied into it.
+
+        Stages lack what no pass uses, and the second name of a parameter that has two. They have
+        buffers that are not in the state dict.
+        """
+        with torch.no_grad():
+            for name, each in (
+                *self.module.named_parameters(remove_duplicate=False),
+                *self.module.named_buffers(remove_duplicate=False),
+            ):
+                if name in trained:
+                    each.copy_(trained[name])
+        state = self.module.state_dict()
+        return {
+            name: each.clone(memory_format=torch.contiguous_format) for name, each in state.items()
+        }
 
     def loss(self, output: Any, target: Any) -> Tensor:
         """Return the mean loss of a minibatch or a part of one."""

@@ -40,6 +40,7 @@ from seqgc.runs.packing import pack, unpack
 
 _SETTINGS: Final = "pipeline.json"
 _WEIGHTS: Final = "weights.safetensors"
+_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_AXES: Final = 8
 _GRACE_S = 5.0
 _MESSAGE_S = 3600.0  # a stage waits as long for a message; the end of a process shows at once
@@ -239,14 +240,13 @@ def _result(run: PipelineRun, folder: Path) -> PipelineResult:
     losses: list[float] = []
     for index in range(len(run.stages)):
         checkpoint = _read(_checkpoint_path(folder, index, run.minibatches))
-        weights |= {
-            name: each.detach().contiguous() for name, each in weights_in(checkpoint).items()
-        }
+        weights |= weights_in(checkpoint)
         held.append(len(checkpoint["versions"]))
         losses = checkpoint["losses"]
+    state = run.network().state_with(weights)
     path = folder / _WEIGHTS
     with replacing(path) as file:
-        file.write(save(weights))
+        file.write(save(state))
     return PipelineResult(tuple(losses), tuple(held), path)
 
 
@@ -260,32 +260,32 @@ class _LostError(Exception):
 class _Neighbours:
     """The messages to and from the stages before and after this one."""
 
-    def __init__(self, index: int, dtype: torch.dtype) -> None:
-        self._index, self._dtype = index, dtype
+    def __init__(self, index: int) -> None:
+        self._index = index
         self._sent: list[tuple[dist.Work, Tensor]] = []  # a tensor must live until it has been sent
 
     def send_output(self, minibatch: int, version: int, output: Tensor) -> None:
         """Send the output of a minibatch, with its version of the weights, to the next stage."""
         shape = [*output.shape, *[0] * (_MOST_AXES - output.ndim)]
-        self._send(torch.tensor([minibatch, version, output.ndim, *shape]), self._index + 1)
+        kind = _DTYPES.index(output.dtype)
+        self._send(torch.tensor([minibatch, version, kind, output.ndim, *shape]), self._index + 1)
         self._send(output.contiguous(), self._index + 1)
 
     def receive_output(self, minibatch: int) -> tuple[Tensor, int]:
         """Return the output of the stage before, and the version that its minibatch uses."""
-        header = torch.zeros(3 + _MOST_AXES, dtype=torch.int64)
+        header = torch.zeros(4 + _MOST_AXES, dtype=torch.int64)
         self._receive(header, self._index - 1)
-        number, version, axes, *shape = header.tolist()
+        number, version, kind, axes, *shape = header.tolist()
         assert number == minibatch, (number, minibatch)
-        value = torch.empty(shape[:axes], dtype=self._dtype)
+        value = torch.empty(shape[:axes], dtype=_DTYPES[kind])
         self._receive(value, self._index - 1)
         return value, version
 
     def send_gradient(self, gradient: Tensor) -> None:
         self._send(gradient.contiguous(), self._index - 1)
 
-    def receive_gradient(self, shape: torch.Size) -> Tensor:
-        """Return the gradient of an output of this stage."""
-        gradient = torch.empty(shape, dtype=self._dtype)
+    def receive_gradient(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of an output of this stage, which is written into ``gradient``."""
         self._receive(gradient, self._index + 1)
         return gradient
 
@@ -348,7 +348,7 @@ def _main(
 def _train(
     run: PipelineRun, network: Network, trainer: StageTrainer, index: int, folder: Path, start: int
 ) -> None:
-    neighbours = _Neighbours(index, network.dtype)
+    neighbours = _Neighbours(index)
     passes = one_f_one_b(range(start, run.minibatches), in_flight=len(run.stages) - index)
     for kind, minibatch in passes:
         if kind == "forward":
@@ -366,7 +366,7 @@ def _train(
             continue
         gradient = None
         if not trainer.is_last:
-            gradient = neighbours.receive_gradient(trainer.output_shape(minibatch))
+            gradient = neighbours.receive_gradient(trainer.empty_gradient(minibatch))
         back = trainer.backward(minibatch, gradient)
         if index > 0:
             neighbours.send_gradient(back)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from seqgc.errors import SeqgcError
+from seqgc.models.optimizers import restore_dtypes
 from seqgc.pipeline.network import Network, seeded
 from seqgc.pipeline.planner import PlannedStage
 
@@ -77,9 +78,10 @@ class StageTrainer:
         self._buffers[minibatch + 1] = _copies(self._module.named_buffers())
         return result.detach()
 
-    def output_shape(self, minibatch: int) -> torch.Size:
-        """Return the shape of the output of a minibatch in flight."""
-        return self._in_flight[minibatch].result.shape
+    def empty_gradient(self, minibatch: int) -> Tensor:
+        """Return a tensor for the gradient of the output of a minibatch in flight."""
+        result = self._in_flight[minibatch].result
+        return torch.empty_like(result, memory_format=torch.contiguous_format, requires_grad=False)
 
     def backward(self, minibatch: int, gradient: Tensor | None) -> Tensor:
         """Update the newest weights; return the gradient for the stage before."""
@@ -124,6 +126,7 @@ class StageTrainer:
                 each.copy_(newest[name])
         if self._optimizer is not None:
             self._optimizer.load_state_dict(checkpoint["optimizer"])
+            restore_dtypes(self._optimizer, checkpoint["optimizer"])
 
     def _newest(self) -> _Weights:
         return _copies(self._module.named_parameters())

@@ -50,6 +50,26 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), Block(), Scaled(), nn.Sequential(nn.Linear(6, 3)))
 
 
+class Odd(nn.Module):
+    """A network whose state dict differs from the tensors that its passes use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.unused = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(2, 2)
+        self.two.weight = self.one.weight
+        self.last = nn.Linear(5, 3)
+        self.register_buffer("scale", torch.full((5,), 2.0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x + self.two(torch.tanh(self.one(x)))
+        h = torch.tanh((h * self.scale).to(torch.bfloat16))  # two cuts carry 16 bits
+        return self.last(h.to(torch.float32))  # type: ignore[no-any-return]
+
+
+def odd() -> nn.Module:
+    return Odd()
+
+
 class Points(Dataset[tuple[Tensor, Tensor]]):
     """200 points, so that an epoch has 25 minibatches."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seqgc.cli import main
 from seqgc.errors import ParameterError
@@ -26,7 +26,7 @@ class Block(nn.Module):
         self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
         self.scale = nn.Parameter(torch.ones(4))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.one(x)) + self.scale * self.two(x)
 
 
@@ -37,7 +37,7 @@ class Tied(nn.Module):
         super().__init__()
         self.one = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.one(torch.relu(self.one(x)))
 
 
@@ -48,14 +48,14 @@ class Everywhere(nn.Module):
         super().__init__()
         self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.two(self.one(x) + x) + x
 
 
 class Branching(nn.Module):
     """Its path depends on the values."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
 
 
@@ -77,6 +77,42 @@ NETWORKS = {
     ),
     "normalised": nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
 }
+
+
+class Normalised(nn.Module):
+    """Two layers with the same statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.two(self.norm(self.one(x))))  # type: ignore[no-any-return]
+
+
+class Counting(nn.Sequential):
+    """A network that counts its passes, which torch.fx counts once."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.Tanh())
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)  # type: ignore[no-any-return]
+
+
+class Noisy(nn.Sequential):
+    """A network whose noise becomes a constant when torch.fx traces it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + torch.randn(4))  # type: ignore[no-any-return]
+
+
 NAMES = {
     "blocks": ["0 Linear", "1.one Linear … 1.two Linear", "2 Tanh", "3.one Linear … 3.two Linear"],
     "in-place": ["0 Linear … 1 ReLU", "2 Flatten"],
@@ -115,7 +151,11 @@ def test_the_layers_one_after_the_other_are_the_network(name: str) -> None:
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        (Tied(), "separate parameters in its layers 1 and 3"),
+        (Tied(), "separate parameters and statistics in its layers 1 and 3"),
+        (Normalised(), "separate parameters and statistics in its layers 2 and 4"),
+        (Counting(), "the same after torch.fx has traced it"),
+        (Noisy(), "the same after torch.fx has traced it"),
+        (nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 4)), "must take the data"),
         (Everywhere(), "a point where one tensor carries everything"),
         (nn.Linear(4, 4), "a point where one tensor carries everything"),
         (Branching(), "torch.fx can trace"),
@@ -178,7 +218,7 @@ BAD = {
     "mlp -o nowhere/m.json": "`output` must be in an existing folder",
     "mlp -o m.json --batch-size 0": "`batch_size` must be an integer >= 1; got 0",
     "mlp -o m.json --minibatches 0": "`minibatches` must be an integer >= 1; got 0",
-    "own_nets:wide --data own_nets:data -o m.json": "`module` must be a network that torch.fx can",
+    "own_nets:wide --data own_nets:data -o m.json": "`module` must take the data (RuntimeError",
 }
 
 

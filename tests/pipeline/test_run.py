@@ -140,6 +140,34 @@ def test_a_run_that_is_done_can_have_more_minibatches(chain: Chain, tmp_path: Pa
             run_pipeline(replace(longer, **other), tmp_path / "run", or_resume=True)
 
 
+def test_the_weights_load_into_a_network_with_ties_and_16_bit_outputs(tmp_path: Path) -> None:
+    nets = "tests.pipeline.nets"
+    chain = chain_of(Source(module=f"{nets}:odd", data=f"{nets}:data", batch_size=BATCH))
+    assert chain.layers[3].name == "tanh_1", chain.layers
+    run = settings(chain, "1-3,4-6", minibatches=5, precision="float32")
+    result = run_pipeline(run, tmp_path / "run")
+    state, losses = expected(run)
+    assert list(result.losses) == losses
+    found, network = load_file(result.weights), run.network().module
+    network.load_state_dict(found, strict=True)
+    for name, value in network.state_dict().items():
+        first = name.replace("two.weight", "one.weight")
+        assert torch.equal(found[name], state.get(first, value)), name
+    assert "unused.weight" in found
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "NAdam"])  # NAdam has a float32 product
+def test_an_optimizer_continues_to_the_same_bits(
+    chain: Chain, optimizer: str, tmp_path: Path
+) -> None:
+    run = settings(chain, STAGES[2], minibatches=8, optimizer=optimizer)
+    run_pipeline(replace(run, minibatches=4), tmp_path / "run")
+    result = run_pipeline(run, tmp_path / "run", or_resume=True)
+    state, losses = expected(run)
+    assert list(result.losses) == losses
+    assert_same(result.weights, state)
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(chain: Chain, tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match=r"stage 2.*loss of minibatch \d+ is not finite"):
         run_pipeline(settings(chain, STAGES[2], lr=1e300), tmp_path / "run")
