@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from seqgc.errors import ParameterError
 from seqgc.models.datasets import PointDataset, collate
-from seqgc.models.factories import make_module, named_data
+from seqgc.models.factories import factories_of, make_module, named_data
 from seqgc.models.losses import Loss, loss_in, make_loss, point_losses
+from seqgc.models.model import Objective, Recipe
+from seqgc.models.provenance import objectives_fingerprint
 from seqgc.pipeline.chain import Chain, Source
 from seqgc.pipeline.layers import LayerChain
 
@@ -61,6 +63,14 @@ class Network:
             for epoch in np.unique(places // count).tolist()
         ]
         return collate(self.dataset, np.concatenate(points), dtype=self.dtype)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return texts, by name, that change with the code and the data of this network."""
+        names = Recipe(module=self.source.module, data=self.source.data, loss=self.source.loss)
+        whole = Objective(
+            name="network", module=self.module, loss=self.point_loss, dataset=self.dataset
+        )
+        return objectives_fingerprint([whole], [names], code_of=factories_of(names))
 
     def state_with(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the network's state dict with the values of the stages, which are copied into it.

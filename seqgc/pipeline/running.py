@@ -31,6 +31,7 @@ from seqgc._durable import replacing
 from seqgc._fault import fault_of
 from seqgc.backends import follow_master, fork_process, start_fork_server
 from seqgc.errors import DamageError, ParameterError, WorkerError, require_int, require_number
+from seqgc.models.provenance import differences
 from seqgc.pipeline.chain import Chain
 from seqgc.pipeline.network import Network, profiled_network
 from seqgc.pipeline.planner import PlannedStage, require_cover, require_straight
@@ -125,8 +126,8 @@ def run_pipeline(run: PipelineRun, folder: Path, *, or_resume: bool = False) -> 
         If a process ends or fails. The run can be continued.
     """
     folder = folder.absolute()
-    run.network()  # raise errors of the user's modules before the folder is made
-    _claim(run, folder, or_resume=or_resume)
+    network = run.network()  # raise errors of the user's modules before the folder is made
+    _claim(run, network, folder, or_resume=or_resume)
     start = _last_common(folder, len(run.stages))
     store = folder / f"rendezvous-{os.urandom(6).hex()}"
     # The first optimizer of a process imports torch._dynamo, which takes a second.
@@ -176,7 +177,7 @@ def _await_end(processes: Sequence[ForkServerProcess], messages: Sequence[Connec
 # ---- the folder of a run -------------------------------------------------------------------------
 
 
-def _claim(run: PipelineRun, folder: Path, *, or_resume: bool) -> None:
+def _claim(run: PipelineRun, network: Network, folder: Path, *, or_resume: bool) -> None:
     """Make the folder and write the settings, or check that it has the same settings."""
     settings = {
         **asdict(run),
@@ -185,6 +186,7 @@ def _claim(run: PipelineRun, folder: Path, *, or_resume: bool) -> None:
             "layers": [layer.name for layer in run.chain.layers],
         },
         "stages": ",".join(map(str, run.stages)),
+        "code": network.fingerprint(),
     }
     path = folder / _SETTINGS
     if not folder.exists():
@@ -196,10 +198,15 @@ def _claim(run: PipelineRun, folder: Path, *, or_resume: bool) -> None:
         raise ParameterError("run", f"must be the folder of a run, with {_SETTINGS}", str(folder))
     else:
         known = json.loads(path.read_text("utf-8"))
-        for name in settings.keys() - {"minibatches", "checkpoint_every"}:
+        for name in settings.keys() - {"minibatches", "checkpoint_every", "code"}:
             if known.get(name) != settings[name]:
                 rule = f"must be {known.get(name)!r}, as in the run that continues"
                 raise ParameterError(name, rule, settings[name])
+        if skew := differences(known["code"], network.fingerprint(), words=("run", "now")):
+            rule = "must have the code and data of the run that continues"
+            raise ParameterError(
+                "run", rule, "; ".join(skew), "undo the change, or begin a new run"
+            )
         if run.minibatches < known["minibatches"]:
             rule = f"must be at least {known['minibatches']}, as in the run that continues"
             raise ParameterError("minibatches", rule, run.minibatches)

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 KILL_IN_DATA, KILL_IN_LOSS = "kill-in-data", "kill-in-loss"
 """Files in the working directory. The process that finds one in minibatch 24 is killed."""
 BATCH = 8
+DROPOUT = 0.3
 
 
 class Block(nn.Module):
@@ -29,7 +30,7 @@ class Block(nn.Module):
 
 def net() -> nn.Module:
     return nn.Sequential(
-        nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), Block(), nn.Dropout(0.3),
+        nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), Block(), nn.Dropout(DROPOUT),
         nn.BatchNorm1d(6), nn.Linear(6, 3),
     )  # fmt: skip
 

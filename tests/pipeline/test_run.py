@@ -26,6 +26,7 @@ from seqgc.pipeline import (
 from seqgc.pipeline._delayed import simulate_delayed
 from seqgc.pipeline.network import load_network, one_thread, seeded
 from tests.cli.refused import refused
+from tests.pipeline import nets
 from tests.pipeline.nets import BATCH, KILL_IN_DATA, KILL_IN_LOSS
 
 Out = pytest.CaptureFixture[str]
@@ -40,9 +41,9 @@ def chain_of(source: Source) -> Chain:
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    nets = "tests.pipeline.nets"
+    own = "tests.pipeline.nets"
     return chain_of(
-        Source(module=f"{nets}:net", data=f"{nets}:data", loss=f"{nets}:loss", batch_size=BATCH)
+        Source(module=f"{own}:net", data=f"{own}:data", loss=f"{own}:loss", batch_size=BATCH)
     )
 
 
@@ -125,7 +126,9 @@ def test_a_stage_that_is_killed_continues_to_the_same_bits(
     assert_same(result.weights, state)
 
 
-def test_a_run_that_is_done_can_have_more_minibatches(chain: Chain, tmp_path: Path) -> None:
+def test_a_run_that_is_done_can_have_more_minibatches(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = settings(chain, STAGES[2], minibatches=7, vertical_sync=True)
     run_pipeline(run, tmp_path / "run")
     longer = replace(run, minibatches=15)
@@ -135,14 +138,18 @@ def test_a_run_that_is_done_can_have_more_minibatches(chain: Chain, tmp_path: Pa
     assert_same(result.weights, state)
     assert sorted(path.suffix for path in (tmp_path / "run").iterdir()).count(".json") == 1
     assert not list((tmp_path / "run").glob("rendezvous-*"))
+    monkeypatch.setattr(nets, "DROPOUT", 0.4)
+    with pytest.raises(ParameterError, match=r"`run` .*network tests"):
+        run_pipeline(longer, tmp_path / "run", or_resume=True)
+    monkeypatch.undo()
     for name, other in {"minibatches": {"minibatches": 7}, "lr": {"lr": 0.5}}.items():
         with pytest.raises(ParameterError, match=f"`{name}`"):
             run_pipeline(replace(longer, **other), tmp_path / "run", or_resume=True)
 
 
 def test_the_weights_load_into_a_network_with_ties_and_16_bit_outputs(tmp_path: Path) -> None:
-    nets = "tests.pipeline.nets"
-    chain = chain_of(Source(module=f"{nets}:odd", data=f"{nets}:data", batch_size=BATCH))
+    own = "tests.pipeline.nets"
+    chain = chain_of(Source(module=f"{own}:odd", data=f"{own}:data", batch_size=BATCH))
     assert chain.layers[3].name == "tanh_1", chain.layers
     run = settings(chain, "1-3,4-6", minibatches=5, precision="float32")
     result = run_pipeline(run, tmp_path / "run")
