@@ -45,6 +45,20 @@ def require_local_files(n: int) -> None:
     require_files(n, each=_FILES_EACH, beside=_FILES)
 
 
+def _picklable(argument: str, value: object) -> Parcel:
+    try:
+        return Parcel.of(value)
+    except PicklingError as error:
+        rule = f"must be picklable, to be sent to the workers ({error})"
+        remedy = "let it open files, connections and locks when it is called"
+        raise ParameterError(argument, rule, type(value).__name__, remedy) from error
+
+
+def require_picklable(argument: str, value: object) -> None:
+    """Raise `ParameterError` if local processes cannot be sent an argument's value."""
+    _picklable(argument, value)
+
+
 class LocalBackend(EventBackend):
     """``n`` worker processes; a `seqgc.ports.Backend`, and a context manager that closes it.
 
@@ -126,12 +140,7 @@ class LocalBackend(EventBackend):
         if not start_timeout_s > 0:
             raise ParameterError("start_timeout_s", "must be > 0 seconds", start_timeout_s)
         require_local_files(self.n)
-        try:
-            factory = Parcel.of(compute)
-        except PicklingError as error:
-            rule = f"must be picklable, to be sent to the workers ({error})"
-            remedy = "let it open files, connections and locks when it is called"
-            raise ParameterError("compute", rule, compute, remedy) from error
+        factory = _picklable("compute", compute)
         self._run_id = self._messaging.run_id
         self._wanted, self._present, self._asked_at = wanted, self.n, -math.inf
         self._pool = WorkerPool(

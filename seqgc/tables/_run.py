@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import PicklingError
 from typing import Protocol, TypeAlias, cast, get_args
 from zipfile import BadZipFile
 
@@ -16,9 +15,8 @@ import msgspec
 import numpy as np
 
 from seqgc import master, ports
-from seqgc._by_value import Parcel
 from seqgc._durable import replacing, temporary_folder
-from seqgc.backends import LocalBackend, Messaging
+from seqgc.backends import LocalBackend, Messaging, require_picklable
 from seqgc.errors import (
     ModelError,
     ParameterError,
@@ -173,7 +171,7 @@ def run_app(
     scheme = scheme.fitted(1, batch=items)
     require_fit(app, scheme)
     if not hasattr(workers, "latency_s"):
-        _require_picklable(app)
+        require_picklable("app", app)
     layout, vector = first_tables(app, seed=seed)
     setting = Setting(scheme=scheme, rule=rule or ClosingRule())
     policy = policy_of(setting, num_jobs=clocks, batches=[items])
@@ -232,15 +230,6 @@ def _count(workers: AppWorkers) -> int:
         rule = "must be a number of processes, a set of workers, or a pace"
         raise ParameterError("workers", rule, workers)
     return workers.n
-
-
-def _require_picklable(app: App) -> None:
-    try:
-        Parcel.of(app)
-    except PicklingError as error:
-        rule = f"must be picklable, to be sent to the workers ({error})"
-        remedy = "create locks, connections and open files in `process`"
-        raise ParameterError("app", rule, type(app).__name__, remedy) from error
 
 
 @contextmanager

@@ -226,10 +226,12 @@ mine.nets); got 'json:dumps' (seqgc deploy --include PATH --factories json)
         known = ", ".join(sorted(listed)) or "none"
         rule = f"must be of a module that the image lists (SEQGC_FACTORIES: {known})"
         raise ParameterError(argument, rule, path, _DEPLOY.format(module))
-    is_here = Path(*module.split(".")).with_suffix(".py").exists()
+    parts = module.split(".")
+    is_name = all(part.isidentifier() for part in parts)
+    is_here = is_name and Path(*parts).with_suffix(".py").exists()
     remedy = "set PYTHONPATH=. to import from this folder" if is_here else ""
     with refusing(argument, "must be an importable package.module:function ({})", path, remedy):
-        if not all(part.isidentifier() for part in module.split(".")):
+        if not is_name:
             raise ValueError("this is not a module name")
         if find_spec(module.partition(".")[0]) is None:
             raise ModuleNotFoundError(f"No module named {module!r}")

@@ -77,8 +77,9 @@ def test_notices_and_warnings_of_python_are_told(
 
 def test_every_verb_takes_the_option() -> None:
     verbs = dict(command().commands)
-    for group in ("data", "profile"):
-        verbs |= verbs.pop(group).commands
+    for group in ("data", "pipeline", "profile"):
+        of_it = verbs.pop(group).commands
+        verbs |= {f"{group} {name}": verb for name, verb in of_it.items()}
     assert len(verbs) >= 12
     for name, verb in verbs.items():
         assert any("--log-format" in each.opts for each in verb.params), name

@@ -14,7 +14,7 @@ import pytest
 from seqgc.cli import _train, main
 from seqgc.config._tables import RunConfig
 from tests.cli.kit import Out, events, signalled, weights
-from tests.kit import interrupts
+from tests.kit import SOAK, interrupts
 
 LINE = ["--models", "2", "--module", "mlp", "--batch-size", "32", "--steps", "12"]
 LINE += ["--precision", "float64", "--jobs-per-round", "1"]
@@ -35,7 +35,8 @@ def configured() -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "functions"), [("gc-rep:s=1", ["-n", "6"]), ("deal", ["-n", "3", "--resident"])]
+    ("scheme", "functions"),
+    [("gc-rep:s=1", ["-n", "6"]), *([("deal", ["-n", "3", "--resident"])] if SOAK else [])],
 )
 def test_a_run_on_processes_ends_on_other_processes_and_on_functions(
     scheme: str, functions: list[str], capsys: Out
