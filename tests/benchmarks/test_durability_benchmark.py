@@ -24,7 +24,7 @@ import pytest
 from seqgc.cli import main
 from seqgc.runs.journal import Journal
 from seqgc.runs.snapshots import SnapshotFolder
-from tests.training.inside import Checkpointer, TrainingSession
+from tests.training.inside import Checkpointer
 
 
 class Benchmark(Protocol):
@@ -74,7 +74,6 @@ def test_the_demo_pays_little_for_being_resumable(
 ) -> None:
     timer = Timer(monkeypatch, deals=lambda: any(tmp_path.glob("*-deal-*")))
     timer.watch(Journal, "append", time.perf_counter)
-    timer.watch(TrainingSession, "_take_snapshot", time.perf_counter)
     timer.watch(Checkpointer, "begin", time.perf_counter)
     timer.watch(Checkpointer, "settle", time.perf_counter)
     timer.watch(SnapshotFolder, "write", time.thread_time)
