@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from seqgc.comparison._training import LossWatch, PacedWorkers, Race, trained
+from seqgc.comparison._training import LossWatch, PacedWorkers, Race, WorkloadTrial, trained
 from seqgc.errors import ModelError, ParameterError
-from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, Seen, WeightedPoints
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import Setting
 from seqgc.schemes import Uncoded
@@ -102,7 +102,7 @@ class AppTrainees:
         return app
 
 
-class AppTrial:
+class AppTrial(WorkloadTrial[TableWorkload]):
     """A run of an app whose objective is recorded; a `TrialTrainings`.
 
     If the app raises an error, or its changes are not finite, the run ends before the target.
@@ -127,19 +127,6 @@ class AppTrial:
         self.watch = LossWatch(self._losses, target=target, race=race, numbers=(number,))
         self.staleness: list[float] = []
 
-    @property
-    def workload(self) -> AppTrial:
-        return self
-
-    def needs(self, job: int, finished: int) -> bool:
-        return self._inner.needs(job, finished)
-
-    def begin(self, job: int) -> None:
-        self._inner.begin(job)
-
-    def result_form(self, job: int) -> ResultForm:
-        return self._inner.result_form(job)
-
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         if self._in_parts:
             self.staleness.append(max(0.0, mini_task.job - self._applied))
@@ -149,15 +136,6 @@ class AppTrial:
         self._inner.finish(decoding, gradient)
         self._applied += decoding.share
         self.watch.apply(decoding.share)
-
-    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        self.watch.fail(names[0], why)
-
-    def see(self, seen: Seen) -> None:
-        """Do nothing, because the loop gives the changes to `finish`."""
-
-    def rest(self) -> None:
-        """Do nothing."""
 
     def _losses(self) -> FloatArray:
         return np.array([measured(self._app, self._layout, self._inner.vector)])

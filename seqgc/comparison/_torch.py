@@ -14,16 +14,17 @@ import numpy as np
 import torch
 
 from seqgc._fault import fault_of
-from seqgc.comparison._training import LossWatch, PacedWorkers, Race, trained
+from seqgc.comparison._training import LossWatch, PacedWorkers, Race, WorkloadTrial, trained
 from seqgc.errors import ModelError, ParameterError, reraise_stop
 from seqgc.models.model import OptimizerFactory
-from seqgc.ports import Decoding, FloatArray, MiniTask, ResultForm, Seen, WeightedPoints
+from seqgc.ports import Decoding, FloatArray, MiniTask, WeightedPoints
 from seqgc.profiles import ByRound
 from seqgc.rounds import PolicyDefence, Setting
 from seqgc.schemes import Defence, Uncoded
 from seqgc.stores import MemoryStore
 from seqgc.training import Model, TorchCompute, TrainingPlan, Updates, evaluate
 from seqgc.training.plan import PlannedRun
+from seqgc.training.workload import ModelsWorkload
 
 __all__ = ["TorchTrainees"]
 
@@ -120,7 +121,7 @@ class TorchTrainees:
         return usual
 
 
-class TorchTrial:
+class TorchTrial(WorkloadTrial[ModelsWorkload]):
     """A training of torch models whose losses are recorded; a `TrialTrainings`.
 
     If a model diverges, or its code raises an error, the training ends before the target.
@@ -150,15 +151,6 @@ class TorchTrial:
         """Raise `ParameterError` if a learning-rate schedule ends before ``steps`` steps."""
         self._inner.require_steps(steps)
 
-    def needs(self, job: int, finished: int) -> bool:
-        return self._inner.needs(job, finished)
-
-    def begin(self, job: int) -> None:
-        self._inner.begin(job)
-
-    def result_form(self, job: int) -> ResultForm:
-        return self._inner.result_form(job)
-
     def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
         job = mini_task.job
         if self._in_parts:
@@ -173,19 +165,6 @@ class TorchTrial:
         for index in self._members(decoding.job):
             self._applied[index] += decoding.share
         self.watch.apply(decoding.share * self._bundle)
-
-    @property
-    def workload(self) -> TorchTrial:
-        return self
-
-    def rest(self) -> None:
-        """Do nothing."""
-
-    def see(self, seen: Seen) -> None:
-        """Do nothing, because the loop gives the gradients to `finish`."""
-
-    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
-        self.watch.fail(names[0], why)
 
     def _members(self, job: int) -> range:
         first = job * self._bundle % len(self._models)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,14 @@ from seqgc import master
 from seqgc.ports import (
     BoolArray,
     Close,
+    Decoding,
     Dispatch,
     Finish,
     FloatArray,
+    MiniTask,
+    ResultForm,
     Seen,
+    WeightedPoints,
     Workload,
 )
 from seqgc.profiles import Pace
@@ -37,11 +41,15 @@ __all__ = [
     "Trainees",
     "TrialTrainings",
     "TrialWork",
+    "WorkloadTrial",
     "jobs_of",
     "time_first_clocks",
     "time_run",
     "trained",
 ]
+
+
+_Inner = TypeVar("_Inner", bound=Workload)
 
 
 class EnoughError(Exception):
@@ -207,6 +215,45 @@ class TrialTrainings(Protocol):
 
     def rest(self) -> None:
         """Observe that the loop waits for the next event."""
+
+
+class WorkloadTrial(Generic[_Inner]):
+    """Base class of a `TrialTrainings` whose results are decoded and given to a workload.
+
+    A subclass sets ``_inner``, the workload, and ``watch``. If a model fails, its training ends
+    before the target.
+    """
+
+    _inner: _Inner
+    watch: LossWatch
+
+    @property
+    def workload(self) -> Self:
+        return self
+
+    def needs(self, job: int, finished: int) -> bool:
+        return self._inner.needs(job, finished)
+
+    def begin(self, job: int) -> None:
+        self._inner.begin(job)
+
+    def result_form(self, job: int) -> ResultForm | None:
+        return self._inner.result_form(job)
+
+    def resolve(self, mini_task: MiniTask) -> tuple[WeightedPoints, ...]:
+        return self._inner.resolve(mini_task)
+
+    def finish(self, decoding: Decoding, gradient: FloatArray) -> None:
+        self._inner.finish(decoding, gradient)
+
+    def park(self, names: Sequence[str], *, why: str, kind: object = None) -> None:  # noqa: ARG002
+        self.watch.fail(names[0], why)
+
+    def see(self, seen: Seen) -> None:
+        """Do nothing, because the loop gives the results to `finish`."""
+
+    def rest(self) -> None:
+        """Do nothing."""
 
 
 class Trainees(Protocol):

@@ -59,7 +59,7 @@ class ProcessWorkers(WorkerSet):
         Injected delays depend on a task's round, worker and load.
         """
         delays = self._delays
-        injected = None if delays is None else partial(_injected, delays)
+        injected = None if delays is None else partial(_delay_by_load, delays)
         return self._starter(Messaging(run_id=run_id, task_delays=injected))(compute)
 
     @abstractmethod
@@ -164,7 +164,7 @@ def custom(n: int, make: BackendFactory) -> ProcessWorkers:
     return _Custom(n, make)
 
 
-def _injected(delays: LoadDelays, task: Task) -> float:
+def _delay_by_load(delays: LoadDelays, task: Task) -> float:
     return delays(task.round, task.worker, task.load)
 
 
