@@ -35,6 +35,9 @@ Status: TypeAlias = Literal["ok", "failed", "skipped"]
 
 _CLOCK_LIMIT_S: Final = 300.0  # AWS rejects a signature (SigV4) whose time differs by more
 _CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
+# A function may have as many more environments after each period (Lambda Developer Guide, "Lambda
+# function scaling", 2026). The rate is fixed, so no call returns it.
+_STARTS, _STARTS_S = 1000, 10
 _NFS_PORT: Final = 2049
 _FRAME_BYTES: Final = 4096  # an upper bound for a message without the numbers of its arrays
 _PROBE_SIZE: Final = 3  # numbers in the result of a probe
@@ -80,7 +83,12 @@ class _Target:
 
         A resident function and its successor overlap, so these are twice as many.
         """
-        return self.workers if self.address is None else 2 * self.workers
+        return self.workers * self.each
+
+    @property
+    def each(self) -> int:
+        """The largest number of functions at a time for one worker."""
+        return 1 if self.address is None else 2
 
     @property
     def region(self) -> str:
@@ -148,7 +156,7 @@ def concurrency(target: _Target) -> str:
             detail = f"{reserved} reserved for the function, {needed} needed"
             if reserved < needed:
                 raise _Fault(detail, remedy=f"seqgc deploy --reserved-concurrency {needed}")
-            return detail
+            return f"{detail}: at most {reserved // target.each} workers"
     free = int(limits["UnreservedConcurrentExecutions"])
     detail = f"{free} unreserved of {limits['ConcurrentExecutions']}, {needed} needed"
     return _enough(free, target, detail)
@@ -163,8 +171,29 @@ def quota(target: _Target) -> str:
     return _enough(value, target, f"{value:.0f} concurrent executions, {target.concurrent} needed")
 
 
+def starts(target: _Target) -> str:
+    """Return how long Lambda takes to start as many functions as the workers need."""
+    periods = (target.concurrent - 1) // _STARTS
+    rate = f"{_STARTS} functions start at once, and as many every {_STARTS_S} s"
+    return f"{rate}; {target.concurrent} needed: the last ones after {periods * _STARTS_S} s"
+
+
+def microvms(target: _Target) -> str:
+    """Return the account's quotas on MicroVMs. AWS gives no codes for them, so they have names."""
+    pages = target.client("service-quotas").get_paginator("list_service_quotas")
+    quotas = [each for page in pages.paginate(ServiceCode="lambda") for each in page["Quotas"]]
+    named = {
+        each["QuotaName"]: each["Value"]
+        for each in quotas
+        if "microvm" in each["QuotaName"].lower()
+    }
+    if not named:
+        raise _Fault("the account has no quota on MicroVMs in this region", status="skipped")
+    return "; ".join(f"{name}: {value:g}" for name, value in sorted(named.items()))
+
+
 def _enough(concurrent: float, target: _Target, detail: str) -> str:
-    """Return ``detail`` if the concurrency suffices, else raise a `_Fault`.
+    """Return ``detail`` and the possible number of workers; raise a `_Fault` if it is too small.
 
     The remedy requests a quota that leaves 100 executions unreserved.
     """
@@ -173,7 +202,7 @@ def _enough(concurrent: float, target: _Target, detail: str) -> str:
         ask += f" --quota-code {_CONCURRENCY_QUOTA}"
         ask += f" --desired-value {max(1000, target.concurrent + 100)} --region {target.region}"
         raise _Fault(detail, remedy=ask)
-    return detail
+    return f"{detail}: at most {concurrent // target.each:.0f} workers"
 
 
 def function(target: _Target, deployment: Deployment) -> str:
@@ -410,7 +439,7 @@ def _question(store: wire.StoreRef) -> wire.InvokeMessage:
 
 
 # The checks, in the order in which users should repair faults. Each is named like its function.
-_OF_ACCOUNT: Final = (credentials, clock, region, concurrency, quota)
+_OF_ACCOUNT: Final = (credentials, clock, region, concurrency, quota, starts, microvms)
 _OF_DEPLOYMENT: Final = (function, alias, network, subnets, mount)
 _PROBES: Final = ("probe-directory", "probe-s3")
 

@@ -28,7 +28,7 @@ from tests.deploy.cloud import client, new_session
 from tests.deploy.kit import REGION
 from tests.deploy.test_deploy import Sam
 
-ACCOUNT_CHECKS = ["credentials", "clock", "region", "concurrency", "quota"]
+ACCOUNT_CHECKS = ["credentials", "clock", "region", "concurrency", "quota", "starts", "microvms"]
 OTHERS = ["payload", "deployment", "function", "alias", "network", "subnets", "mount"]
 PROBES = ["probe-directory", "probe-s3", "resident"]
 WORKERS = 256
@@ -56,9 +56,15 @@ def limit_concurrency(session: Any, *, total: int, unreserved: int) -> None:
     scripted(session, "lambda.GetAccountSettings", lambda _: {"AccountLimit": limits})
 
 
-def set_quota(session: Any, value: float) -> None:
-    answer = {"Quota": {"QuotaCode": "L-B99A9384", "ServiceCode": "lambda", "Value": value}}
-    scripted(session, "service-quotas.GetServiceQuota", lambda _: answer)
+def set_quota(session: Any, value: float, **others: float) -> None:
+    """Set the quota on concurrent executions, and others by name."""
+    quota = {"QuotaCode": "L-B99A9384", "ServiceCode": "lambda", "Value": value}
+    quotas = [quota | {"QuotaName": "Concurrent executions"}]
+    quotas += [
+        {"QuotaName": name.replace("_", " "), "Value": each} for name, each in others.items()
+    ]
+    scripted(session, "service-quotas.GetServiceQuota", lambda _: {"Quota": quota})
+    scripted(session, "service-quotas.ListServiceQuotas", lambda _: {"Quotas": quotas})
 
 
 @pytest.fixture
@@ -100,7 +106,8 @@ def test_all_is_well_with_what_was_just_deployed(
     account: Any, made: Deployment, tmp_path: Path
 ) -> None:
     checks = examined(account, made, probes=True, address=Address())
-    assert {name: check.status for name, check in checks.items()} == dict.fromkeys(checks, "ok")
+    ok = dict.fromkeys(checks, "ok") | {"microvms": "skipped"}
+    assert {name: check.status for name, check in checks.items()} == ok
     assert " ms; replaced every 60 s" in checks["resident"].detail
     # The probes' answers went through both stores.
     (folder,) = (tmp_path / "efs").iterdir()
@@ -148,6 +155,19 @@ def test_functions_that_stay_need_as_many_again_for_their_successors(
     set_quota(account, 10.0)
     asked = examined(account, None, address=Address(), workers=600)["quota"].remedy
     assert "--desired-value 1300" in asked
+
+
+def test_what_a_plan_may_use_is_said(account: Any, made: Deployment) -> None:
+    set_quota(account, 1000.0, Concurrent_MicroVMs=40.0, RunMicrovm_requests_per_second=5.0)
+    checks = examined(account, made)
+    assert checks["quota"].detail.endswith("at most 1000 workers")
+    assert checks["microvms"].detail == "Concurrent MicroVMs: 40; RunMicrovm requests per second: 5"
+    checks = examined(account, made, address=Address(), workers=500)
+    assert checks["quota"].detail.endswith("at most 500 workers")
+    assert checks["starts"].detail.endswith("1000 needed: the last ones after 0 s")
+    checks = examined(account, made, address=Address(), workers=501)
+    assert failures(checks) == ["concurrency", "quota"]
+    assert checks["starts"].detail.endswith("1002 needed: the last ones after 10 s")
 
 
 @pytest.mark.parametrize(("off_s", "wrong"), [(290, False), (310, True), (-310, True)])
