@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from seqgc import plot as plot
     from seqgc import workers as workers
     from seqgc.codes import make_code as make_code
+    from seqgc.comparison import Trial as Trial
     from seqgc.comparison import compare as compare
     from seqgc.comparison import default_defences as default_defences
+    from seqgc.profiles import LAMBDA_CNN as LAMBDA_CNN
     from seqgc.profiles import DelayProfile as DelayProfile
     from seqgc.profiles import read_profile as read_profile
     from seqgc.rounds import ClosingRule as ClosingRule
@@ -27,41 +29,48 @@ if TYPE_CHECKING:
     from seqgc.schemes import Uncoded as Uncoded
     from seqgc.schemes import parse_scheme as parse_scheme
     from seqgc.search import Rehearsal as Rehearsal
+    from seqgc.search import SearchSpace as SearchSpace
     from seqgc.search import replay as replay
     from seqgc.search import tune as tune
     from seqgc.tables import run_app as run_app
+    from seqgc.training import AugmentedDataset as AugmentedDataset
     from seqgc.training import Callback as Callback
     from seqgc.training import Model as Model
     from seqgc.training import RecordingPlan as RecordingPlan
     from seqgc.training import Stop as Stop
     from seqgc.training import TrainingPlan as TrainingPlan
     from seqgc.training import Validation as Validation
+    from seqgc.training import grid as grid
+    from seqgc.training import load_checkpoint as load_checkpoint
     from seqgc.training import record_profile as record_profile
     from seqgc.training import registered_model as registered_model
+    from seqgc.training import resume as resume
     from seqgc.training import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "seqgc.comparison": ("compare", "default_defences"),
+    "seqgc.comparison": ("Trial", "compare", "default_defences"),
     "seqgc.codes": ("make_code",),
-    "seqgc.profiles": ("DelayProfile", "read_profile"),
+    "seqgc.profiles": ("DelayProfile", "LAMBDA_CNN", "read_profile"),
     "seqgc.rounds": ("ClosingRule", "Setting"),
     "seqgc.runs": ("read_run",),
     "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
-    "seqgc.search": ("Rehearsal", "replay", "tune"),
+    "seqgc.search": ("Rehearsal", "SearchSpace", "replay", "tune"),
     "seqgc.tables": ("run_app",),
     "seqgc.training": (
-        "Callback", "Model", "RecordingPlan", "Stop", "TrainingPlan", "Validation",
-        "record_profile", "registered_model", "train",
+        "AugmentedDataset", "Callback", "Model", "RecordingPlan", "Stop", "TrainingPlan",
+        "Validation", "grid", "load_checkpoint", "record_profile", "registered_model", "resume",
+        "train",
     ),
 }  # fmt: skip
 _ROOMS = "plot", "workers"
 
 __all__ = [  # noqa: RUF022 (in alphabetical order)
-    "ClosingRule", "DelayProfile", "GC", "MSGC", "Rehearsal", "SRSGC", "Setting", "Uncoded",
-    "__version__", "compare", "default_defences", "make_code", "parse_scheme", "plot",
-    "read_profile", "read_run", "replay", "run_app", "tune", "workers",
+    "ClosingRule", "DelayProfile", "GC", "LAMBDA_CNN", "MSGC", "Rehearsal", "SRSGC",
+    "SearchSpace", "Setting", "Trial", "Uncoded", "__version__", "compare", "default_defences",
+    "make_code", "parse_scheme", "plot", "read_profile", "read_run", "replay", "run_app", "tune",
+    "workers",
 ]  # fmt: skip
 
 

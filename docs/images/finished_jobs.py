@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from seqgc import Rehearsal, Setting, parse_scheme, plot, read_profile, replay
+from seqgc import plot, read_profile, replay
 from seqgc.profiles import LAMBDA_CNN, DelayProfile
 from seqgc.search import Replay
 
@@ -41,8 +41,7 @@ def recorded(path: str | Path) -> list[DelayProfile]:
 
 def run(spec: str, profile: DelayProfile) -> Replay:
     """Replay a scheme; a profile that ends too soon begins again."""
-    rehearsal = Rehearsal(profile=profile, num_jobs=JOBS, repeat=True)
-    return replay(Setting(scheme=parse_scheme(spec, n=WORKERS)), rehearsal)
+    return replay(spec, profile, num_jobs=JOBS, repeat=True)
 
 
 def seconds(spec: str, profiles: Iterable[DelayProfile]) -> list[float]:

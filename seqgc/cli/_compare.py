@@ -32,7 +32,6 @@ from seqgc.costs import Architecture, read_prices
 from seqgc.errors import ParameterError, did_you_mean, one_line
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting
-from seqgc.schemes import parse_scheme
 from seqgc.search import Rehearsal
 from seqgc.tables.apps import APPS, named_app
 from seqgc.virtual import WorkerKind
@@ -80,7 +79,7 @@ class WorkerOptions:
         if not defences:
             rule = "needs --defence: it sets the bundle size of the named defences only"
             raise ParameterError("jobs_per_round", rule, k, "add --defence SPEC, or leave this out")
-        return [Setting(scheme=parse_scheme(spec, n=n), jobs_per_round=k) for spec in defences]
+        return [Setting(scheme=spec, jobs_per_round=k).on(n) for spec in defences]
 
     def check(self, rehearsal: Rehearsal, defences: Sequence[str], *, trained: int) -> None:
         """Raise `ParameterError` if these defences cannot be compared on ``trained`` models."""

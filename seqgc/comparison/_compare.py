@@ -46,9 +46,9 @@ from seqgc.comparison._rows import Comparison, Metering, Row, Trial
 from seqgc.comparison._softmax import SoftmaxProblem, SoftmaxTrainees
 from seqgc.comparison._training import Trainees
 from seqgc.errors import ModelError, ParameterError, require_int
-from seqgc.profiles import DelayProfile
+from seqgc.profiles import ProfileSource
 from seqgc.rounds import Setting
-from seqgc.schemes import Defence, parse_scheme
+from seqgc.schemes import Defence
 from seqgc.search import ProfileReading, Rehearsal, SearchSpace, hold_out, tune
 from seqgc.virtual import WorkerKind
 
@@ -74,7 +74,7 @@ _OTHERS = (
 
 
 def default_defences(
-    rehearsal: Rehearsal,
+    on: Rehearsal | ProfileSource,
     *,
     models: int,
     reading: ProfileReading | None = None,
@@ -88,10 +88,10 @@ def default_defences(
     of other authors. ``reading`` is the interpretation of the recorded seconds; None means
     `Rehearsal.recorded`.
     """
+    rehearsal = Rehearsal.of(on) if reading is None else Rehearsal.of(on, recorded=reading)
     n = rehearsal.profile.num_workers
-    on = rehearsal if reading is None else replace(rehearsal, recorded=reading)
     tell = progress or (lambda _what, _share: None)
-    tuned = _tuned(on, models, tell)
+    tuned = _tuned(rehearsal, models, tell)
     backups = sorted({f"backup:b={max(1, n // part)}" for part in (16, 8, 4)} if n > 1 else ())
     return [*tuned, *(_setting(spec, n, models=models) for spec in (*_OTHERS, *backups))]
 
@@ -117,7 +117,7 @@ def _tuned(rehearsal: Rehearsal, models: int, tell: Progress) -> list[Setting]:
 
 
 def compare(
-    on: DelayProfile | Rehearsal,
+    on: Rehearsal | ProfileSource,
     defences: Sequence[str | Defence | Setting] = (),
     *,
     models: int = 1,
@@ -132,7 +132,8 @@ def compare(
 
     The docstring of the module `seqgc.comparison._compare` describes the measure.
 
-    ``on`` is a profile, or a rehearsal, whose slope and interpretation are also used. ``defences``
+    ``on`` is a profile, the path of one, or the name of a generator (`seqgc.profiles.profile_of`);
+    or a rehearsal, whose slope and interpretation are also used. ``defences``
     are specs or settings, which are evaluated on the whole profile. By default,
     `default_defences` are chosen on the first half of the profile, and evaluated on the second
     half. ``models`` is the number of models; if the trial has a plan, the default is the number in
@@ -240,7 +241,7 @@ def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
 
 
 def require_comparable(
-    on: DelayProfile | Rehearsal,
+    on: Rehearsal | ProfileSource,
     defences: Sequence[str | Defence | Setting] = (),
     *,
     models: int = 1,
@@ -264,7 +265,7 @@ def require_comparable(
 
 
 def _checked(
-    on: DelayProfile | Rehearsal,
+    on: Rehearsal | ProfileSource,
     defences: Sequence[str | Defence | Setting],
     *,
     models: int,
@@ -273,12 +274,9 @@ def _checked(
     workers: WorkerKind,
 ) -> tuple[Field, list[Setting]]:
     """Check the arguments; return the field, and the settings of the named defences."""
-    if not isinstance(on, DelayProfile | Rehearsal):
-        raise ParameterError("on", "must be a DelayProfile or a Rehearsal", on)
     if isinstance(defences, str) or not isinstance(defences, Sequence):
         raise ParameterError("defences", "must be a list of defences", defences)
-    rehearsal = on if isinstance(on, Rehearsal) else Rehearsal(profile=on)
-    field = Field.of(rehearsal, models=models, clocks=clocks, reading=reading, kind=workers)
+    field = Field.of(Rehearsal.of(on), models=models, clocks=clocks, reading=reading, kind=workers)
     settings = [_setting(each, field.n, models=models) for each in defences]
     for setting in settings:
         field.check(setting)
@@ -353,12 +351,11 @@ def _exact_steps(trial: Trial, trainees: Sequence[Trainees]) -> tuple[BestRate, 
 
 def _setting(defence: str | Defence | Setting, n: int, *, models: int) -> Setting:
     """Return the setting of a defence; by default, its bundle is as large as the delay allows."""
+    setting = Setting.of(defence, n=n)
     if isinstance(defence, Setting):
-        return defence
-    scheme = parse_scheme(defence, n=n) if isinstance(defence, str) else defence
-    most = max(1, models // (scheme.delay + 1))
-    size = next(k for k in _divisors(models) if k <= most)
-    return Setting(scheme=scheme, jobs_per_round=size)
+        return setting
+    most = max(1, models // (setting.scheme.delay + 1))
+    return replace(setting, jobs_per_round=next(k for k in _divisors(models) if k <= most))
 
 
 def _divisors(number: int) -> list[int]:

@@ -67,10 +67,9 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> from seqgc import DelayProfile, Rehearsal, Setting, parse_scheme, replay
+    >>> from seqgc import DelayProfile, replay
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> setting = Setting(scheme=parse_scheme("gc:s=1", n=3))
-    >>> timeline(replay(setting, Rehearsal(profile=profile, alpha=0.0))).get_xlabel()
+    >>> timeline(replay("gc:s=1", profile, alpha=0.0)).get_xlabel()
     'seconds since the run began'
     """
     lanes = {name: _bars(tables.timeline(run)) for name, run in named(runs).items()}
@@ -117,11 +116,10 @@ def finished_jobs(runs: Runs, *, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> from seqgc import DelayProfile, Rehearsal, Setting, parse_scheme, replay
+    >>> from seqgc import DelayProfile, replay
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> rehearsal = Rehearsal(profile=profile, alpha=0.0)
-    >>> settings = [Setting(scheme=parse_scheme(spec, n=3)) for spec in ("uncoded", "gc:s=1")]
-    >>> ax = finished_jobs({each.scheme.spec: replay(each, rehearsal) for each in settings})
+    >>> runs = {spec: replay(spec, profile, alpha=0.0) for spec in ("uncoded", "gc:s=1")}
+    >>> ax = finished_jobs(runs)
     >>> ax.get_legend_handles_labels()[1]
     ['uncoded', 'gc:s=1']
     """

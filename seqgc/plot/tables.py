@@ -150,10 +150,9 @@ def timeline(runs: Runs) -> Table:
 
     Examples
     --------
-    >>> from seqgc import DelayProfile, Rehearsal, Setting, parse_scheme, replay
+    >>> from seqgc import DelayProfile, replay
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> setting = Setting(scheme=parse_scheme("gc:s=1", n=3))
-    >>> table = timeline(replay(setting, Rehearsal(profile=profile, alpha=0.0)))
+    >>> table = timeline(replay("gc:s=1", profile, alpha=0.0))
     >>> table["closed_s"].tolist(), table["reason"].tolist()
     ([2.0, 3.5], ['wait-out', 'wait-out'])
     """

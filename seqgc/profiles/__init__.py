@@ -24,6 +24,10 @@ from seqgc.profiles._readings import speed_pace as speed_pace
 from seqgc.profiles._resample import concatenate as concatenate
 from seqgc.profiles._resample import resample_rounds as resample_rounds
 from seqgc.profiles._resample import resample_workers as resample_workers
+from seqgc.profiles._sources import GENERATORS as GENERATORS
+from seqgc.profiles._sources import Profiled as Profiled
+from seqgc.profiles._sources import ProfileSource as ProfileSource
+from seqgc.profiles._sources import profile_of as profile_of
 from seqgc.profiles.generators import DisruptedMachine as DisruptedMachine
 from seqgc.profiles.generators import PersistentStragglers as PersistentStragglers
 from seqgc.profiles.generators import PowerLaw as PowerLaw

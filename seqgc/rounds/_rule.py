@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.schemes import Defence, Scheme, parse_scheme
+from seqgc.schemes import Defence, PendingScheme, Scheme
 
 _ENDINGS = ".best", ".optimizer", ".queue"  # suffixes of a model's files in a checkpoint
 
@@ -68,28 +68,72 @@ class Setting:
     """The configuration of a run: a scheme, a closing rule, and the number of models in a job.
 
     The scheme decides which worker computes what. The rule decides when a round closes. One job
-    computes the gradients of a bundle of at most ``jobs_per_round`` >= 1 models.
+    computes the gradients of a bundle of at most ``jobs_per_round`` >= 1 models. The scheme may
+    also be given as a spec. Then `on` makes the scheme as soon as the number of workers is known,
+    which `seqgc.replay`, `seqgc.compare` and a training plan do by themselves.
+
+    Raises
+    ------
+    ParameterError
+        If the spec is wrong, or an argument breaks its rule.
 
     Examples
     --------
-    >>> from seqgc.schemes import GC
-    >>> Setting(scheme=GC(n=4, s=1, family="rep")).label
-    'gc-rep:s=1, mu=0, feasible'
+    >>> setting = Setting(scheme="gc-rep:s=1", rule=ClosingRule(mu=1.0))
+    >>> setting.label
+    'gc-rep:s=1, mu=1, feasible'
+    >>> setting.on(4).scheme
+    GC(n=4, s=1, family='rep')
     """
 
     scheme: Defence
     rule: ClosingRule = field(default_factory=ClosingRule)
     jobs_per_round: int = 1
 
+    if TYPE_CHECKING:  # the attribute is a `Defence`, but the argument may be a spec
+
+        def __init__(
+            self,
+            *,
+            scheme: Defence | str,
+            rule: ClosingRule = ...,
+            jobs_per_round: int = 1,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        scheme: object = self.scheme
+        if isinstance(scheme, str):
+            object.__setattr__(self, "scheme", PendingScheme(scheme))
+        elif not isinstance(scheme, Defence | PendingScheme):
+            rule = "must be a scheme, another defence, or the spec of one"
+            raise ParameterError("scheme", rule, scheme)
         bundle = require_int("jobs_per_round", self.jobs_per_round, least=1, most=10**9)
         object.__setattr__(self, "jobs_per_round", bundle)
-        if not isinstance(self.scheme, Scheme):
+        if not isinstance(self.scheme, Scheme | PendingScheme):
             for name in ("mu", "wait_out"):
                 value = getattr(self.rule, name)
                 if value != getattr(ClosingRule(), name):
                     rule = f"must be left out with {self.scheme.spec}, which has no rounds to close"
                     raise ParameterError(name, rule, value)
+
+    @classmethod
+    def of(cls, given: Setting | Defence | str, *, n: int) -> Setting:
+        """Return the setting of a spec, a defence or a setting, for ``n`` workers.
+
+        A spec or a defence gets the default rule, and one model in a job. Raises `ParameterError`
+        if the spec is wrong, or does not fit the number of workers.
+        """
+        return (given if isinstance(given, Setting) else cls(scheme=given)).on(n)
+
+    def on(self, n: int) -> Setting:
+        """Return the setting with its scheme for ``n`` workers, if only its spec was given.
+
+        A setting whose scheme is known is returned unchanged. Raises `ParameterError` if the scheme
+        cannot have this number of workers.
+        """
+        if isinstance(self.scheme, PendingScheme):
+            return replace(self, scheme=self.scheme.on(n))
+        return self
 
     def limited_by(self, rule: ClosingRule) -> Setting:
         """Return a copy with the time limit and the number of attempts of another rule."""
@@ -135,8 +179,8 @@ class SettingState:
             timeout_s=math.inf if self.timeout_s is None else self.timeout_s,
             max_attempts=self.max_attempts,
         )
-        scheme = parse_scheme(self.scheme, n=n)
-        return Setting(scheme=scheme, rule=rule, jobs_per_round=self.jobs_per_round)
+        setting = Setting(scheme=self.scheme, rule=rule, jobs_per_round=self.jobs_per_round)
+        return setting.on(n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

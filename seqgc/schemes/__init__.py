@@ -6,6 +6,7 @@ from seqgc.schemes._defence import Kind as Kind
 from seqgc.schemes._defence import SchemeEntry as SchemeEntry
 from seqgc.schemes._defence import chunk_sizes as chunk_sizes
 from seqgc.schemes._defence import entry_of as entry_of
+from seqgc.schemes._registry import PendingScheme as PendingScheme
 from seqgc.schemes._registry import forget_scheme as forget_scheme
 from seqgc.schemes._registry import load_plugins as load_plugins
 from seqgc.schemes._registry import parse_scheme as parse_scheme

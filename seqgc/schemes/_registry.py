@@ -20,7 +20,7 @@ import importlib.metadata
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar, cast
+from typing import Final, Never, TypeVar, cast
 
 import numpy as np
 
@@ -135,6 +135,58 @@ def parse_scheme(spec: str, *, n: int) -> Defence:
     >>> parse_scheme("gc-rep:s=3,allow_error=0.25", n=16)
     GC(n=16, s=3, family='rep', allow_error=0.25)
     """
+    entry, values = _read(spec)
+    scheme = cast("Callable[..., Defence]", entry.kind)(n=n, **entry.fixed, **values)
+    if problem := _broken_rule(scheme):
+        raise ParameterError("scheme", f"breaks its contract: {problem}", _path(entry.kind))
+    return scheme
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PendingScheme:
+    """A scheme whose number of workers is not known yet.
+
+    Everything about a scheme except its spec depends on the number of workers. `on` makes the
+    scheme when the number is known. All other attributes of a scheme raise `ParameterError`.
+
+    Raises
+    ------
+    ParameterError
+        If the spec has an unknown name or wrong parameters.
+
+    Examples
+    --------
+    >>> pending = PendingScheme("gc-rep:s=3")
+    >>> pending.on(16)
+    GC(n=16, s=3, family='rep')
+    >>> pending.delay
+    Traceback (most recent call last):
+        ...
+    seqgc.errors.ParameterError: `n` must be known for the delay of gc-rep:s=3; got None; ...
+    """
+
+    spec: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spec", self.spec.strip())
+        _read(self.spec)
+
+    def on(self, n: int) -> Defence:
+        """Return the scheme for ``n`` workers. Raises like `parse_scheme`."""
+        return parse_scheme(self.spec, n=n)
+
+    def __repr__(self) -> str:
+        return repr(self.spec)
+
+    def __getattr__(self, name: str) -> Never:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        rule = f"must be known for the {name} of {self.spec}"
+        raise ParameterError("n", rule, None, "take Setting.on(n), or parse_scheme(spec, n=n)")
+
+
+def _read(spec: str) -> tuple[SchemeEntry, dict[str, int | float | str]]:
+    """Return the entry that a spec names, and the values of its parameters."""
     name, _, rest = spec.strip().partition(":")
     entries = registered(name)
     if name not in entries:
@@ -150,10 +202,7 @@ def parse_scheme(spec: str, *, n: int) -> Defence:
     if missing := [key for key in entry.required if key not in values]:
         example = f"{name}:" + ",".join(f"{key}=…" for key in entry.required)
         raise ParameterError("scheme", f"needs {', '.join(missing)}, as in {example}", spec)
-    scheme = cast("Callable[..., Defence]", entry.kind)(n=n, **entry.fixed, **values)
-    if problem := _broken_rule(scheme):
-        raise ParameterError("scheme", f"breaks its contract: {problem}", _path(entry.kind))
-    return scheme
+    return entry, values
 
 
 def _parameter(entry: SchemeEntry, pair: str) -> tuple[str, int | float | str]:

@@ -7,6 +7,7 @@ from seqgc.search._rehearsal import Conformity as Conformity
 from seqgc.search._rehearsal import ProfileReading as ProfileReading
 from seqgc.search._rehearsal import Reading as Reading
 from seqgc.search._rehearsal import Rehearsal as Rehearsal
+from seqgc.search._rehearsal import ReplaySettings as ReplaySettings
 from seqgc.search._replay import DealtRun as DealtRun
 from seqgc.search._replay import Replay as Replay
 from seqgc.search._replay import ReplayBackend as ReplayBackend

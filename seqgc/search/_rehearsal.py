@@ -1,20 +1,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, require_int, require_number
 from seqgc.ports import FloatArray
-from seqgc.profiles import MOST_S, ByInvocation, DelayProfile, Pace, latency_pace, speed_pace
+from seqgc.profiles import (
+    MOST_S,
+    ByInvocation,
+    DelayProfile,
+    Pace,
+    ProfileSource,
+    latency_pace,
+    profile_of,
+    speed_pace,
+)
 from seqgc.rounds import PolicyDefence, Setting, require_bundles
 from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
 from seqgc.stragglers import AnyOf, Bursty, busy_seconds, clairvoyant_bound, never_idle_seconds
 
-__all__ = ["USUAL_RTT_S", "Conformity", "ProfileReading", "Reading", "Rehearsal"]
+__all__ = [
+    "USUAL_RTT_S", "Conformity", "ProfileReading", "Reading", "Rehearsal", "ReplaySettings",
+]  # fmt: skip
 
 Conformity: TypeAlias = Literal["scheme", "bursty"]
 
@@ -95,6 +106,19 @@ class Reading:
         return (1 - self.after) * times, self.after * times
 
 
+class ReplaySettings(TypedDict, total=False):
+    """The settings of a `Rehearsal`, as arguments of a function that is given only a profile."""
+
+    num_jobs: int | None
+    alpha: float | None
+    repeat: bool | None
+    conformity: Conformity
+    batch: int | None
+    reading: Reading
+    models: int | None
+    recorded: ProfileReading
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rehearsal:
     """Recorded delays, and the settings of their replay.
@@ -158,6 +182,17 @@ class Rehearsal:
             object.__setattr__(self, "batch", require_int("batch", self.batch, least=1, most=10**9))
         if self.models is not None:
             object.__setattr__(self, "models", require_int("models", self.models, least=1))
+
+    @classmethod
+    def of(cls, on: Rehearsal | ProfileSource, **settings: Unpack[ReplaySettings]) -> Rehearsal:
+        """Return the rehearsal of a profile, of a path or of a name, with these settings.
+
+        `seqgc.profiles.profile_of` describes what ``on`` may be. If ``on`` is a rehearsal, the
+        settings replace its own. Raises like `profile_of` and `Rehearsal`.
+        """
+        if isinstance(on, Rehearsal):
+            return replace(on, **settings) if settings else on
+        return cls(profile=profile_of(on), **settings)
 
     @property
     def slope(self) -> float:

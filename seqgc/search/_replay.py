@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 
@@ -33,10 +34,10 @@ from seqgc.ports import (
     Task,
     Timetable,
 )
-from seqgc.profiles import ByInvocation
+from seqgc.profiles import ByInvocation, ProfileSource
 from seqgc.rounds import DealingPolicy, PolicyDefence, RoundPolicy, Setting
-from seqgc.schemes import Deal
-from seqgc.search._rehearsal import Rehearsal
+from seqgc.schemes import Deal, Defence
+from seqgc.search._rehearsal import Rehearsal, ReplaySettings
 from seqgc.virtual import Compute, Conduct, VirtualBackend, answer
 
 __all__ = [
@@ -343,8 +344,16 @@ class _WholeRounds:
         """There is nothing to release."""
 
 
-def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
+def replay(
+    setting: Setting | Defence | str,
+    on: Rehearsal | ProfileSource,
+    **settings: Unpack[ReplaySettings],
+) -> Replay:
     """Run a setting on recorded delays, without computing gradients.
+
+    ``setting`` may also be a scheme, another defence, or the spec of one. ``on`` is a profile, the
+    path of one, or the name of a generator (`seqgc.profiles.profile_of`). It may also be a
+    `Rehearsal`, whose fields are the ``settings`` of the replay.
 
     The decodings of a few jobs are checked, so that a faulty scheme whose rounds close with too few
     answers does not appear to be fast.
@@ -361,12 +370,13 @@ def replay(setting: Setting, rehearsal: Rehearsal) -> Replay:
     Examples
     --------
     >>> from seqgc.profiles import DelayProfile
-    >>> from seqgc.schemes import GC
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
-    >>> replayed = replay(Setting(scheme=GC(n=3, s=1)), Rehearsal(profile=profile, alpha=0.0))
+    >>> replayed = replay("gc:s=1", profile, alpha=0.0)
     >>> replayed.runtime_s, replayed.job_finish_round.tolist()
     (3.5, [0, 1])
     """
+    rehearsal = Rehearsal.of(on, **settings)
+    setting = Setting.of(setting, n=rehearsal.profile.num_workers)
     if isinstance(setting.scheme, Deal):
         return deal(setting, rehearsal).replay
     if isinstance(setting.scheme, PolicyDefence):

@@ -6,15 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
-from seqgc.profiles import DelayProfile
+from seqgc.profiles import DelayProfile, ProfileSource
 from seqgc.schemes import entry_of
 from seqgc.search._pruned_search import Progress, PrunedSearch, Ranked, Stop, pareto_front
-from seqgc.search._rehearsal import Rehearsal
+from seqgc.search._rehearsal import Rehearsal, ReplaySettings
 from seqgc.search._replay import replay
 from seqgc.search._space import SearchSpace
 from seqgc.search._unbatched_search import (
@@ -93,7 +94,7 @@ class Tuning:
 
 
 def tune(
-    rehearsal: Rehearsal,
+    on: Rehearsal | ProfileSource,
     *,
     space: SearchSpace | None = None,
     holdout: float | None = None,
@@ -103,8 +104,12 @@ def tune(
     seed: int | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
+    **settings: Unpack[ReplaySettings],
 ) -> Tuning:
     """Search the scheme, its parameters and the closing rule that are fastest on recorded delays.
+
+    ``on`` is a profile, the path of one, or the name of a generator (`seqgc.profiles.profile_of`).
+    It may also be a `Rehearsal`, whose fields are the ``settings`` of the replays.
 
     A candidate is skipped if a lower bound of its run time is above the run times of the ``top``
     best and of the best candidate of its own scheme. All other candidates are replayed. The ranking
@@ -137,12 +142,11 @@ def tune(
     Examples
     --------
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
-    >>> rehearsal = Rehearsal(profile=profile, alpha=1.0)
-    >>> found = tune(rehearsal, space=SearchSpace(families=("uncoded", "gc-rep")))
+    >>> found = tune(profile, alpha=1.0, space=SearchSpace(families=("uncoded", "gc-rep")))
     >>> found.best.setting.label, found.num_jobs, found.rounds_seen
     ('gc-rep:s=1, mu=0, feasible, 4 jobs a round', 8, {1: 2, 2: 2, 4: 2})
     """
-    space = space or SearchSpace()
+    space, rehearsal = space or SearchSpace(), Rehearsal.of(on, **settings)
     require_int("seed", seed or 0, least=0)
     require_int("top", top, least=1)
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)

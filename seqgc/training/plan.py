@@ -193,7 +193,7 @@ class TrainingPlan:
     def _setting(self, n: int) -> Setting:
         scheme = parse_scheme(self.scheme, n=n) if isinstance(self.scheme, str) else self.scheme
         if isinstance(scheme, Setting):
-            setting = scheme
+            setting = scheme.on(n)
         else:
             bundle = self.jobs_per_round or self._bundle_size(scheme)
             closing = self.rule or ClosingRule()

@@ -26,7 +26,7 @@ from seqgc._aws import environment_region
 from seqgc.costs import FunctionSetup
 from seqgc.errors import ParameterError, did_you_mean
 from seqgc.ports import FloatArray
-from seqgc.profiles import LAMBDA_CNN, DelayProfile, read_profile
+from seqgc.profiles import GENERATORS, DelayProfile, read_profile
 
 LoadDelays: TypeAlias = Callable[[int, int, float], float]
 """``delays(round, worker, load)`` returns the smallest response time of a task, in seconds.
@@ -35,7 +35,6 @@ All attempts of a task have the same delay. With `deal`, every piece of a batch 
 worker that stays begins the delay of a task after it has answered the previous task.
 """
 
-_GENERATED = "lambda-cnn"
 _MOST_GENERATED = 1000  # rounds; later rounds repeat them
 _REGION = "us-east-1"  # if neither an option, a file nor AWS_REGION names a region
 _REPLACED = {("transport", "asyncio"): "use curl instead"}
@@ -247,14 +246,14 @@ class InjectedDelays:
     def of(cls, settings: DelaySettings, *, workers: int, num_rounds: int) -> InjectedDelays:
         """Return the configured delays for ``workers`` workers, or raise `ParameterError`."""
         source = settings.source
-        if source == _GENERATED:
+        if source in GENERATORS:
             rng, rounds = np.random.default_rng(settings.seed), min(num_rounds, _MOST_GENERATED)
-            profile = LAMBDA_CNN.profile(rounds, workers=workers, rng=rng)
+            profile = GENERATORS[source].profile(rounds, workers=workers, rng=rng)
         elif Path(source).suffix:
             profile = read_profile(source)
         else:
-            rule = f"must be {_GENERATED!r} or a profile's .npz or .csv file"
-            raise ParameterError("delays.source", rule, source, did_you_mean(source, [_GENERATED]))
+            rule = f"must be {', '.join(GENERATORS)} or a profile's .npz or .csv file"
+            raise ParameterError("delays.source", rule, source, did_you_mean(source, GENERATORS))
         if profile.num_workers < workers:
             rule = f"must have a column for each of the {workers} workers"
             raise ParameterError("delays.source", rule, f"{source}: {profile.num_workers}")

@@ -306,7 +306,7 @@ def test_a_defence_may_be_an_object_and_a_profile_must_be_one(rehearsal: Rehears
         for each in ("gc-rep:s=3", parse_scheme("gc-rep:s=3", n=N))
     )
     assert named == given
-    with pytest.raises(ParameterError, match="`on` must be a DelayProfile or a Rehearsal"):
+    with pytest.raises(ParameterError, match="`profile` must be a DelayProfile"):
         compare(rehearsal.profile.times)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="`lr` must name"):
         Trial(lrs=4.0)  # type: ignore[arg-type]
