@@ -17,9 +17,8 @@ from seqgc.config._making import make_plan
 from seqgc.config._names import FUNCTIONS
 from seqgc.config._tables import RunConfig, Values, checked, read_config, read_run_config, validated
 from seqgc.errors import ParameterError
-from seqgc.profiles import read_profile
 from seqgc.rounds import Setting
-from seqgc.runs import read_run_header
+from seqgc.runs import read_delays, read_run_header
 
 Pairs = dict[str, str]
 
@@ -238,7 +237,7 @@ def _expected_s(path: Path, setting: Setting) -> float:
     compute pieces stay, so that a piece takes only the seconds of its load. If the profile has no
     ``alpha``, an answer is the time of a worker's whole part of the batch.
     """
-    profile, scheme = read_profile(path), setting.scheme
+    profile, scheme = read_delays(path), setting.scheme
     if not profile.answered.any():
         raise ParameterError("profile", "must have at least one task that was answered", str(path))
     bundle, pieces, times = setting.jobs_per_round, scheme.num_pieces, profile.times

@@ -35,10 +35,12 @@ from seqgc._command_line import LOG_FORMAT, QUIET
 from seqgc.cli._messages import check_format
 from seqgc.config._tables import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.profiles import read_profile
+from seqgc.runs import read_delays
 from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal
 
-ProfileFile = Annotated[Path, typer.Argument(help="Delay profile (.npz or .csv).")]
+ProfileFile = Annotated[
+    Path, typer.Argument(help="Delay profile (.npz or .csv), or folder of a run.")
+]
 AsJson = Annotated[bool, "--json", "Print the result as one JSON object."]
 NumWorkers = Annotated[int, "-n", "--workers", "Number of workers."]
 Region = Annotated[
@@ -54,7 +56,10 @@ class RehearsalOptions:
         int | None,
         "Number of gradients to compute. By default as many as the rounds of the profile allow.",
     ] = None
-    alpha: Annotated[float | None, "Seconds per unit of load. By default the profile's."] = None
+    alpha: Annotated[
+        float | None,
+        "Seconds per unit of load. By default the profile's, or fitted to a run with unlike loads.",
+    ] = None
     base_load: Annotated[
         float | None, "Load at which the profile was recorded. By default read from the profile."
     ] = None
@@ -90,7 +95,7 @@ class RehearsalOptions:
 
     def of(self, path: Path) -> Rehearsal:
         """Read the profile and return the settings of its replay; `ParameterError` if invalid."""
-        profile = read_profile(path)
+        profile = read_delays(path, alpha=self.alpha)
         if self.base_load is not None:
             profile = replace(profile, meta=replace(profile.meta, base_load=self.base_load))
         with naming(path):

@@ -20,6 +20,7 @@ from seqgc.cli.progress import RunProgress
 from seqgc.config._making import make_delays, make_models, make_workers
 from seqgc.config._tables import RunConfig, Values, validated
 from seqgc.errors import ParameterError, ProfileError, require_int
+from seqgc.runs import read_delays
 from seqgc.stragglers import StragglerStats, straggler_stats
 
 BaseLoads = Annotated[
@@ -173,7 +174,7 @@ def stats_of_file(
     as_json: AsJson = False,
 ) -> None:
     """Show how often and how long workers straggle, and the straggler models that fit."""
-    profile = profiles.read_profile(file)
+    profile = read_delays(file)
     require_int("max_window", max_window, least=1, most=max(5, profile.num_rounds))
     stats = straggler_stats(profile, mu=mu, max_window=max_window)
     if as_json:
@@ -259,7 +260,7 @@ def _shape(profile: profiles.DelayProfile) -> Values:
 
 def _read(files: Sequence[Path], *, base_loads: str | None) -> list[profiles.DelayProfile]:
     """Read profiles; if ``base_loads`` is given, replace the load at which each was recorded."""
-    recordings = [profiles.read_profile(file) for file in files]
+    recordings = [read_delays(file) for file in files]
     if base_loads is None:
         return recordings
     base = numbers("base_loads", base_loads, float)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,8 +17,8 @@ from seqgc.cli._cost import cost_in_words
 from seqgc.cli._options import AsJson
 from seqgc.cli._show import busy, require_writable, show
 from seqgc.errors import ParameterError, one_line
-from seqgc.profiles import read_profile
-from seqgc.runs import RecordedRun
+from seqgc.profiles import DelayProfile, read_profile
+from seqgc.runs import RecordedRun, read_delays
 
 _MAX_RUNS: Final = 8  # the number of colours
 _REFRESH_S: Final = 2
@@ -33,11 +34,16 @@ def report(
         bool, "--watch", "Draw the page again after each round until the run ends."
     ] = False,
     search: Annotated[
-        bool,
+        bool | None,
         "--search/--no-search",
-        "Search for the best schemes on a profile, for about ten seconds.",
-    ] = True,
-    alpha: Annotated[float | None, "Seconds per unit of load. By default the profile's."] = None,
+        "Search for the best schemes on the recorded delays, for about ten seconds. By default on "
+        "a profile, and not on runs.",
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        "Seconds per unit of load, for the search. By default the profile's, or fitted to a run "
+        "whose loads change.",
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw runs, or a delay profile, on one self-contained HTML page."""
@@ -52,29 +58,39 @@ def report(
             raise ParameterError("watch", "must be left out: a profile does not change", True)
         profile = read_profile(targets[0])
         name = one_line(targets[0].name, limit=100)
-        with busy("searching and drawing" if search else "drawing"):
-            seconds = pages.SEARCH_S if search else None
+        with busy("drawing" if search is False else "searching and drawing"):
+            seconds = None if search is False else pages.SEARCH_S
             pages.profile_page(profile, name=name, alpha=alpha, search_s=seconds).write(path)
     else:
-        for target in targets:
-            if os.path.isfile(target):  # noqa: PTH113
-                rule = "must be folders of runs, or one delay profile, but not both"
-                raise ParameterError("targets", rule, one_line(str(target), limit=100))
-        if alpha is not None:
-            raise ParameterError(
-                "alpha", "must be left out for runs: only a profile is searched", alpha
-            )
-        if watch and len(targets) > 1:
-            raise ParameterError("watch", "must be used with one run only", len(targets))
-        if len(targets) > _MAX_RUNS:
-            raise ParameterError("targets", f"must be at most {_MAX_RUNS} runs", len(targets))
+        _require_runs(targets, alone={"watch": watch, "search": bool(search)})
+        if alpha is not None and not search:
+            raise ParameterError("alpha", "must be left out for runs without --search", alpha)
         if watch:
             with busy("drawing each round, until the run ends (Ctrl-C stops this)"):
                 pages.watch(targets[0], partial(_draw, targets, path, refresh_s=_REFRESH_S))
         else:
-            with busy("drawing"):
-                _draw(targets, path)
+            searched = read_delays(targets[0], alpha=alpha) if search else None
+            with busy("searching and drawing" if search else "drawing"):
+                _draw(targets, path, searched=searched)
     show({"file": str(path)}, {"page": str(path)}, as_json=as_json, saved=True)
+
+
+def _require_runs(targets: list[Path], *, alone: dict[str, bool]) -> None:
+    """Raise `ParameterError` unless the targets are runs that the options allow.
+
+    The options that are True in ``alone`` exclude each other, and are for one run only.
+    """
+    for target in targets:
+        if os.path.isfile(target):  # noqa: PTH113
+            rule = "must be folders of runs, or one delay profile, but not both"
+            raise ParameterError("targets", rule, one_line(str(target), limit=100))
+    options = [name for name, given in alone.items() if given]
+    if options and len(targets) > 1:
+        raise ParameterError(options[0], "must be used with one run only", len(targets))
+    if len(options) > 1:
+        raise ParameterError(options[1], f"must be used without --{options[0]}", True)
+    if len(targets) > _MAX_RUNS:
+        raise ParameterError("targets", f"must be at most {_MAX_RUNS} runs", len(targets))
 
 
 def _require_target(target: Path) -> None:
@@ -94,8 +110,17 @@ def page_path(output: Path | None) -> Path:
     return output
 
 
-def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> bool:
-    """Write the page of runs; return True if all have ended."""
+def _draw(
+    targets: list[Path],
+    path: Path,
+    *,
+    refresh_s: int | None = None,
+    searched: DelayProfile | None = None,
+) -> bool:
+    """Write the page of runs; return True if all have ended.
+
+    If ``searched`` are the delays of the only run, the page has a search for the best schemes.
+    """
     runs: dict[str, RecordedRun] = {}
     costs: dict[str, str] = {}
     notices = []
@@ -110,7 +135,11 @@ def _draw(targets: list[Path], path: Path, *, refresh_s: int | None = None) -> b
             costs |= {} if cost is None else {name: cost}
     ended = all(run.outcome is not None for run in runs.values())
     wait_s = None if ended else refresh_s
-    pages.run_page(runs, costs=costs, notices=notices, refresh_s=wait_s).write(path)
+    page = pages.run_page(runs, costs=costs, notices=notices, refresh_s=wait_s)
+    if searched is not None:
+        section, best = pages.search_section(searched)
+        page = replace(page, glance=[*page.glance, *best], sections=[*page.sections, section])
+    page.write(path)
     return ended
 
 

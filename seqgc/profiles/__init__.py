@@ -1,5 +1,10 @@
 """Delay profiles: recorded or generated answer times of workers in rounds, and their load model."""
 
+from seqgc.profiles._censored import completed as completed
+from seqgc.profiles._censored import longest_known as longest_known
+from seqgc.profiles._delay_profile import CENSORED as CENSORED
+from seqgc.profiles._delay_profile import FAILED as FAILED
+from seqgc.profiles._delay_profile import LATE as LATE
 from seqgc.profiles._delay_profile import MOST_S as MOST_S
 from seqgc.profiles._delay_profile import DelayProfile as DelayProfile
 from seqgc.profiles._delay_profile import ProfileMeta as ProfileMeta
@@ -10,6 +15,7 @@ from seqgc.profiles._lint import Finding as Finding
 from seqgc.profiles._lint import lint as lint
 from seqgc.profiles._lint import lint_series as lint_series
 from seqgc.profiles._load import LoadModel as LoadModel
+from seqgc.profiles._load import fit_alpha as fit_alpha
 from seqgc.profiles._load import fit_load_model as fit_load_model
 from seqgc.profiles._pace import ByInvocation as ByInvocation
 from seqgc.profiles._pace import ByRound as ByRound

@@ -1,21 +1,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import BoolArray, FloatArray
+from seqgc.profiles._censored import completed, drawn
 
-__all__ = ["MOST_S", "SCHEMA", "DelayProfile", "ProfileMeta", "StatusArray"]
+__all__ = [
+    "CENSORED",
+    "FAILED",
+    "LATE",
+    "MOST_S",
+    "SCHEMA",
+    "DelayProfile",
+    "ProfileMeta",
+    "StatusArray",
+]
 
 SCHEMA = 1
 # Limits of recorded times and of the cost of work, in seconds. Beyond them, sums overflow or lose
 # the time of a single round.
 _LEAST_S, MOST_S = 1e-9, 1e15
 StatusArray: TypeAlias = npt.NDArray[np.int8]
+FAILED: Final = 1
+"""Status of a task that failed. Its time is the time until the failure was known."""
+LATE: Final = 2
+"""Status of a task without an answer within the time limit. The limit counts as its time."""
+CENSORED: Final = 3
+"""Status of a task that was cancelled before it answered, because its round had closed.
+
+Its time is the time until then: the answer would have taken longer.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +81,9 @@ class DelayProfile:
     """The seconds from request to answer of each worker in each round, and their conditions.
 
     ``times`` (rounds, workers) float64 are seconds, from 1e-9 to 1e15. ``status`` (rounds, workers)
-    int8 is 0 if the worker answered. If the worker did not answer, ``times`` holds the seconds
-    after which its failure was known. Both arrays are read-only.
+    int8 is 0 if the worker answered. If the worker did not answer, the status is `FAILED`, `LATE`,
+    `CENSORED` or another number, and ``times`` holds the seconds after which this was known. Both
+    arrays are read-only.
 
     Raises
     ------
@@ -152,7 +173,8 @@ class DelayProfile:
         slope = self.meta.alpha if alpha is None else alpha
         if slope is None:
             rule = "must be given, because the profile has none (seconds per unit of load)"
-            raise ParameterError("alpha", rule, None, "fit it to profiles at several loads")
+            remedy = "give --alpha, or record at several loads: seqgc profile --loads 0,0.5,1"
+            raise ParameterError("alpha", rule, None, remedy)
         return require_number("alpha", slope, least=0, most=MOST_S)
 
     @property
@@ -161,16 +183,37 @@ class DelayProfile:
         answered: BoolArray = self.status == 0
         return answered
 
-    def awaited(self) -> DelayProfile:
-        """Return the profile in which each failure takes at least as long as the slowest answer.
+    @property
+    def censored(self) -> BoolArray:
+        """A mask of the tasks that were cancelled before they answered, bool (rounds, workers)."""
+        censored: BoolArray = self.status == CENSORED
+        return censored
 
-        A failure may be known early, but it is not an answer. Waiting for a worker that fails
-        therefore takes at least as long as waiting for all other workers.
+    def awaited(self, *, rng: np.random.Generator | None = None) -> DelayProfile:
+        """Return the profile of a master that awaits every worker.
+
+        A failure takes at least as long as the slowest answer of its round. It may be known early,
+        but it is not an answer. Waiting for a worker that fails therefore takes at least as long as
+        waiting for all other workers.
+
+        Of a `CENSORED` time, it is only known that the answer would have taken longer. It becomes
+        the median of the longer answers of the same worker, else of all workers. If there is no
+        longer answer, it stays as it is. With ``rng``, each censored time becomes a random one of
+        these answers instead of their median, so that several draws show what is not known.
 
         Raises
         ------
         ProfileError
             If no worker answered in some round.
+
+        Examples
+        --------
+        >>> status = np.zeros((4, 2), dtype=np.int8)
+        >>> status[3] = FAILED, 0
+        >>> status[2, 0] = CENSORED
+        >>> times = np.array([[1.0, 2.0], [5.0, 2.0], [3.0, 2.0], [0.5, 2.0]])
+        >>> DelayProfile(times=times, status=status).awaited().times[:, 0].tolist()
+        [1.0, 5.0, 5.0, 2.0]
         """
         if self.answered.all():
             return self
@@ -178,8 +221,13 @@ class DelayProfile:
         if silent.any():
             rule = "nobody answered in this round; leave the round out"
             raise ProfileError(f"row {int(silent.argmax())}: {rule}")
+        times = self.times
+        if (censored := self.censored).any():
+            fill = completed if rng is None else partial(drawn, rng=rng)
+            times = fill(times, self.answered, where=censored, rests=times)
         slowest = np.where(self.answered, self.times, 0.0).max(axis=1, keepdims=True)
-        times = np.where(self.answered, self.times, np.maximum(self.times, slowest))
+        failed = ~(self.answered | censored)
+        times = np.where(failed, np.maximum(times, slowest), times)
         return replace(self, times=times)
 
     def scaled(self, factor: float) -> DelayProfile:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from seqgc.ports import FloatArray
+from seqgc.ports import BoolArray, FloatArray
+from seqgc.profiles._censored import longest_known
 from seqgc.profiles._delay_profile import DelayProfile
 
 __all__ = ["Finding", "lint", "lint_series"]
@@ -59,6 +60,8 @@ def lint(profile: DelayProfile) -> list[Finding]:
     These are warnings:
 
     - ``often-failed``: at least a quarter of all calls failed;
+    - ``cancelled``: tasks were cancelled before they answered (as in a run with a code), after a
+      longer time than any answer took, so that their times are too short;
     - ``milliseconds``: the median answer took more than 1,000 s;
     - ``alpha``: according to the load model, some answers would take no time at load 0;
     - ``constant``: all times of a round are equal;
@@ -138,8 +141,8 @@ def lint_series(profiles: Sequence[DelayProfile]) -> list[Finding]:
 
 
 def _errors(profile: DelayProfile) -> Iterator[Finding]:
-    times, failed = profile.times, ~profile.answered
-    silent = failed.all(axis=1)
+    times, failed = profile.times, _failed(profile)
+    silent = ~profile.answered.any(axis=1)
     if silent.all():
         message = "no worker answered in any round, which leaves no delays to use"
         yield _error(rule="no-answer", message=message)
@@ -152,12 +155,12 @@ def _errors(profile: DelayProfile) -> Iterator[Finding]:
         message = f"{failures} of {failed.size} calls failed: the few answers say little "
         message += f"about the workers; {_FIND_OUT}"
         yield _error(rule="mostly-failed", message=message)
-    answers = times[~failed]
+    answers = times[profile.answered]
     if answers.size > 1 and np.ptp(answers) == 0:
         message = f"all times are the same, {float(answers[0])} s: this was not measured; "
         message += "use the matrix of times as it was recorded"
         yield _error(rule="constant", message=message)
-    fast = (times < _LEAST_S) & ~failed
+    fast = (times < _LEAST_S) & profile.answered
     if fast.any():
         row, column = np.argwhere(fast)[0].tolist()
         message = (
@@ -187,13 +190,21 @@ def _impossible_loads(profile: DelayProfile) -> Iterator[Finding]:
 
 
 def _warnings(profile: DelayProfile) -> Iterator[Finding]:
-    failures = int(np.count_nonzero(~profile.answered))
+    failures = int(np.count_nonzero(_failed(profile)))
     if _OFTEN_FAILED * profile.times.size <= failures:
         message = (
             f"{failures} of {profile.times.size} calls failed: in a replay, each of them takes at "
             f"least as long as its round's slowest answer; {_FIND_OUT}"
         )
         yield _warning(rule="often-failed", message=message)
+    longest = longest_known(profile.times, profile.answered, where=profile.censored)
+    if longest.any():
+        message = (
+            f"{int(longest.sum())} of {int(profile.censored.sum())} cancelled tasks ran longer "
+            "than any answer took, so that their times are only known to be longer: record all "
+            "workers with seqgc profile, or run a few rounds with --scheme uncoded"
+        )
+        yield _warning(rule="cancelled", message=message)
     usual_s = float(np.median(profile.times[profile.answered]))
     if usual_s > MOST_USUAL_S:
         yield _warning(rule="milliseconds", message=are_milliseconds(usual_s))
@@ -232,6 +243,12 @@ def _slow(profile: DelayProfile) -> Iterator[Finding]:
         if others:
             rule, cause = "retry", f"{others} more came as late: a client's time-out and retry"
         yield _warning(rule=rule, message=f"{took}, and {cause}", row=row, column=column)
+
+
+def _failed(profile: DelayProfile) -> BoolArray:
+    """Return a mask of the tasks that neither answered nor were cancelled."""
+    failed: BoolArray = ~(profile.answered | profile.censored)
+    return failed
 
 
 def _medians(profile: DelayProfile) -> FloatArray:

@@ -7,11 +7,14 @@ from statistics import NormalDist
 import numpy as np
 
 from seqgc.errors import ParameterError, ProfileError
-from seqgc.ports import FloatArray
+from seqgc.ports import BoolArray, FloatArray, IntArray
 from seqgc.profiles._delay_profile import DelayProfile
 
-__all__ = ["LoadModel", "fit_load_model"]
+__all__ = ["LoadModel", "fit_alpha", "fit_load_model"]
 
+_MOST_PAIRS = 2**18  # pairs of rounds, of all workers together
+_FEWEST_ROUNDS = 5
+_RESAMPLES = 200
 _STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
@@ -99,6 +102,59 @@ def fit_load_model(profiles: Sequence[DelayProfile], *, per_worker: bool = False
         mean_s=mean_s,
         worker_alpha=worker_alpha,
     )
+
+
+def fit_alpha(times: FloatArray, *, loads: FloatArray, answered: BoolArray) -> float | None:
+    """Fit the seconds per unit of load to rounds in which the loads of workers changed.
+
+    ``times``, ``loads`` and ``answered`` are (rounds, n). A worker is compared only with itself in
+    another round, because a slow worker may have less load. The result is the weighted
+    median of the slopes ``(t_k - t_l) / (load_k - load_l)`` over all pairs of rounds k and l in
+    which the same worker answered under different loads; the weight is ``|load_k - load_l|``. A few
+    stragglers hardly change it (Theil 1950; Sen 1968; with weights: Jaeckel 1972).
+
+    The result is None if no worker's load changed, or if the slope cannot be told from noise: the
+    95 % interval, from a bootstrap over rounds, contains 0 or is wider than twice the slope.
+
+    Examples
+    --------
+    >>> loads = np.tile([[0.25], [0.5], [1.0]], (4, 3))
+    >>> times = np.array([0.5, 0.7, 0.9]) + 2.0 * loads
+    >>> times[5, 1] += 30.0  # a straggler
+    >>> fit_alpha(times, loads=loads, answered=np.ones((12, 3), dtype=np.bool_))
+    2.0
+    >>> fit_alpha(times, loads=np.full((12, 3), 0.5), answered=times > 0)
+    """
+    most = max(_FEWEST_ROUNDS, int((2 * _MOST_PAIRS / times.shape[1]) ** 0.5))
+    rows: IntArray = np.flatnonzero(answered.any(axis=1))
+    rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.intp))]
+    first, second = np.triu_indices(len(rows), k=1)
+    wider = loads[rows[second]] - loads[rows[first]]  # (pairs, n)
+    usable = (wider != 0) & answered[rows[first]] & answered[rows[second]]
+    pairs, workers = np.nonzero(usable)
+    if len(rows) < _FEWEST_ROUNDS or not len(pairs):
+        return None
+    k, l = first[pairs], second[pairs]  # noqa: E741 (rounds)
+    load = wider[pairs, workers]
+    slopes = (times[rows[l], workers] - times[rows[k], workers]) / load
+    order = np.argsort(slopes)
+    slopes, weights, k, l = slopes[order], np.abs(load)[order], k[order], l[order]  # noqa: E741
+    rng, count = np.random.default_rng(0), len(rows)
+    drawn = [
+        _weighted_median(slopes, weights * often[k] * often[l])
+        for often in rng.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
+    ]
+    alpha = _weighted_median(slopes, weights)
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    return alpha if low > 0 and high - low <= 2 * alpha else None
+
+
+def _weighted_median(ascending: FloatArray, weights: FloatArray) -> float:
+    """Return the weighted median, or NaN if all weights are 0."""
+    sums = np.cumsum(weights)
+    if not sums[-1] > 0:
+        return float("nan")
+    return float(ascending[np.searchsorted(sums, sums[-1] / 2)])
 
 
 def _slopes(loads: FloatArray, mean_s: FloatArray) -> FloatArray:

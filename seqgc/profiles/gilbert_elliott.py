@@ -207,10 +207,11 @@ def fit(
     if min(profile.times.shape) < 2:
         needs = "needs 2 rounds and 2 workers"
         raise ProfileError(f"too small to fit: {needs}; got {profile.times.shape}")
-    if not profile.answered.all():
-        row, column = np.argwhere(~profile.answered)[0]
+    if (unanswered := ~(profile.answered | profile.censored)).any():
+        row, column = np.argwhere(unanswered)[0]
         rule = "a fit needs every answer, and this worker did not answer"
         raise ProfileError(f"row {row}, column {column} (round, worker; from 0): {rule}")
+    profile = profile.awaited()  # estimates of the times of cancelled tasks
     counts = [other.num_workers for other in others]
     if any(count != profile.num_workers for count in counts):
         rule = f"must be recordings of the same {profile.num_workers} workers"

@@ -5,5 +5,6 @@ from seqgc.report._drawing import COLOURS as COLOURS
 from seqgc.report._page import Page as Page
 from seqgc.report._profile import SEARCH_S as SEARCH_S
 from seqgc.report._profile import profile_page as profile_page
+from seqgc.report._profile import search_section as search_section
 from seqgc.report._runs import run_page as run_page
 from seqgc.report._runs import watch as watch

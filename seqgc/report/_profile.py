@@ -22,7 +22,7 @@ from seqgc.schemes import Scheme, registered
 from seqgc.search import Ranked, Rehearsal, SearchSpace, Tuning, tune
 from seqgc.stragglers import StragglerStats, straggler_stats
 
-__all__ = ["SEARCH_S", "profile_page"]
+__all__ = ["SEARCH_S", "profile_page", "search_section"]
 
 SEARCH_S: Final = 10.0  # seconds that the search of a page may take
 
@@ -57,7 +57,7 @@ def profile_page(
     sections = [Section(title="Who straggles", says=[rule], pictures=pictures)]
     best: list[Tile] = []
     if search_s is not None:
-        section, best = _searched(profile, alpha=alpha, seconds=search_s)
+        section, best = search_section(profile, alpha=alpha, seconds=search_s)
         sections.append(section)
     sections += [_findings(profile), _facts(profile)]
     return Page(
@@ -182,9 +182,10 @@ def _tune(rehearsal: Rehearsal, space: SearchSpace) -> Tuning:
     return tune(rehearsal, space=space, top=_NO_LIMIT, prune=False, pareto=True)
 
 
-def _searched(
-    profile: DelayProfile, *, alpha: float | None, seconds: float
+def search_section(
+    profile: DelayProfile, *, alpha: float | None = None, seconds: float = SEARCH_S
 ) -> tuple[Section, list[Tile]]:
+    """Search for about ``seconds``; return the section with the result, and tiles for the head."""
     title = "What would suit it"
     try:
         result = _search(Rehearsal(profile=profile, alpha=alpha), seconds=seconds)

@@ -49,6 +49,16 @@ class RunHeader:
     sizes: dict[str, _Count] = field(default_factory=dict)
     scheme: str = ""
     started_at: str = ""
+    mu: float = 0.0
+    wait_out: str = "feasible"
+    models: list[str] = field(default_factory=list)
+    batch: int | None = None  # data points in a batch, if all models have the same number
+    provider: str = ""  # kind of the workers
+
+    @property
+    def bundle(self) -> int:
+        """The number of models in a job."""
+        return self.sizes.get("models", 1)
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -64,7 +74,8 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workers: list[_Index] | None = None
     # For all workers, or for each of ``workers``. None: not in the log.
     mini_tasks: _Index | list[_Index] | None = None
-    load: _Seconds | None = None
+    load: _Seconds | None = None  # the mean load of all workers in the round
+    loads: _Seconds | list[_Seconds] | None = None  # of the tasks, if they differ from ``load``
     took_s: _Seconds | None = None
     elapsed_s: _Seconds | None = None
     kappa_s: _Seconds = 0.0
@@ -85,6 +96,13 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if isinstance(counts, list) and len(counts) == workers:
             return counts
         return [None if isinstance(counts, list) else counts] * workers
+
+    def task_loads(self, workers: int) -> Sequence[float | None]:
+        """Return the load of each of ``workers`` tasks, or None if unknown."""
+        loads = self.load if self.loads is None else self.loads
+        if isinstance(loads, list):
+            return loads if len(loads) == workers else [None] * workers
+        return [loads] * workers
 
 
 class _Moment(msgspec.Struct, frozen=True, gc=False):

@@ -181,6 +181,8 @@ class EventLog:
     Each line is a JSON object with ``event`` and ``at_s``, the seconds since the log was opened. An
     answer also has ``elapsed_s``, the seconds since the round's first task left, and ``took_s``,
     the seconds since its own task left. With these times, the rounds of a run are a delay profile.
+    A dispatch has ``load``, the mean load of the workers in the round as a share of a job's batch,
+    and, if the tasks have other loads, ``loads`` in the order of the workers.
     A decoded job has ``error``, which is 0 unless the job was decoded approximately (`Decoding`). A
     job whose gradient comes in parts is logged as decoded when its round closes. A part that is
     applied to the weights again is logged as a ``repeat``.
@@ -217,7 +219,7 @@ class EventLog:
                 counts = [len(assignment[worker]) for worker in sorted(assignment)]
                 had = {"mini_tasks": counts[0] if len(set(counts)) == 1 else counts}
                 about = {"round": round, "attempt": attempt, "jobs": jobs}
-                self._write("dispatch", **about, **had, **some, **self._load_of_round(seen))
+                self._write("dispatch", **about, **had, **some, **self._loads(seen))
             case ports.Dispatched():
                 self._note_sent(seen)
             case ports.Arrival() | ports.Failure() | ports.Drop():
@@ -231,10 +233,15 @@ class EventLog:
             case ports.Finish() | ports.Update():
                 self._decode(seen)
 
-    def _load_of_round(self, dispatch: ports.Dispatch) -> dict[str, float]:
-        if dispatch.loads is None or self._is_dealt:
+    def _loads(self, dispatch: ports.Dispatch) -> dict[str, object]:
+        """Return the mean load of the round, and the loads of the tasks if they differ from it."""
+        if dispatch.loads is None:
             return {}
-        return {"load": float(np.mean(dispatch.loads))}
+        mean = {} if self._is_dealt else {"load": float(np.mean(dispatch.loads))}
+        loads = [float(dispatch.loads[worker]) for worker in sorted(dispatch.assignment)]
+        if all(load == mean.get("load") for load in loads):
+            return {**mean}
+        return {**mean, "loads": loads[0] if len(set(loads)) == 1 else loads}
 
     def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from seqgc._bounded import open_bounded
 from seqgc.errors import one_line
 from seqgc.ports import FloatArray, IntArray, Table
+from seqgc.profiles import DelayProfile
+from seqgc.runs._delays import profile_of_tables
 from seqgc.runs._log import END, LOG, Gaps, LogEvent, RunHeader, header_of, read_run_log
 
 __all__ = [
@@ -210,6 +212,7 @@ class LogTables:
             {
                 "round": whole, "worker": whole, "attempt": whole, "master": whole,
                 "at_s": real, "elapsed_s": real, "took_s": real, "outcome": whole, "late": whole,
+                "load": real,
             },
             most=_MOST_ANSWERS,
         )  # fmt: skip
@@ -220,7 +223,8 @@ class LogTables:
         self._master, self._offset_s = 1, 0.0
         self._begun: dict[int, tuple[float, float]] = {}  # time and load of each open round
         self._closed: dict[int, None] = {}  # the latest closed rounds
-        self._sent: dict[tuple[int, int], dict[int, float]] = {}  # times of attempts in flight
+        # The time and the load of each attempt in flight, by round and worker.
+        self._sent: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}
         self._given_up: dict[_Address, int] = {}  # rows of unanswered tasks
         self._latest: tuple[_Address, int | None] | None = None  # the latest answer and its row
 
@@ -271,13 +275,15 @@ class LogTables:
             return
         self._last_job = max(self._last_job, *event.jobs, -1)
         if event.attempt == 0:
-            load = math.nan if event.load is None else event.load
-            self._begun[event.round] = self._at(event), load
+            mean_load = math.nan if event.load is None else event.load
+            self._begun[event.round] = self._at(event), mean_load
             _forget(self._begun)
         at_s = self._at(event)
-        for worker in range(self._n) if event.workers is None else event.workers:
+        workers = range(self._n) if event.workers is None else event.workers
+        for worker, load in zip(workers, event.task_loads(len(workers)), strict=True):
             if worker < self._n:
-                self._sent.setdefault((event.round, worker), {})[event.attempt] = at_s
+                sent = at_s, math.nan if load is None else load
+                self._sent.setdefault((event.round, worker), {})[event.attempt] = sent
         _forget(self._sent)
 
     def _answer(self, event: LogEvent) -> None:
@@ -285,14 +291,14 @@ class LogTables:
         if event.round < 0 or not 0 <= event.worker < self._n:
             return
         at_s, outcome = self._at(event), _FAILED if event.event == "failure" else _USED
-        self._sent.get(address[:2], {}).pop(event.attempt, None)
+        _, load = self._sent.get(address[:2], {}).pop(event.attempt, (math.nan, math.nan))
         elapsed_s = math.nan if event.elapsed_s is None else event.elapsed_s
         took_s = math.nan if event.took_s is None else event.took_s
         place = self._given_up.pop(address, None)
         late = event.round in self._closed
         if place is None:
             place = self._answers.append(
-                *address, self._master, at_s, elapsed_s, took_s, outcome, late
+                *address, self._master, at_s, elapsed_s, took_s, outcome, late, load
             )
         else:
             values = {"at_s": at_s, "elapsed_s": elapsed_s, "took_s": took_s, "outcome": outcome}
@@ -315,10 +321,10 @@ class LogTables:
 
     def _give_up(self, round: int, worker: int, at_s: float) -> None:
         """Add the tasks of a worker in a round as unanswered, until a late answer replaces them."""
-        for attempt, sent_s in self._sent.pop((round, worker), {}).items():
+        for attempt, (sent_s, load) in self._sent.pop((round, worker), {}).items():
             address = round, worker, attempt
             place = self._answers.append(
-                *address, self._master, at_s, math.nan, at_s - sent_s, _UNANSWERED, False
+                *address, self._master, at_s, math.nan, at_s - sent_s, _UNANSWERED, False, load
             )
             if place is not None:
                 self._given_up[address] = place
@@ -445,7 +451,7 @@ class RecordedRun:
     ``started_at`` is the time in ISO 8601. ``outcome`` describes the end of the run; it is None if
     the run continues or was killed. ``gaps`` are sentences about parts that cannot be shown. Times
     named ``…_s`` are seconds of the run's clock. This clock starts at 0, and stands still from the
-    end of a master until the run is resumed.
+    end of a master until the run is resumed. ``header`` is the first line of the log.
     """
 
     path: Path
@@ -454,7 +460,36 @@ class RecordedRun:
     started_at: str
     outcome: str | None
     gaps: tuple[str, ...]
+    header: RunHeader
     _tables: dict[str, Table]
+
+    def profile(self, *, alpha: float | None = None) -> DelayProfile:
+        """Return the times of the workers' answers as a delay profile.
+
+        Row k is the k-th closed round in which a worker answered, and its times are from the first
+        dispatch to the answer. A task that was cancelled has the status `seqgc.profiles.CENSORED`
+        and the time until then; a task that failed has `seqgc.profiles.FAILED`. A cell is also
+        censored, at almost no time, if the worker had no task in this round.
+
+        A run with a defence without rounds (``deal``, ``ssp`` and others) has only tasks. Row k
+        then has the k-th task of each worker, up to the smallest number of tasks that a worker
+        answered. The time of a task begins when it left or, if the worker had another task, when
+        the worker answered that one.
+
+        ``alpha``, in seconds per unit of load, is fitted to the run if it is None
+        (`seqgc.profiles.fit_alpha`). This needs loads that change; otherwise the profile has no
+        alpha. If alpha is known, all times are converted to the smallest load of a task, which is
+        the profile's base load (docs/mathematics.md, section 7). Otherwise the base load is the
+        mean load.
+
+        Raises
+        ------
+        ProfileError
+            If no task was answered, or ``alpha`` makes a time negative.
+        """
+        return profile_of_tables(
+            self.answers(), self.rounds(), header=self.header, workers=self.workers, alpha=alpha
+        )
 
     def rounds(self) -> Table:
         """Return a table with a row for each closed round, in ascending order.
@@ -475,10 +510,11 @@ class RecordedRun:
 
         The rows are ordered by round and time. The columns are ``round``, ``worker``, ``attempt``
         and ``master``; ``at_s``, the time of the answer; ``elapsed_s``, the seconds since the
-        round's first task left; ``took_s``, the seconds since this task left; ``outcome``; and
-        ``late``, True if the round had closed before the answer. The outcome is ``used``,
-        ``dropped`` (not used), ``failed`` or ``unanswered``. For an unanswered task, the times are
-        those of its cancellation, or of the end of its master.
+        round's first task left; ``took_s``, the seconds since this task left; ``outcome``;
+        ``late``, True if the round had closed before the answer; and ``load``. The outcome is
+        ``used``, ``dropped`` (not used), ``failed`` or ``unanswered``. For an unanswered task, the
+        times are those of its cancellation, or of the end of its master. ``load`` is the task's
+        share of a job's batch, or NaN if the log does not have it.
         """
         return dict(self._tables["answers"])
 
@@ -543,6 +579,7 @@ def read_run(folder: str | Path) -> RecordedRun:
         started_at=_started_at(header),
         outcome=log.outcome,
         gaps=tuple(gaps),
+        header=header,
         _tables=tables,
     )
 

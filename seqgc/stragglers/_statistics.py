@@ -52,6 +52,7 @@ def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     """Return the stragglers (rounds, n): workers without an answer by ``(1 + mu) * kappa``.
 
     ``kappa`` is the time of the round's first answer (docs/mathematics.md, section 6); ``mu`` >= 0.
+    The time of a cancelled task is estimated from longer answers (`DelayProfile.awaited`).
 
     Examples
     --------
@@ -61,7 +62,10 @@ def straggler_pattern(profile: DelayProfile, *, mu: float) -> BoolArray:
     """
     require_number("mu", mu, least=0)
     kappa_s = np.where(profile.answered, profile.times, np.inf).min(axis=1, keepdims=True)
-    stragglers: BoolArray = ~profile.answered | (profile.times > (1 + mu) * kappa_s)
+    if profile.censored.any() and profile.answered.any(axis=1).all():
+        profile = profile.awaited()
+    failed = ~(profile.answered | profile.censored)
+    stragglers: BoolArray = failed | (profile.times > (1 + mu) * kappa_s)
     return stragglers
 
 

@@ -45,7 +45,6 @@ import numpy as np
 from seqgc.errors import ProfileError, require_int
 from seqgc.ports import (
     Arrival,
-    BoolArray,
     Close,
     Dispatch,
     Dispatched,
@@ -54,7 +53,7 @@ from seqgc.ports import (
     RoundRecord,
     Seen,
 )
-from seqgc.profiles import DelayProfile, ProfileMeta
+from seqgc.profiles import DelayProfile, ProfileMeta, completed
 from seqgc.rounds import Adaptation, Decision, Setting
 from seqgc.training.tuner import Answer, Choice, Question, SearchFailure, Tuner
 
@@ -385,9 +384,7 @@ class SeenRounds:
     it is longer than the *rest*, the time from the dispatch to the end of the round. The times of
     failed tasks, and of late answers to restored rounds, are also censored.
 
-    A censored time is replaced by an estimate. This is the median of the same worker's times in the
-    window that are longer than the rest. If the worker has no longer time, the longer times of all
-    workers are used. If there are no longer times at all, the estimate is the rest.
+    A censored time is replaced by an estimate (`seqgc.profiles.completed`).
 
     Times are scaled to the window's smallest load before they are compared (docs/mathematics.md,
     section 7).
@@ -448,25 +445,6 @@ class SeenRounds:
         times = np.reshape([row.seconds for row in self._rows], shape) - extra
         answered = np.reshape([row.answered for row in self._rows], shape).astype(np.bool_)
         return DelayProfile.from_times(
-            _completed(times, answered, rests=rests),
+            completed(times, answered, where=~answered, rests=rests),
             meta=ProfileMeta(base_load=base_load, alpha=alpha, source="rounds of a live run"),
         )
-
-
-def _completed(times: FloatArray, answered: BoolArray, *, rests: FloatArray) -> FloatArray:
-    """Return ``times`` (rounds, n) with estimates of the censored times (see `SeenRounds`)."""
-    full, everyone = times.copy(), np.sort(times[answered])
-    for worker in np.flatnonzero(~answered.all(axis=0)):
-        own = np.sort(times[answered[:, worker], worker])
-        for row in np.flatnonzero(~answered[:, worker]):
-            than = float(rests[row, worker])
-            full[row, worker] = _longer(own, than) or _longer(everyone, than) or than
-    return full
-
-
-def _longer(seen: FloatArray, than: float) -> float:
-    """Return the median of the times above ``than`` in the sorted times ``seen``; 0 without any."""
-    longer = seen[np.searchsorted(seen, than, side="right") :]
-    if not longer.size:
-        return 0.0
-    return float(longer[(len(longer) - 1) // 2] + longer[len(longer) // 2]) / 2

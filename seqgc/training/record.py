@@ -14,16 +14,14 @@ from seqgc import ports
 from seqgc._durable import temporary_folder
 from seqgc.errors import WorkerError
 from seqgc.models.model import ParameterVector
-from seqgc.profiles import DelayProfile, ProfileMeta, fit_load_model
+from seqgc.profiles import FAILED, LATE, DelayProfile, ProfileMeta, fit_load_model
 from seqgc.training.jobs import batch_indices
 from seqgc.training.plan import RecordingPlan, num_points
 from seqgc.training.run import started
 from seqgc.training.work import Workers
 
-__all__ = ["FAILED", "LATE", "record_profile"]
+__all__ = ["record_profile"]
 
-FAILED: Final = 1  # status: the task failed; its time is the time until the failure was known
-LATE: Final = 2  # status: no answer within the time limit; the limit counts as the time
 _ASKED: Final = 16  # number of workers whose round trip is measured
 
 

@@ -252,6 +252,7 @@ def _execute(
             tuner=tuner,
             observers=observers,
             recorder=record.recorder,
+            provider=workers.provider,
             snapshot=record.snapshot,
         )
         try:

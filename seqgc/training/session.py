@@ -122,7 +122,8 @@ class Interrupts:
 class TrainingSession:
     """One pass of the loop by one master, from the beginning of the run or from a checkpoint.
 
-    ``snapshot`` is the checkpoint from which the run continues, or None. ``recorder`` has the
+    ``snapshot`` is the checkpoint from which the run continues, or None. ``provider`` is the kind
+    of the workers. ``recorder`` has the
     rounds that closed after the checkpoint. If the plan has an ``adaptation``, ``tuner`` searches
     for better settings. Each switch is appended to ``switches``.
     """
@@ -136,8 +137,10 @@ class TrainingSession:
         tuner: Tuner | None,
         observers: Sequence[ports.Observer],
         recorder: Recorder,
+        provider: str,
         snapshot: RunSnapshot | None = None,
     ) -> None:
+        self._provider = provider
         self.counts = RunCounts() if snapshot is None else snapshot.state.counts
         self._workload, self._run = workload, run
         self._recorder, self._snapshot = recorder, snapshot
@@ -388,6 +391,8 @@ class TrainingSession:
             "wait_out": setting.rule.wait_out,
             "payload": self._run.plan.payload,
             "models": list(self._workload.names),
+            "batch": sizes[0] if len(sizes := self._workload.batch_sizes) == 1 else None,
+            "provider": self._provider,
             "pieces": setting.scheme.num_pieces,
             "sizes": asdict(self._run.sizes),
         }

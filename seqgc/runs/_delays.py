@@ -1,0 +1,161 @@
+"""The delays of a recorded run as a profile, for every place that takes a profile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import BoolArray, FloatArray, IntArray, Table
+from seqgc.profiles import CENSORED, FAILED, DelayProfile, ProfileMeta, fit_alpha, read_profile
+from seqgc.runs._log import RunHeader
+from seqgc.schemes import Scheme, parse_scheme
+
+__all__ = ["in_rounds", "profile_of_tables", "read_delays"]
+
+_LEAST_S: Final = 1e-9  # the time of a worker without a task, which says nothing about the worker
+
+
+def read_delays(path: str | Path, *, alpha: float | None = None) -> DelayProfile:
+    """Read the delays of workers: a profile from a file, or the folder of a recorded run.
+
+    ``alpha``, in seconds per unit of load, is used for a run, see `RecordedRun.profile`. It has no
+    effect on a file.
+
+    Raises
+    ------
+    ParameterError
+        If this is a folder without a run, or a file with another suffix than `.npz` or `.csv`.
+    ProfileError
+        If the profile cannot be read (`seqgc.profiles.read_profile`), or the run has no answers.
+    """
+    if not os.path.isdir(path):  # noqa: PTH112 (`Path.is_dir` raises for some names)
+        return read_profile(path)
+    from seqgc.runs.recorded import read_run  # which imports this file
+
+    try:
+        return read_run(path).profile(alpha=alpha)
+    except ProfileError as error:
+        raise ProfileError(f"{path}: {error}") from None
+
+
+def in_rounds(header: RunHeader) -> bool:
+    """Return True if the scheme of a run works in rounds, in which each worker has one task."""
+    if header.pieces:
+        return False
+    try:
+        return isinstance(parse_scheme(header.scheme, n=header.workers), Scheme)
+    except ParameterError:  # a scheme of a plug-in that is not imported
+        return True
+
+
+def profile_of_tables(
+    answers: Table, rounds: Table, *, header: RunHeader, workers: int, alpha: float | None
+) -> DelayProfile:
+    """Return the profile of a run with these tables, see `RecordedRun.profile`."""
+    by_rounds = in_rounds(header)
+    if by_rounds:
+        cells = _cells_of_rounds(answers, rounds, workers=workers)
+    else:
+        cells = _cells_of_tasks(answers, workers=workers)
+    times, status, loads = cells
+    loads = np.where(np.isnan(loads), np.nanmean(loads), loads) if (loads > 0).any() else 0 * times
+    loads *= header.bundle
+    answered = status == 0
+    if not answered.any():
+        raise ProfileError("no task of the run was answered, which leaves no delays to use")
+    had_task = times > _LEAST_S
+    fitted = alpha is None
+    if fitted:
+        alpha = fit_alpha(times, loads=loads, answered=answered)
+    base_load = float(loads[had_task & (loads > 0)].min(initial=np.inf, where=True))
+    converted = times
+    if alpha is not None:
+        extra = alpha * (loads - base_load)
+        converted = np.where(had_task, times - extra, times)
+        if (converted[answered] <= 0).any():
+            if not fitted:
+                worst = float((times - extra)[answered].min())
+                rule = f"alpha={alpha:g} leaves {worst:.6g} s for an answer, which must be > 0"
+                raise ProfileError(f"{rule}: give a smaller alpha")
+            alpha, converted = None, times  # not possible: it is an average
+    if alpha is None:
+        base_load = float(loads[answered].mean())
+    return DelayProfile(
+        times=np.maximum(converted, _LEAST_S),
+        status=status,
+        meta=ProfileMeta(
+            base_load=base_load if np.isfinite(base_load) else 0.0,
+            alpha=alpha,
+            batch=header.batch,
+            provider=header.provider,
+            recorded_at=header.started_at,
+            source=f"{'rounds' if by_rounds else 'tasks'} of a run with {header.scheme}",
+        ),
+    )
+
+
+_Cells = tuple[FloatArray, npt.NDArray[np.int8], FloatArray]  # times, status, loads: (rounds, n)
+
+
+def _cells_of_rounds(answers: Table, rounds: Table, *, workers: int) -> _Cells:
+    """Return the times of the rounds with all ``workers`` in which a worker answered."""
+    numbers = rounds["round"][rounds["workers"] == workers]
+    if not len(numbers):
+        raise ProfileError("the run has no closed round, which leaves no delays to use")
+    shape = len(numbers), workers
+    times, loads = np.full(shape, _LEAST_S), np.full(shape, np.nan)
+    status = np.full(shape, CENSORED, dtype=np.int8)
+    place = np.searchsorted(numbers, answers["round"]).clip(max=len(numbers) - 1)
+    here = numbers[place] == answers["round"]
+    # A later attempt counts from the round's first task, because the first attempt left then.
+    first = answers["attempt"] == 0
+    seconds = np.where(first, answers["took_s"], answers["elapsed_s"])
+    outcome = answers["outcome"]
+    worker = answers["worker"]
+    is_answer = (outcome == "used") | (outcome == "dropped")
+    # In this order, so that an answer replaces a failure, and the first answer a later one.
+    for kind, mask in (
+        (CENSORED, outcome == "unanswered"),
+        (FAILED, outcome == "failed"),
+        (0, is_answer),
+    ):
+        rows: IntArray = np.flatnonzero(here & mask & np.isfinite(seconds))[::-1]
+        cell = place[rows], worker[rows]
+        times[cell], status[cell] = seconds[rows], kind
+    rows = np.flatnonzero(here & first)
+    loads[place[rows], worker[rows]] = answers["load"][rows]
+    kept = (status == 0).any(axis=1)
+    return times[kept], status[kept], loads[kept]
+
+
+def _cells_of_tasks(answers: Table, *, workers: int) -> _Cells:
+    """Return the times of the k-th task of each worker, in row k."""
+    order = np.argsort(answers["at_s"], kind="stable")
+    columns: list[_Column] = []
+    for worker in range(workers):
+        mine = order[answers["worker"][order] == worker]
+        columns.append(_column({name: column[mine] for name, column in answers.items()}))
+    counts = [len(column[0]) for column in columns]
+    if (fewest := min(counts)) == 0:
+        rule = f"worker {counts.index(0)} answered no task, so that it has no delays"
+        raise ProfileError(f"{rule}; record all workers with seqgc profile")
+    times, loads = (np.stack([column[i][:fewest] for column in columns], axis=1) for i in (0, 1))
+    return times, np.zeros(times.shape, dtype=np.int8), loads
+
+
+_Column = tuple[FloatArray, FloatArray]  # times and loads
+
+
+def _column(tasks: dict[str, npt.NDArray[Any]]) -> _Column:
+    """Return the times and loads of a worker's answered tasks, without empty tasks."""
+    at_s, sent_s = tasks["at_s"], tasks["at_s"] - tasks["took_s"]
+    is_answer: BoolArray = (tasks["outcome"] == "used") | (tasks["outcome"] == "dropped")
+    free_s = np.concatenate([[-np.inf], np.maximum.accumulate(at_s)[:-1]])
+    seconds = at_s - np.fmax(sent_s, free_s)
+    kept = is_answer & (seconds > _LEAST_S) & ~(tasks["load"] <= 0)
+    return seconds[kept], tasks["load"][kept]
