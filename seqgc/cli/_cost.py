@@ -1,11 +1,16 @@
-"""``seqgc cost`` and ``seqgc train --dry-run``: the cost of a plan or a run on AWS Lambda."""
+"""``seqgc cost`` and ``seqgc train --dry-run``: the cost of a plan or a run on AWS Lambda.
+
+The headline is the likely cost, with the time of a task that it assumes (`_TaskTime`). The upper
+bound, and the likely cost on other services of AWS, are shown next to it.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -20,7 +25,30 @@ from seqgc.errors import ParameterError
 from seqgc.rounds import Setting
 from seqgc.runs import read_delays, read_run_header
 
+if TYPE_CHECKING:
+    from seqgc.training import TrainingPlan
+
 Pairs = dict[str, str]
+
+_SERVICES: Final[dict[costs.ComputeService, str]] = {
+    "functions": "as functions",
+    "resident": "as functions that stay",
+    "microvms": "as MicroVMs",
+    "managed": "as Managed Instances",
+    "machine": "as one machine",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TaskTime:
+    """The time of a task, in seconds, that an estimate assumes, and where it comes from.
+
+    ``seconds`` is None if the time is not known; then ``about`` gives the reason.
+    """
+
+    seconds: float | None
+    source: Literal["expected_s", "profile", "measured", "recorded", "unknown"]
+    about: str
 
 
 def cost(
@@ -72,6 +100,7 @@ def cost(
         config = checked(values)
         predicted, estimate = _hindsight(target, config)
         use = predicted.use
+        time, predicted = _recorded(predicted, estimate)
     else:
         if "probe" not in values:  # the defaults of functions, also without a backend
             values.setdefault("scheme", RunConfig.model_fields["scheme"].default)
@@ -79,15 +108,17 @@ def cost(
         plan = make_plan(config.model_copy(update={"backend": "local"}))
         if config.backend in FUNCTIONS:  # raise if functions could not run the plan
             workers.undeployed(config.workers, config.function).forecast(plan)
-        function = config.function
+        reach = _reach_of(config.backend)
+        predicted = workers.forecast(plan, config.workers, config.function, reach=reach)
+        predicted.check()
         if profile is not None:
             seconds = _expected_s(profile, plan.on(config.workers).setting)
-            function = function.model_copy(update={"expected_s": seconds})
-        predicted = workers.forecast(
-            plan, config.workers, function, reach=_reach_of(config.backend)
-        )
+            about = f"the mean of the answers in {profile}"
+            time = _TaskTime(seconds=seconds, source="profile", about=about)
+        else:
+            time = _task_time(plan, predicted)
+        predicted = _taking(predicted, time)
         use = predicted.use
-        predicted.check()
         estimate = costs.estimate_plan(use)
     settings = predicted.settings
     facts: Values = {
@@ -103,7 +134,7 @@ def cost(
         "store": str(predicted.store),
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
     }
-    cost_facts, cost_pairs = _priced(estimate, settings)
+    cost_facts, cost_pairs = _priced(estimate, predicted, time)
     show(facts | cost_facts, pairs | cost_pairs, as_json=as_json)
 
 
@@ -162,7 +193,9 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     reach = _reach_of(config.backend)
     predicted = run.forecast or workers.forecast(plan, crew.n, config.function, reach=reach)
     if run.forecast is not None:
-        cost_facts, cost_pairs = _priced(costs.estimate_plan(predicted.use), predicted.settings)
+        time = _task_time(plan, predicted)
+        predicted = _taking(predicted, time)
+        cost_facts, cost_pairs = _priced(costs.estimate_plan(predicted.use), predicted, time)
     else:
         cost_facts = {"usd": 0.0, "usd_at_most": 0.0}
         cost_pairs = {"cost": "none on your own machines; see `seqgc cost` for AWS Lambda"}
@@ -176,8 +209,50 @@ def show_forecast(run: PreparedRun, *, as_json: bool) -> None:
     show(facts, about | _forecast_pairs(predicted) | cost_pairs, as_json=as_json)
 
 
-def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tuple[Values, Pairs]:
+def _task_time(plan: TrainingPlan, predicted: workers.Forecast) -> _TaskTime:
+    """Return the expected time of a task of a plan; measure it if the settings do not have it.
+
+    A function with less than one processor takes longer than the measured time, in proportion.
+    """
+    given_s, function = predicted.settings.expected_s, predicted.settings.setup
+    if given_s is not None:
+        return _TaskTime(seconds=given_s, source="expected_s", about="as given (expected_s)")
+    try:
+        measured_s = plan.on(predicted.use.workers).measure_task_s()
+    except ParameterError as error:
+        return _TaskTime(seconds=None, source="unknown", about=f"it was not measured: {error}")
+    seconds = measured_s / min(1.0, function.vcpus)
+    about = f"measured: {measured_s:.3g} s on a processor of this machine, without messages"
+    if function.vcpus < 1:
+        about += f"; a function of {function.memory_mb} MB has {function.vcpus:.2g} of one"
+    return _TaskTime(seconds=seconds, source="measured", about=about)
+
+
+def _taking(predicted: workers.Forecast, time: _TaskTime) -> workers.Forecast:
+    return replace(predicted, use=replace(predicted.use, seconds_per_task=time.seconds))
+
+
+def _recorded(
+    predicted: workers.Forecast, estimate: costs.Estimate
+) -> tuple[_TaskTime, workers.Forecast]:
+    """Return the mean time of the answers of a recorded run, and the use of as many tasks."""
+    use, answers = predicted.use, estimate.answers
+    if estimate.answer_s is None:
+        return _TaskTime(seconds=None, source="unknown", about="no task was answered"), predicted
+    if use.pieces:
+        use = replace(use, jobs=max(1, round(answers / use.pieces)))
+    else:
+        use = replace(use, rounds=max(1, math.ceil(answers / use.workers)))
+    about = f"the mean of the run's {answers:,} answers"
+    time = _TaskTime(seconds=estimate.answer_s, source="recorded", about=about)
+    return time, _taking(replace(predicted, use=use), time)
+
+
+def _priced(
+    estimate: costs.Estimate, predicted: workers.Forecast, time: _TaskTime
+) -> tuple[Values, Pairs]:
     """Return the priced estimate twice: as facts for ``--json``, and as pairs for people."""
+    settings = predicted.settings
     dated, arch = costs.find_prices(settings.region), settings.arch
     prices = dated.prices
     start_s, init_limit_s = costs.START_S, costs.INIT_LIMIT_S
@@ -186,6 +261,7 @@ def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tup
         bill = prices.bill(usage, architecture=arch)
         return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
 
+    services = predicted.compare(prices)
     likely = None if estimate.likely is None else facts_of(estimate.likely)
     at_most_usd = prices.bill(estimate.at_most, architecture=arch).usd
     facts: Values = {
@@ -199,10 +275,23 @@ def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tup
         "likely": likely,
         "at_most": facts_of(estimate.at_most),
         "unanswered": estimate.unanswered,
+        "seconds_per_task": time.seconds,
+        "seconds_source": time.source,
+        "seconds_about": time.about,
+        "services": [asdict(each) for each in services],
+        "prices": {name: _price_facts(dated, name, usd) for name, usd in asdict(prices).items()},
     }
     shown = estimate.likely or estimate.at_most
     bill, gb = prices.bill(shown, architecture=arch), 2**30
+    cost = f"unknown, as the time of a task is: {time.about}; give --expected-s"
+    if likely is not None:
+        cost = f"${bill.usd:.4f}"
+    if likely is not None and time.seconds is not None:
+        cost += f", if a task takes {time.seconds:.3g} s ({time.about})"
+    bound = "if every invocation without a known end is a cold start and runs to its time limit"
     pairs = {
+        "cost": cost,
+        "at most": f"${at_most_usd:.4f}, {bound}; --max-usd reserves this",
         "requests": f"{shown.requests:,}  (${bill.requests:.4f})",
         "GB-seconds": f"{shown.gb_seconds:,.1f}  (${bill.functions:.4f})",
     }
@@ -214,20 +303,32 @@ def _priced(estimate: costs.Estimate, settings: workers.FunctionSettings) -> tup
     if shown.transfer_out_bytes:
         out = shown.transfer_out_bytes / gb
         pairs["transfer"] = f"{out:,.2f} GB to a master outside the region  (${bill.transfer:.4f})"
-    pairs["cost"] = f"${bill.usd:.4f}"
-    if likely is None:
-        pairs["cost"] = "unknown: give the expected time with --expected-s or --profile"
+    pairs["starts"] = f"billed (INIT): {start_s:g} s each are expected, at most {init_limit_s:g} s"
+    for each in services:
+        usd = f"${each.usd:.4f}" if each.usd is not None else f"unknown, as {each.why}"
+        pairs[_SERVICES[each.service]] = f"{usd} ({each.uses})"
+    days: dict[str, list[str]] = {}
+    for day, source in {dated.origin(name) for name in asdict(prices)}:
+        days.setdefault(source, []).append(day.isoformat())
+    spans = [
+        f"{min(each)}{f' to {max(each)}' if len(each) > 1 else ''}, {source}"
+        for source, each in sorted(days.items())
+    ]
     missed = (
         f"; check them, because AWS's price list was not read: {dated.missed}"
         if dated.missed
         else ""
     )
-    bound = "if every invocation without a known end is a cold start and runs to its time limit"
-    return facts, pairs | {
-        "starts": f"billed (INIT): {start_s:g} s each are expected, at most {init_limit_s:g} s",
-        "at most": f"${at_most_usd:.4f}, {bound}",
-        "prices": f"of {settings.region}, {dated.as_of}, {dated.source}" + missed,
-    }
+    pairs["prices"] = f"of {settings.region}, {'; '.join(spans)}{missed}"
+    return facts, pairs
+
+
+def _price_facts(dated: costs.DatedPrices, name: str, usd: float | None) -> Values:
+    """Return a price with its day and source; a price that is not known has neither."""
+    if usd is None:
+        return {"usd": None, "as_of": None, "source": None}
+    day, source = dated.origin(name)
+    return {"usd": usd, "as_of": day.isoformat(), "source": source}
 
 
 def _expected_s(path: Path, setting: Setting) -> float:

@@ -19,3 +19,6 @@ from seqgc.costs.prices import Usage as Usage
 from seqgc.costs.prices import find_prices as find_prices
 from seqgc.costs.prices import prices_date as prices_date
 from seqgc.costs.prices import read_prices as read_prices
+from seqgc.costs.services import ComputeService as ComputeService
+from seqgc.costs.services import ServiceCost as ServiceCost
+from seqgc.costs.services import compare_services as compare_services

@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 from seqgc.costs.prices import START_S, Architecture, FunctionSetup, Prices, Traffic, Usage
@@ -299,6 +300,15 @@ class PlannedUse:
         return self.jobs * self.pieces or self.workers * self.rounds
 
     @property
+    def lasts_s(self) -> float | None:
+        """The seconds for which each worker computes, or None if the time of a task is unknown.
+
+        A worker computes one task after the other; waiting is not included.
+        """
+        task_s = self.seconds_per_task
+        return None if task_s is None else self.tasks / self.workers * task_s
+
+    @property
     def first_round(self) -> PlannedUse:
         """The use of the first round only."""
         traffic = replace(self.traffic, versions=1)
@@ -317,12 +327,15 @@ class Estimate:
 
     ``likely`` is None if the duration of tasks is not known. The upper bound ``at_most`` assumes
     that every task whose end is not known starts an environment and runs to the function's
-    time-out. ``unanswered`` is the number of tasks that were neither answered nor failed.
+    time-out. ``unanswered`` is the number of tasks that were neither answered nor failed. Of a
+    recorded run, ``answers`` is the number of answers, and ``answer_s`` their mean time in seconds.
     """
 
     likely: Usage | None
     at_most: Usage
     unanswered: int = 0
+    answers: int = 0
+    answer_s: float | None = None
 
 
 def estimate_plan(plan: PlannedUse) -> Estimate:
@@ -342,10 +355,9 @@ def estimate_plan(plan: PlannedUse) -> Estimate:
     longest_s, timeout_s = plan.longest_round_s, plan.function.timeout_s
     lasts_s = plan.rounds * (longest_s if math.isfinite(longest_s) else timeout_s)
     worst = _expected(plan, task_s=timeout_s, lasts_s=lasts_s)
-    if (task_s := plan.seconds_per_task) is None:
+    if (task_s := plan.seconds_per_task) is None or (seconds := plan.lasts_s) is None:
         return Estimate(likely=None, at_most=worst.at_most)
-    # A resident function computes one task after the other.
-    likely = _expected(plan, task_s=task_s, lasts_s=plan.tasks / plan.workers * task_s)
+    likely = _expected(plan, task_s=task_s, lasts_s=seconds)
     return Estimate(likely=likely.likely, at_most=worst.at_most)
 
 
@@ -392,11 +404,12 @@ def estimate_run(
     header, events = read_run_log(Path(run))
     meter, unanswered = Meter(function=function, traffic=traffic, resident=resident), 0
     meter.warm_up(warm_ups)
-    workers, is_timed = (
-        header.workers,
-        False,
-    )  # the log has the times of this master's resident functions
+    workers = header.workers
+    is_timed = False  # the log has the times of this master's resident functions
+    took_s = list[float]()
     for event, line in events:
+        if event.event == "arrival" and event.took_s is not None:
+            took_s.append(event.took_s)
         if event.event != END:
             is_timed |= event.event == FUNCTIONS
             meter.read(event, workers=workers)
@@ -410,7 +423,13 @@ def estimate_run(
             workers = (header_of(line) or header).workers
             meter.resume()
             meter.warm_up(warm_ups)
-    return Estimate(likely=meter.likely, at_most=meter.at_most, unanswered=unanswered)
+    return Estimate(
+        likely=meter.likely,
+        at_most=meter.at_most,
+        unanswered=unanswered,
+        answers=len(took_s),
+        answer_s=fmean(took_s) if took_s else None,
+    )
 
 
 # ---- the budget of a live run --------------------------------------------------------------------

@@ -7,9 +7,9 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import date, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +43,7 @@ only when they are needed are billed in the first invocation, and all others in 
 
 _BASE64 = 4 / 3  # characters per byte
 _GB = 2**30  # bytes
+_MB_PER_VCPU: Final = 1769
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,14 @@ class FunctionSetup:
     def longest_s(self) -> float:
         """The longest billed time of an invocation, in seconds: a start, then the time-out."""
         return INIT_LIMIT_S + self.timeout_s
+
+    @property
+    def vcpus(self) -> float:
+        """The processors of the function: one virtual CPU (vCPU) for each 1,769 MB of memory.
+
+        The source is AWS's "Configure Lambda function memory".
+        """
+        return self.memory_mb / _MB_PER_VCPU
 
     def usage(self, *, invocations: int, ms: float) -> Usage:
         """Return the usage of invocations that are billed for ``ms`` milliseconds in total."""
@@ -199,6 +208,9 @@ class Prices:
     """The prices of a region, in US dollars per unit. The fields are the keys of the price file.
 
     A `bill` does not include storage, because weights and gradients are stored only for seconds.
+    The fields from ``microvm_vcpu_second`` on are prices of other services, with which
+    `seqgc.costs.compare_services` compares functions. Such a price is None if it is not known for
+    the region. ``managed_instance_fee`` is a fraction of the price of the machine.
 
     Examples
     --------
@@ -217,6 +229,12 @@ class Prices:
     s3_thousand_puts: float
     s3_thousand_gets: float
     transfer_out_gb: float
+    microvm_vcpu_second: float | None = None
+    microvm_gb_second: float | None = None
+    microvm_snapshot_read_gb: float | None = None
+    ec2_arm64_vcpu_hour: float | None = None
+    ec2_x86_64_vcpu_hour: float | None = None
+    managed_instance_fee: float | None = None
 
     def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
         """Return the cost of a usage on this processor architecture."""
@@ -253,9 +271,10 @@ def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Price
         remedy = f"add its prices to {path}; the file names the pages that list them"
         raise ParameterError("region", f"must be one of {', '.join(regions)}", region, remedy)
     values, where = regions[region], f"regions.{region}"
-    names = {field.name for field in fields(Prices)}
-    if set(values) != names:
-        difference = ", ".join(sorted(set(values) ^ names))
+    names = {each.name for each in fields(Prices)}
+    needed = {each.name for each in fields(Prices) if each.default is MISSING}
+    if different := needed - set(values) | set(values) - names:
+        difference = ", ".join(sorted(different))
         rule = f"of {where} must be {', '.join(sorted(names))}; missing or unknown: {difference}"
         raise ParameterError("prices", rule, sorted(values))
     for name, value in values.items():
@@ -265,8 +284,17 @@ def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Price
 
 
 def prices_date(path: Path = PRICES_FILE) -> date:
-    """Return the day on which the prices of the file were valid."""
+    """Return the day on which the prices of the file were valid, except those in its [days]."""
     return date.fromisoformat(str(_decoded_prices(path)["as_of"]))
+
+
+def _days() -> dict[str, date]:
+    """Return the day of each price in the table of seqgc."""
+    content = _decoded_prices(PRICES_FILE)
+    days = {each.name: prices_date() for each in fields(Prices)}
+    for begin, day in content["days"].items():
+        days |= {name: date.fromisoformat(str(day)) for name in days if name.startswith(begin)}
+    return days
 
 
 @lru_cache(maxsize=4)
@@ -302,6 +330,14 @@ _LISTED: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
     "s3_thousand_gets": ("AmazonS3", "Requests-Tier2", 1e3, {}),
     "transfer_out_gb": ("AWSDataTransfer", "DataTransfer-Out-Bytes", 1, {}),
 }
+# The prices of MicroVMs, which are in the list of few regions. AWS's file of EC2 has hundreds of
+# megabytes; therefore the prices of machines come only from the table.
+_LISTED_IF_OFFERED: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
+    "microvm_vcpu_second": ("AWSLambda", "Lambda-MicroVM-vCPU-Second-ARM", 1, {}),
+    "microvm_gb_second": ("AWSLambda", "Lambda-MicroVM-Memory-GB-Second-ARM", 1, {}),
+    "microvm_snapshot_read_gb": ("AWSLambda", "Lambda-MicroVM-Snapshot-Read-GB", 1, {}),
+}
+_TABLE: Final = "the table that comes with seqgc"
 
 
 class _Range(msgspec.Struct, rename="camel"):
@@ -331,12 +367,27 @@ class DatedPrices:
     """The prices of a region, the day on which they were valid, and their source.
 
     If AWS's price list was not read, ``missed`` gives the reason; otherwise ``missed`` is empty.
+    ``days`` has the day of each price that comes from the table of seqgc.
     """
 
     prices: Prices
     as_of: date
     source: str
     missed: str = ""
+    days: Mapping[str, date] = field(default_factory=dict)
+
+    def origin(self, name: str) -> tuple[date, str]:
+        """Return the day and the source of a price, by the name of its field in `Prices`.
+
+        Examples
+        --------
+        >>> day, source = find_prices("us-east-1", ask=False).origin("ec2_arm64_vcpu_hour")
+        >>> day.year, source
+        (2026, 'the table that comes with seqgc')
+        """
+        if name in self.days:
+            return self.days[name], _TABLE
+        return self.as_of, self.source
 
 
 def find_prices(region: str, *, ask: bool = True) -> DatedPrices:
@@ -361,13 +412,28 @@ def find_prices(region: str, *, ask: bool = True) -> DatedPrices:
         raise ParameterError("region", rule, region)
     cached = _cached(region)
     if cached is not None and (not ask or timedelta() <= date.today() - cached.as_of < _FRESH):
-        return cached
+        return _with_machines(cached, region)
     if not ask:
         return _shipped(region, "it was not requested")
     answer = _ask(region, base)
     if isinstance(answer, DatedPrices):
-        return answer
-    return _shipped(region, answer) if cached is None else replace(cached, missed=answer)
+        return _with_machines(answer, region)
+    if cached is None:
+        return _shipped(region, answer)
+    return _with_machines(replace(cached, missed=answer), region)
+
+
+def _with_machines(dated: DatedPrices, region: str) -> DatedPrices:
+    """Add the prices that AWS's list does not have, if the table of seqgc has the region."""
+    try:
+        table = asdict(read_prices(region))
+    except ParameterError:
+        return dated
+    unlisted = table.keys() - _LISTED.keys() - _LISTED_IF_OFFERED.keys()
+    days = {name: day for name, day in _days().items() if name in unlisted}
+    return replace(
+        dated, prices=replace(dated.prices, **{name: table[name] for name in days}), days=days
+    )
 
 
 def _shipped(region: str, missed: str) -> DatedPrices:
@@ -378,8 +444,9 @@ def _shipped(region: str, missed: str) -> DatedPrices:
             raise
         rule = f"{error.rule}, because AWS's price list was not read ({missed})"
         raise ParameterError("region", rule, region) from None
-    source = "the table that comes with seqgc"
-    return DatedPrices(prices=prices, as_of=prices_date(), source=source, missed=missed)
+    return DatedPrices(
+        prices=prices, as_of=prices_date(), source=_TABLE, missed=missed, days=_days()
+    )
 
 
 @lru_cache
@@ -391,11 +458,15 @@ def _ask(region: str, base: str) -> DatedPrices | str:
         for service in dict.fromkeys(service for service, *_ in _LISTED.values()):
             url = f"{base.rstrip('/')}/offers/v1.0/aws/{service}/current/{region}/index.json"
             offers[service] = msgspec.json.decode(_read_offer(url, until), type=_Offer)
-        prices = Prices(**{name: _price(offers, name) for name in _LISTED})
+        prices = Prices(**{name: _price(offers, *where) for name, where in _LISTED.items()})
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         return one_line(f"{type(error).__name__}: {error}", limit=120)
+    for name, where in _LISTED_IF_OFFERED.items():
+        with suppress(ValueError):  # not offered in this region
+            prices = replace(prices, **{name: _price(offers, *where)})
     dated = DatedPrices(prices=prices, as_of=date.today(), source="AWS's price list")
-    content = {"schema": 1, "as_of": dated.as_of, "regions": {region: asdict(prices)}}
+    listed = {name: usd for name, usd in asdict(prices).items() if usd is not None}
+    content = {"schema": 1, "as_of": dated.as_of, "regions": {region: listed}}
     with suppress(OSError):  # without a cache, the list is requested again next time
         path = _file(region)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -426,12 +497,13 @@ def _read_offer(url: str, until: float) -> bytes:
     return b"".join(parts)
 
 
-def _price(offers: dict[str, _Offer], name: str) -> float:
+def _price(
+    offers: dict[str, _Offer], service: str, usage: str, units: float, further: dict[str, str]
+) -> float:
     """Return the price of the first quantity range that is not free.
 
     If several products match, return the highest of their prices.
     """
-    service, usage, units, further = _LISTED[name]
     pattern, offer = re.compile(_PREFIX + re.escape(usage)), offers[service]
     prices = [
         min(ranges)[1]

@@ -7,6 +7,8 @@ processor time, and if their results equal the results of single models up to ro
 
 The choice affects the last bits of the results. Therefore it is made once, by the master, and
 recorded in the run.
+
+With the same trial, `seconds_of_parts` measures how long a worker computes before there is a run.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -25,14 +28,15 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from seqgc._fault import fault_of
-from seqgc.errors import reraise_stop
+from seqgc.errors import refusing, reraise_stop
 from seqgc.models.datasets import PointDataset, has_tensors, sample_points
 from seqgc.models.model import Model, ParameterVector, with_shared_modules
 from seqgc.models.objectives import LocalModule, LocalObjective, ObjectiveGroup, forms_of
 from seqgc.models.precision import Precision, torch_dtype
+from seqgc.models.trial import try_first
 from seqgc.ports import FloatArray, WeightedPoints, WeightRef
 
-__all__ = ["GroupChoice", "choose_group_sizes"]
+__all__ = ["GroupChoice", "choose_group_sizes", "seconds_of_parts"]
 
 _FORM_S: Final = 0.3  # limit of the processor time for a form
 _ALL_S: Final = 1.0  # limit of the processor time for all forms
@@ -42,6 +46,7 @@ _FEWEST: Final = 4  # smallest group; fewer models hardly ever save time
 _WORTHWHILE: Final = 0.85  # largest acceptable time, relative to single models
 _BETTER: Final = 0.9  # largest acceptable time, relative to a smaller group
 _WORSE: Final = 1.2  # time, relative to a smaller group, at which no larger group is tried
+MEASURED_POINTS: Final = 128
 _ITEMS: Final = 8  # number of items that are read from a dataset of the user's own class
 _NOISE: Final = 0.05  # added to the weights, because weights of 0 hide errors
 _TOLERANCE: Final = {"float32": 1e-3, "float64": 1e-9, "bfloat16": 5e-2}
@@ -103,6 +108,41 @@ def choose_group_sizes(
     return GroupChoice(sizes=sizes, notes=notes)
 
 
+def seconds_of_parts(
+    models: Sequence[Model], *, points: Callable[[Model], int], precision: Precision
+) -> float:
+    """Measure the processor time, in seconds, of one part of every model, computed one by one.
+
+    ``points(model)`` is the number of points in a part. Models of one form are measured once. Of a
+    large part, at most `MEASURED_POINTS` points are computed, and the time is taken to be
+    proportional to the points. One thread computes; reading the data points is not included.
+
+    Raises
+    ------
+    ParameterError
+        If the model's code raises an error, or ends the process that computes it.
+    """
+    total_s, threads = 0.0, torch.get_num_threads()
+    for form in _forms(models, points):
+        model, wanted = form[0], points(form[0])
+        measured, seconds = min(wanted, MEASURED_POINTS), list[float]()
+
+        def measure(model: Model, *, into: list[float], measured: int) -> None:
+            with refusing("module", "must compute a part of a batch ({})", model.name):
+                into.append(_Trial([model], points=measured, precision=precision).seconds())
+
+        trial = partial(measure, into=seconds, measured=measured)
+        torch.set_num_threads(1)
+        try:
+            try_first(model, trial)
+            if not seconds:  # it was tried in a child process
+                trial(model)
+        finally:
+            torch.set_num_threads(threads)
+        total_s += len(form) * seconds[0] * wanted / measured
+    return total_s
+
+
 def _forms(models: Sequence[Model], points: Callable[[Model], int]) -> list[list[Model]]:
     """Group the models by their form and their number of points."""
     by_name, forms = {model.name: model for model in models}, list[list[Model]]()
@@ -125,11 +165,20 @@ class _Trial:
         self._random: Final = np.random.default_rng(0)
         self._weights: Final = dict[str, FloatArray]()
         self._parts: Final = list[tuple[LocalObjective, WeightedPoints]]()
-        self._group: Final = ObjectiveGroup(self._part(0)[0], len(models))
         shape = len(models), self._module.parameters.layout.size
         self._out: Final = np.empty(shape, dtype=precision)
         autocast = models[0].autocast
         self._tolerance: Final = _TOLERANCE[precision if autocast == "off" else autocast]
+
+    @cached_property
+    def _group(self) -> ObjectiveGroup:
+        return ObjectiveGroup(self._part(0)[0], len(self._models))
+
+    def seconds(self) -> float:
+        """Return the processor time of a part of one model; a part of 0.3 s is repeated once."""
+        if (first_s := self._seconds(self._compute_alone, 1)) > _FORM_S:
+            return min(first_s, self._seconds(self._compute_alone, 1))
+        return self._least_seconds(self._compute_alone, 1)
 
     def best_size(self, *, limit_s: float) -> int:
         """Measure for about ``limit_s``; return the fastest number of models computed at once.

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
 from seqgc.control import Controlled
 from seqgc.errors import ParameterError, require_int, require_number
-from seqgc.models.group_sizes import GroupChoice, choose_group_sizes
+from seqgc.models.group_sizes import GroupChoice, choose_group_sizes, seconds_of_parts
 from seqgc.models.model import Model, ParameterVector, distinct_models
 from seqgc.models.narrowing import narrowing
 from seqgc.models.optimizers import Stepper
@@ -315,6 +315,32 @@ class PlannedRun:
             precision=plan.precision,
             size=plan.vectorize,
         )
+
+    @property
+    def task_load(self) -> float:
+        """The mean load of a task, or of a piece if work is dealt, as a part of a job's batches."""
+        scheme = self.setting.scheme
+        pieces = scheme.num_pieces
+        return 1 / pieces if pieces else float(scheme.loads_of(None).mean())
+
+    def measure_task_s(self) -> float:
+        """Measure how long a task computes on one thread of this machine, in seconds.
+
+        The models of a job are computed one by one, on some of the data points. If jobs have
+        different models, the result is the mean. See `seqgc.models.group_sizes.seconds_of_parts`.
+
+        Raises
+        ------
+        ParameterError
+            If a model's code raises an error.
+        """
+        plan, load = self.plan, self.task_load
+
+        def points(model: Model) -> int:
+            return num_points(load, model.batch_size)
+
+        parts_s = seconds_of_parts(plan.models, points=points, precision=plan.precision)
+        return parts_s / self.bundles
 
     @property
     def repeats(self) -> bool:

@@ -10,7 +10,10 @@ from seqgc.costs import (
     Budget,
     Meter,
     PlannedUse,
+    Prices,
+    ServiceCost,
     Traffic,
+    compare_services,
     estimate_plan,
     find_prices,
 )
@@ -71,6 +74,21 @@ class Forecast:
         """Raise `ParameterError` if a message of the run is too large for Lambda."""
         if not self.use.resident:
             require_fit(self.sizes, self.where)
+
+    def compare(self, prices: Prices) -> list[ServiceCost]:
+        """Return the likely cost of the run on several services; see `compare_services`.
+
+        The list is empty if the time of a task is not known.
+        """
+        invoked, stays = (self._use(resident=resident) for resident in (False, True))
+        return compare_services(invoked, stays, prices, architecture=self.settings.arch)
+
+    def _use(self, *, resident: bool) -> PlannedUse:
+        """Return the use of the run if functions stay, or if they are invoked for each task."""
+        settings = self.settings.model_copy(update={"resident": resident})
+        traffic = traffic_of(self.sizes, self.where, settings=settings)
+        warm_ups = 0 if resident else self.use.workers * settings.warm_up
+        return replace(self.use, resident=resident, traffic=traffic, warm_ups=warm_ups)
 
     def budget(self, max_usd: float) -> Budget:
         """Return an observer that stops the run before it can cost more than ``max_usd``.

@@ -314,6 +314,67 @@ def test_a_profile_says_how_long_tasks_take(capsys: Out) -> None:
     assert "`expected_s` must be left out" in refused(capsys, "cost", "run.toml", *both)
 
 
+def test_a_task_of_unknown_length_is_measured(capsys: Out) -> None:
+    plan = PLAN.replace("expected_s = 0.5\n", "").replace("paper-cnn", "mlp")
+    Path("run.toml").write_text(plan)
+    measured = []
+    for memory_mb in (1769, 512):
+        for verb in (["cost"], ["train", "--dry-run"]):
+            flags = ["run.toml", "--json", "--memory-mb", str(memory_mb)]
+            assert main([*verb, *flags]) == 0
+            facts = json.loads(capsys.readouterr().out)
+            assert facts["seconds_source"] == "measured"
+            assert 0 < facts["usd"] < facts["usd_at_most"]
+            start_s, gb = 4 * 2.5, memory_mb / 1024
+            spent = gb * (20 * facts["seconds_per_task"] + start_s)
+            assert facts["likely"]["gb_seconds"] == pytest.approx(spent, abs=24 * 0.001 * gb)
+        measured.append(facts["seconds_about"])
+    assert "has" not in measured[0]
+    assert "a function of 512 MB has 0.29 of one" in measured[1]
+    assert main(["cost", "run.toml"]) == 0
+    assert "s (measured: " in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_model_that_cannot_be_measured_leaves_the_bound(capsys: Out) -> None:
+    plan = PLAN.replace("expected_s = 0.5\n", "")  # its images are too small for this network
+    Path("run.toml").write_text(plan)
+    assert main(["cost", "run.toml", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["usd"], facts["services"], facts["seconds_source"]) == (None, [], "unknown")
+    assert facts["usd_at_most"] > 0
+    assert main(["cost", "run.toml"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "was not measured: `module` must compute a part of a batch" in shown
+
+
+def test_the_cost_is_compared_with_that_of_other_services(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    assert main(["cost", "run.toml", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    services = {each["service"]: each for each in facts["services"]}
+    assert list(services) == ["functions", "resident", "microvms", "managed", "machine"]
+    assert services["functions"]["usd"] == pytest.approx(facts["usd"])
+    # 4 workers of 0.58 vCPU for a minute
+    assert services["machine"]["usd"] == pytest.approx(4 * 0.044625 / 60)
+    for name, price in facts["prices"].items():
+        assert price["usd"] is not None, name
+        assert price["as_of"] >= "2026"
+        assert "table" in price["source"]
+    assert facts["prices"]["ec2_x86_64_vcpu_hour"]["usd"] == 0.044625
+    assert facts["seconds_source"] == "expected_s"
+    resident = PLAN.replace("[function]", "[function]\nresident = true")
+    Path("run.toml").write_text(resident)
+    assert main(["cost", "run.toml", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["usd"] == pytest.approx(facts["services"][1]["usd"])
+    assert [each["usd"] for each in facts["services"]] == pytest.approx(
+        [each["usd"] for each in services.values()]
+    )
+    assert main(["train", "run.toml", "--dry-run"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "as one machine $0.0030 (1 x c7i.xlarge for 60 s, with the master)" in shown
+
+
 @pytest.mark.parametrize("scheme", ["deal:pieces=8", "flexrr:slack=1", "flexrr:slack=1,pieces=5"])
 def test_a_piece_takes_its_share_of_the_time_in_a_profile(scheme: str, capsys: Out) -> None:
     stays = PLAN.replace("gc:s=1", scheme).replace("timeout_s = 10", "timeout_s = 100")

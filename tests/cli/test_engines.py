@@ -67,6 +67,10 @@ def check_the_cost_of_the_run(capsys: Out) -> None:
     # an mlp of the digits has 64 * 32 + 32 + 32 * 10 + 10 parameters or so, of 8 bytes: per task
     assert facts["likely"]["efs_read_bytes"] % 40 == 0
     assert facts["usd"] <= facts["usd_at_most"]
+    took = [event["took_s"] for event in events("functions") if event["event"] == "arrival"]
+    assert facts["seconds_source"] == "recorded"
+    assert facts["seconds_per_task"] == pytest.approx(sum(took) / len(took))
+    assert len(facts["services"]) == 5
 
 
 def test_one_s_own_machines_cost_nothing(capsys: Out) -> None:

@@ -165,6 +165,41 @@ def test_without_the_list_older_prices_are_taken_then_those_that_are_shipped(
     assert find_prices("us-west-2").prices == read_prices("us-west-2")
 
 
+def test_the_list_also_has_microvms_and_the_table_has_machines(lists: Lists) -> None:
+    for region, prefix in (("us-west-2", "USW2-"), ("eu-west-1", "EU-"), ("eu-central-1", "EUC1-")):
+        lists.put(region, prefix)
+    rows = [
+        (f"USW2-Lambda-MicroVM-{what}", {}, [(0, usd)])
+        for what, usd in (
+            ("vCPU-Second-ARM", "0.00003"),
+            ("vCPU-Second", "0.00004"),
+            ("Memory-GB-Second-ARM", "0.000005"),
+            ("Snapshot-Read-GB", "0.002"),
+        )
+    ]
+    path = "/offers/v1.0/aws/AWSLambda/current/us-west-2/index.json"
+    content, more = json.loads(lists.files[path]), offer(*rows)
+    for part in (content, more):
+        part["terms"] = part["terms"]["OnDemand"]
+    renamed = {f"VM{sku}": product for sku, product in more["products"].items()}
+    content["products"] |= renamed
+    terms = {f"VM{sku}": term for sku, term in more["terms"].items()}
+    content["terms"] = {"OnDemand": content["terms"] | terms}
+    lists.files[path] = json.dumps(content).encode()
+    for _ in range(2):  # from the list, and from the cache
+        found = find_prices("us-west-2")
+        prices = found.prices
+        assert prices.microvm_vcpu_second == 0.00003
+        assert (prices.microvm_gb_second, prices.microvm_snapshot_read_gb) == (0.000005, 0.002)
+        assert found.origin("microvm_gb_second") == (date.today(), "AWS's price list")
+        table = read_prices("us-west-2")
+        assert prices.ec2_arm64_vcpu_hour == table.ec2_arm64_vcpu_hour is not None
+        day, source = found.origin("ec2_arm64_vcpu_hour")
+        assert (day > prices_date(), source) == (True, "the table that comes with seqgc")
+    elsewhere = find_prices("eu-central-1").prices  # neither the list nor the table has them
+    assert (elsewhere.microvm_gb_second, elsewhere.ec2_x86_64_vcpu_hour) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
