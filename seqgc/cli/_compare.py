@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
-from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, TextColumn
-from rich.table import Table
 
-from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers
+from seqgc.cli._options import ProfileFile, RehearsalOptions, numbers
 from seqgc.cli._report import page_path
-from seqgc.cli._show import Screen, busy, print_json, print_pairs
+from seqgc.cli._show import Screen, TableOutput, busy, print_pairs, text_table
 from seqgc.cli.progress import progress_bar
 from seqgc.comparison import (
     Comparison,
     Metering,
-    Row,
     Trial,
     interval_words,
     require_comparable,
@@ -30,12 +27,15 @@ from seqgc.config._making import models_plan
 from seqgc.config._tables import RunConfig, read_config, validated, with_models
 from seqgc.costs import Architecture, read_prices
 from seqgc.errors import ParameterError, did_you_mean, one_line
+from seqgc.plot import tables
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting
 from seqgc.search import Rehearsal
 from seqgc.tables.apps import APPS, named_app
 from seqgc.virtual import WorkerKind
 from seqgc.worker import own_module
+
+_Row = dict[str, Any]  # of the table of defences
 
 _TRIAL = Trial()
 _METERING = Metering()
@@ -185,13 +185,14 @@ def compare(
     defence: Annotated[
         list[str] | None, "Defence to compare, for example ssp:slack=1. Repeatable. By default all."
     ] = None,
-    output: Annotated[
+    page: Annotated[
         Path | None, "-o", "--output", "HTML file for a page with the comparison."
     ] = None,
-    as_json: AsJson = False,
+    *,
+    output: TableOutput,
 ) -> None:
     """Compare all defences on recorded delays: time and cost to reach a target loss."""
-    page = None if output is None else page_path(output)
+    page = None if page is None else page_path(page)
     _refuse_unused(options)
     rehearsal, metering, trial = options.of(profile), where.metering(), trained.trial()
     if (own := trained.own()) is not None:
@@ -212,26 +213,28 @@ def compare(
             progress=lambda doing, share: bar.update(task, description=doing, completed=share),
         )
     try:
-        _show(comparison, page, as_json=as_json)
+        _show(comparison, page, output)
     finally:  # if printing fails, the page still has the result
         if page is not None:
             with busy("drawing"):
                 comparison_page(comparison, name=one_line(profile.name, limit=100)).write(page)
 
 
-def _show(comparison: Comparison, page: Path | None, *, as_json: bool) -> None:
-    if as_json:
-        trial = replace(comparison.trial, plan=None, app=None)
-        tried = asdict(trial) | {"what": comparison.trial.what}
-        facts = asdict(replace(comparison, trial=_TRIAL)) | {
-            "trial": tried,
-            "advice": comparison.advice,
-        }
-        print_json(facts if page is None else facts | {"file": str(page)})
-    else:
+def _show(comparison: Comparison, page: Path | None, output: TableOutput) -> None:
+    trial = replace(comparison.trial, plan=None, app=None)
+    tried = asdict(trial) | {"what": comparison.trial.what}
+    facts = asdict(replace(comparison, trial=_TRIAL)) | {
+        "trial": tried,
+        "advice": comparison.advice,
+        **({} if page is None else {"file": str(page)}),
+    }
+
+    def text() -> None:
         if page is not None:
             print_pairs({"page": str(page)})
         _print(comparison)
+
+    output.show(tables.defences(comparison), facts=facts, text=text)
     sys.stdout.flush()
 
 
@@ -252,13 +255,14 @@ def _print(comparison: Comparison) -> None:
     if not console.is_terminal:
         console = Screen(width=_WIDTH)
     console.print(comparison.premise)
-    console.print(_table(comparison))
+    rows = tables.rows_of(tables.defences(comparison))
+    bundles, most = comparison.models > 1, comparison.trial.most
+    console.print(text_table(rows, _cells(bundles=bundles, most=most), left=["kind"]))
     for row in comparison.rows:
         if row.failed:
             console.print(f"{row.label}: {row.failed}")
     more = " bundle: models whose gradients are one job." if comparison.models > 1 else ""
     if any(row.seconds_to_target is None for row in comparison.rows):
-        most = comparison.trial.most
         more += f" not in {most}: the target was not reached within {most} clocks."
     if comparison.lr_is_edge or any(row.best_is_edge for row in comparison.rows):
         more += f" {_EDGE}: the smallest or largest rate tried; a better one may lie beyond."
@@ -268,31 +272,38 @@ def _print(comparison: Comparison) -> None:
     console.print(comparison.advice)
 
 
-def _table(comparison: Comparison) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("defence", overflow="fold")
-    table.add_column("kind", no_wrap=True)
-    bundles = comparison.models > 1
-    headings = ["bundle"] if bundles else []
-    headings += ["s/clock", "× bound", "clocks", "seconds", "between", "$"]
-    headings += ["best", "stale", "wasted", "traffic"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in comparison.rows:
-        bundle = [str(row.jobs_per_round)] if bundles else []
-        table.add_row(row.label, row.kind, *bundle, *_cells(row, most=comparison.trial.most))
-    return table
+def _cells(*, bundles: bool, most: int) -> dict[str, Callable[[_Row], str]]:
+    """Return the function for each column that formats its cell of a row."""
 
+    def reached(text: Callable[[_Row], str]) -> Callable[[_Row], str]:
+        return lambda row: "–" if math.isnan(row["seconds_to_target"]) else text(row)
 
-def _cells(row: Row, *, most: int) -> list[str]:
-    cells = [f"{row.seconds_per_clock:.3f}", f"{row.over_bound:.3f}"]
-    if row.clocks_to_target is None:
-        cells += ["–", "failed" if row.failed else f"not in {most}", "–", "–"]
-    else:
-        low, high = row.seconds_between or (math.nan, math.nan)
-        cells += [f"{row.clocks_to_target:.0f}", f"{row.seconds_to_target:.1f}"]
-        cells += [f"{low:.3g}–{high:.3g}", f"{row.usd:.4f}"]
-    edge = _EDGE if row.best_is_edge else ""
-    best = "–" if row.best_seconds is None else f"{row.best_seconds:.1f} ({row.best_lr:g}{edge})"
-    traffic = f"{row.received:.3g}+{row.sent:.3g}"
-    return [*cells, best, f"{row.staleness_mean:.2f}", f"{row.wasted:.2f}", traffic]
+    def seconds(row: _Row) -> str:
+        if math.isnan(row["seconds_to_target"]):
+            return "failed" if row["failed"] else f"not in {most}"
+        return f"{row['seconds_to_target']:.1f}"
+
+    def best(row: _Row) -> str:
+        if math.isnan(row["best_seconds"]):
+            return "–"
+        edge = _EDGE if row["best_is_edge"] else ""
+        return f"{row['best_seconds']:.1f} ({row['best_lr']:g}{edge})"
+
+    cells: dict[str, Callable[[_Row], str]] = {
+        "defence": lambda row: f"{row['defence']}, {row['rule']}".removesuffix(", "),
+        "kind": lambda row: row["kind"],
+        "bundle": lambda row: str(row["jobs_per_round"]),
+        "s/clock": lambda row: f"{row['seconds_per_clock']:.3f}",
+        "× bound": lambda row: f"{row['over_bound']:.3f}",
+        "clocks": reached(lambda row: f"{row['clocks_to_target']:.0f}"),
+        "seconds": seconds,
+        "between": reached(lambda row: f"{row['seconds_low']:.3g}–{row['seconds_high']:.3g}"),
+        "$": reached(lambda row: f"{row['usd']:.4f}"),
+        "best": best,
+        "stale": lambda row: f"{row['staleness_mean']:.2f}",
+        "wasted": lambda row: f"{row['wasted']:.2f}",
+        "traffic": lambda row: f"{row['received']:.3g}+{row['sent']:.3g}",
+    }
+    if not bundles:
+        del cells["bundle"]
+    return cells

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from seqgc import costs, workers
-from seqgc.cli._options import AsJson, apply, naming
+from seqgc.cli._options import apply, naming
 from seqgc.cli._run import PreparedRun
-from seqgc.cli._show import show
+from seqgc.cli._show import TableOutput, show
 from seqgc.config._making import make_plan
 from seqgc.config._names import FUNCTIONS
 from seqgc.config._tables import RunConfig, Values, checked, read_config, read_run_config, validated
 from seqgc.errors import ParameterError
+from seqgc.plot import tables
 from seqgc.rounds import Setting
 from seqgc.runs import read_delays, read_run_header
 
@@ -70,7 +71,8 @@ def cost(
         "Expect the mean time of the answers in this profile, at the load of the plan's tasks or "
         "pieces. Only for a plan.",
     ] = None,
-    as_json: AsJson = False,
+    *,
+    output: TableOutput,
 ) -> None:
     """Estimate what a plan will cost on AWS Lambda, or what a run has cost."""
     flags = {
@@ -135,7 +137,13 @@ def cost(
         "warm-up": f"{use.warm_ups:,} invocations before the first round",
     }
     cost_facts, cost_pairs = _priced(estimate, predicted, time)
-    show(facts | cost_facts, pairs | cost_pairs, as_json=as_json)
+    usages = {"likely": estimate.likely, "at most": estimate.at_most}
+    table = tables.bills(
+        {name: usage for name, usage in usages.items() if usage is not None},
+        prices=costs.find_prices(settings.region).prices,
+        architecture=settings.arch,
+    )
+    output.show(table, facts=facts | cost_facts, text=pairs | cost_pairs)
 
 
 def cost_in_words(run: Path) -> str | None:

@@ -39,7 +39,7 @@ from seqgc.runs import read_delays
 from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal
 
 ProfileFile = Annotated[
-    Path, typer.Argument(help="Delay profile (.npz or .csv), or folder of a run.")
+    Path, typer.Argument(help="Delay profile (.npz or .csv), folder of a run, or lambda-cnn.")
 ]
 AsJson = Annotated[bool, "--json", "Print the result as one JSON object."]
 NumWorkers = Annotated[int, "-n", "--workers", "Number of workers."]
@@ -183,13 +183,14 @@ def configured(
 
     def decorate(verb: VerbFunction) -> VerbFunction:
         names = {path.replace(".", "_") + "_": path for path in chosen}
+        collect = _collector(verb)
 
         @wraps(verb)
         def call(**arguments: object) -> object:
             _drop_handled(arguments)
             values = {path: arguments.pop(name) for name, path in names.items()}
             flags = {path: value for path, value in values.items() if value not in (None, [])}
-            return verb(flags=flags, **arguments)
+            return verb(flags=flags, **collect(arguments))
 
         options = [
             _option(name, path, field := chosen[path], shown.get(path, _default(field)))
@@ -206,8 +207,7 @@ def with_plugins(verb: VerbFunction) -> VerbFunction:
     A group is a parameter whose type is a dataclass. The plug-ins are imported before the verb is
     called. If the verb has a parameter ``plugins``, it receives their names.
     """
-    hints = get_type_hints(verb)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    hints, collect = get_type_hints(verb), _collector(verb)
 
     @wraps(verb)
     def call(*, plugins_: list[str] | None = None, **arguments: Any) -> object:
@@ -216,15 +216,26 @@ def with_plugins(verb: VerbFunction) -> VerbFunction:
             import_plugins(plugins_)
         if _PLUGINS in hints:
             arguments[_PLUGINS] = plugins_ or []
+        return verb(**collect(arguments))
+
+    option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"], None)
+    return _with_parameters(call, verb, [option])
+
+
+def _collector(verb: VerbFunction) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that collects the arguments of a verb into its groups of options."""
+    hints = get_type_hints(verb)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    def collect(arguments: dict[str, Any]) -> dict[str, Any]:
         for name, kind in groups.items():
             values = {each.name: arguments.pop(each.name) for each in fields(kind)}
             listed = {each.name for each in fields(kind) if isinstance(each.default, tuple)}
             lists = {each: words(",".join(values[each] or ())) for each in listed}
             arguments[name] = kind(**values | lists)
-        return verb(**arguments)
+        return arguments
 
-    option = _option("plugins_", "plugins", RunConfig.model_fields["plugins"], None)
-    return _with_parameters(call, verb, [option])
+    return collect
 
 
 def apply(flags: Values, values: Values) -> None:

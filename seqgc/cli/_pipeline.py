@@ -12,7 +12,7 @@ import typer
 from seqgc._durable import replacing
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, with_plugins
-from seqgc.cli._show import busy, require_writable, show
+from seqgc.cli._show import TableOutput, busy, print_pairs, require_writable, show
 from seqgc.config._names import OPTIMIZERS
 from seqgc.config._tables import import_plugins
 from seqgc.errors import ParameterError, Stopped, WorkerError, require_int
@@ -30,6 +30,7 @@ from seqgc.pipeline import (
     write_chain,
 )
 from seqgc.pipeline import plan as plan_chain
+from seqgc.plot import tables
 from seqgc.worker import require_known
 
 ModelFile = Annotated[Path, typer.Argument(help="Profile of a network (.json).")]
@@ -63,7 +64,8 @@ def profile(
     batch_size: Annotated[int, "Data points in a minibatch."] = 64,
     seed: Annotated[int, "Seed of the weights and of the order of the data points."] = 0,
     minibatches: Annotated[int, "Number of minibatches. Times are medians over them."] = 20,
-    as_json: AsJson = False,
+    *,
+    table: TableOutput,
 ) -> None:
     """Measure the layers of a network on this machine."""
     require_writable(output)
@@ -91,7 +93,7 @@ def profile(
         "minibatch": f"{1000 * seconds:.3g} ms on this machine, {size:,} bytes of weights",
         "next": f"seqgc pipeline plan {output} --level WORKERSxBYTES_PER_SECOND",
     }
-    show(facts, pairs | total, as_json=as_json, saved=True)
+    table.show(tables.layers(chain), facts=facts, text=pairs | total, saved=True)
 
 
 @app.command("plan", cls=Verb, help="Find the fastest pipeline for your accelerators.")
@@ -112,7 +114,8 @@ def plan(
     ] = "paper",
     straight: Annotated[bool, "--straight", "Replicate no stage."] = False,
     slots: Annotated[int, "Columns of the timetable."] = 24,
-    as_json: AsJson = False,
+    *,
+    table: TableOutput,
 ) -> None:
     """Find the fastest pipeline for the accelerators that the user has."""
     best = plan_chain(
@@ -132,9 +135,12 @@ def plan(
         "data_parallel_s": best.data_parallel_s,
         "memory_bytes": [best.memory_bytes(s) for s in range(len(best.stages))],
     }
-    show(facts, _pairs(best, memory_gb), as_json=as_json)
-    if not as_json:
+
+    def text() -> None:
+        print_pairs(_pairs(best, memory_gb))
         typer.echo(f"\n{timetable}")
+
+    table.show(tables.stages(best), facts=facts, text=text)
 
 
 @app.command(

@@ -10,16 +10,25 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.table import Table
 
 from seqgc import profiles
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, naming, numbers, with_plugins
-from seqgc.cli._show import Screen, busy, print_json, print_pairs, require_writable, show
+from seqgc.cli._show import (
+    Screen,
+    TableOutput,
+    busy,
+    print_json,
+    print_pairs,
+    require_writable,
+    show,
+    text_table,
+)
 from seqgc.cli.progress import RunProgress
 from seqgc.config._making import make_delays, make_models, make_workers
 from seqgc.config._tables import RunConfig, Values, validated
 from seqgc.errors import ParameterError, ProfileError, require_int
+from seqgc.plot import tables
 from seqgc.runs import read_delays
 from seqgc.stragglers import StragglerStats, straggler_stats
 
@@ -93,17 +102,20 @@ def lint_files(
         list[Path] | None, typer.Argument(help="Profiles of the same workers at other loads.")
     ] = None,
     base_loads: BaseLoads = None,
-    as_json: AsJson = False,
+    *,
+    output: TableOutput,
 ) -> None:
     """Check a profile for errors of measurement; exit with status 1 if it cannot be used."""
     recordings = _read([file, *(others or [])], base_loads=base_loads)
     findings = profiles.lint(recordings[0]) + profiles.lint_series(recordings)
     errors = sum(each.severity == "error" for each in findings)
-    if as_json:
-        print_json({"file": str(file), "errors": errors, "findings": findings})
-    else:
+
+    def text() -> None:
         _print_findings(findings)
         typer.echo(f"{file}: {errors} errors, {len(findings) - errors} warnings")
+
+    facts = {"file": str(file), "errors": errors, "findings": findings}
+    output.show(tables.findings(findings), facts=facts, text=text)
     if errors:
         raise typer.Exit(1)
 
@@ -171,16 +183,28 @@ def stats_of_file(
     file: ProfileFile,
     mu: Tolerance = 1.0,
     max_window: Annotated[int, "Longest window of the straggler models, in rounds."] = 5,
-    as_json: AsJson = False,
+    *,
+    output: TableOutput,
 ) -> None:
     """Show how often and how long workers straggle, and the straggler models that fit."""
     profile = read_delays(file)
     require_int("max_window", max_window, least=1, most=max(5, profile.num_rounds))
     stats = straggler_stats(profile, mu=mu, max_window=max_window)
-    if as_json:
-        print_json({"file": str(file), **_shape(profile), **asdict(stats)})
-    else:
+    table = tables.straggler_models(stats)
+
+    def text() -> None:
         _print_stats(profile, stats)
+        cells = {
+            "W": lambda row: str(row["window_rounds"]),
+            "B": lambda row: str(row["burst_rounds"]),
+            "(B, W, λ)-bursty": lambda row: str(row["bursty_lam"] or "none"),
+            "(N=B, W, λ)-arbitrary": lambda row: str(row["arbitrary_lam"] or "none"),
+        }
+        title = "Smallest λ that the pattern conforms to"
+        Screen().print(text_table(tables.rows_of(table), cells, title=title))
+
+    facts = {"file": str(file), **_shape(profile), **asdict(stats)}
+    output.show(table, facts=facts, text=text)
 
 
 # ---- recording ----------------------------------------------------------------------------------
@@ -343,10 +367,3 @@ def _print_stats(profile: profiles.DelayProfile, stats: StragglerStats) -> None:
             "s-per-round": f"s = {stats.smallest_s}",
         }
     )
-    table = Table(title="Smallest λ that the pattern conforms to")
-    for name in ("W", "B", "(B, W, λ)-bursty", "(N=B, W, λ)-arbitrary"):
-        table.add_column(name, justify="right")
-    for row in stats.smallest_lam:
-        lams = ("none" if lam is None else str(lam) for lam in (row.bursty, row.arbitrary))
-        table.add_row(str(row.W), str(row.B), *lams)
-    Screen().print(table)

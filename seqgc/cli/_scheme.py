@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-import numpy as np
 import typer
 
-from seqgc.cli._options import AsJson, NumWorkers, ProfileFile, RehearsalOptions
-from seqgc.cli._show import show, waited_out
+from seqgc.cli._options import NumWorkers, ProfileFile, RehearsalOptions
+from seqgc.cli._show import TableOutput, waited_out
 from seqgc.config._tables import MOST_WORKERS
 from seqgc.errors import require_int
+from seqgc.plot import tables
 from seqgc.rounds import ClosingRule, PolicyDefence, Setting, WaitOut
 from seqgc.schemes import Deal, Scheme, parse_scheme
 from seqgc.search import Rehearsal, Replay, deal
 from seqgc.search import replay as replay_setting
-from seqgc.stragglers import over_bound
 
 
 def scheme(
@@ -23,16 +22,14 @@ def scheme(
         str, typer.Argument(help="For example gc:s=15, m-sgc:B=1,W=2,lam=27 or ssp:slack=1.")
     ],
     workers: NumWorkers,
-    as_json: AsJson = False,
+    output: TableOutput,
 ) -> None:
     """Show the load of a scheme or another defence, and the stragglers that it tolerates."""
     parsed = parse_scheme(spec, n=require_int("n", workers, most=MOST_WORKERS))
     n, load = parsed.n, parsed.normalized_load
-    tolerated, tolerates = None, "any stragglers: other workers take over the pieces of a slow one"
-    if isinstance(parsed, Scheme):
-        tolerated, tolerates = parsed.tolerated, parsed.promise.describe()
-    elif isinstance(parsed, PolicyDefence):
-        tolerates = parsed.tolerates
+    table = tables.schemes([parsed])
+    tolerated = parsed.tolerated if isinstance(parsed, Scheme) else None
+    tolerates = table["tolerates"][0]
     facts = {
         "scheme": parsed.spec,
         "n": n,
@@ -64,7 +61,7 @@ def scheme(
         pairs["jobs that weights lack"] = lacks
     elif tolerated is not None:
         pairs["inner code tolerates"] = f"{tolerated} missing of {n}"
-    show(facts, pairs, as_json=as_json)
+    output.show(table, facts=facts, text=pairs)
 
 
 def replay(
@@ -79,7 +76,8 @@ def replay(
         "Close a round when no job is lost (feasible), or the scheme's model holds (conform, all).",
     ] = "feasible",
     jobs_per_round: Annotated[int, "Models in a job (a bundle)."] = 1,
-    as_json: AsJson = False,
+    *,
+    output: TableOutput,
 ) -> None:
     """Replay a scheme or another defence on recorded delays: run time, stragglers, wait-outs."""
     rehearsal = options.of(profile)
@@ -92,11 +90,12 @@ def replay(
     jobs = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
     ideal_s = rehearsal.bound_s(setting)
     run, more_facts, more_pairs = _replayed(setting, rehearsal)
-    seconds, stragglers = run.round_seconds, np.count_nonzero(~run.responded, axis=1)
+    table = tables.replays({setting.scheme.spec: run}, ideal_s=ideal_s)
+    (row,) = tables.rows_of(table)
     facts = {
         "runtime_s": run.runtime_s,
-        "round_seconds": seconds,
-        "stragglers_per_round": stragglers,
+        "round_seconds": run.round_seconds,
+        "stragglers_per_round": run.rounds()["stragglers"],
         "waited_out": run.waited_out,
         "job_finish_round": run.job_finish_round,
         "ideal_s": ideal_s,
@@ -111,18 +110,18 @@ def replay(
         bound = "all work shared evenly"
     else:
         bound = "clairvoyant bound"
-    ratio = f"the run takes {over_bound(run.runtime_s, ideal_s):.3f} times that"
+    ratio = f"the run takes {row['ratio']:.3f} times that"
     pairs = {
         "scheme": setting.scheme.spec,
-        "jobs": f"{jobs} in {len(seconds)} rounds",
+        "jobs": f"{jobs} in {row['rounds']} rounds",
         "run time": f"{run.runtime_s:.4f} s",
         bound: f"{ideal_s:.4f} s ({ratio})",
         **more_pairs,
-        "rounds": f"{seconds.mean():.3f} s on average, {seconds.max():.3f} s at most",
-        "stragglers": f"{stragglers.sum()} in all, {stragglers.max()} in a round at most",
-        "rounds waited out": waited_out(int(np.count_nonzero(run.waited_out))),
+        "rounds": f"{row['mean_round_s']:.3f} s on average, {row['longest_round_s']:.3f} s at most",
+        "stragglers": f"{row['stragglers']} in all, {row['most_stragglers']} in a round at most",
+        "rounds waited out": waited_out(row["waited_out"]),
     }
-    show(facts, pairs, as_json=as_json)
+    output.show(table, facts=facts, text=pairs)
 
 
 def _replayed(

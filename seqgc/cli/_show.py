@@ -6,18 +6,24 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Any, Final, cast
 
-from rich.console import Console
-from rich.table import Table
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from seqgc._durable import replacing
+from seqgc._tabular import csv_text
 from seqgc.cli._messages import in_json, is_quiet, plain, say
 from seqgc.errors import ParameterError
+from seqgc.ports import Table
+
+_STDOUT: Final = "-"
 
 
 def show(
@@ -45,6 +51,80 @@ def print_json(value: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutput:
+    """Options for the format of the table that a verb prints: text, JSON or CSV.
+
+    Raises
+    ------
+    ParameterError
+        If the file for CSV cannot be written, or if JSON and CSV are both for standard output.
+    """
+
+    as_json: Annotated[bool, "--json", "Print the result as one JSON object."] = False
+    csv: Annotated[
+        str | None,
+        "--csv",
+        "File for the table as CSV, with all digits and units in the column names; - is stdout.",
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.csv == _STDOUT and self.as_json:
+            rule = "must be a file with --json, which prints to standard output too"
+            raise ParameterError("csv", rule, self.csv)
+        if self.csv is not None and self.csv != _STDOUT:
+            require_writable(Path(self.csv), argument="csv")
+
+    def show(
+        self,
+        rows: Table,
+        *,
+        facts: Mapping[str, object],
+        text: Callable[[], None] | Mapping[str, str],
+        saved: bool = False,
+    ) -> None:
+        """Print the result of a verb, and write its table ``rows`` as CSV if that was requested.
+
+        ``facts`` are printed as JSON. The text for people is printed by the function ``text``, or
+        consists of pairs. ``saved`` is as in `show`.
+        """
+        if self.csv not in (None, _STDOUT):
+            with replacing(Path(self.csv or "")) as file:
+                file.write(csv_text(rows).encode())
+        if self.as_json:
+            print_json(facts)
+        elif self.csv == _STDOUT:
+            sys.stdout.write(csv_text(rows))
+        elif callable(text):
+            text()
+        else:
+            show(facts, dict(text), as_json=False, saved=saved)
+
+
+def text_table(
+    rows: Iterable[dict[str, Any]],
+    cells: Mapping[str, Callable[[dict[str, Any]], str]],
+    *,
+    left: Collection[str] = (),
+    title: str | None = None,
+) -> RichTable:
+    """Return rows of a table as text, in narrow columns.
+
+    ``cells`` maps each heading to the function that formats the cell of a row. The first column may
+    be folded. The others are aligned to the right, except for those named in ``left``.
+    """
+    table = RichTable(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for at, heading in enumerate(cells):
+        if at:
+            side: JustifyMethod = "left" if heading in left else "right"
+            table.add_column(heading, justify=side, no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(row)) for cell in cells.values()))
+    return table
+
+
 class Screen(Console):
     """A console that raises `BrokenPipeError` if a pipe is broken; rich would end the program."""
 
@@ -69,7 +149,7 @@ def discard_output() -> None:
 
 def print_pairs(pairs: dict[str, str]) -> None:
     """Print names and values in two columns on stdout."""
-    table = Table.grid(padding=(0, 2))
+    table = RichTable.grid(padding=(0, 2))
     for name, value in pairs.items():
         table.add_row(Text(name, style="bold"), Text(value))  # not markup: users choose some names
     Screen().print(table)

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
-from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from seqgc.cli._options import AsJson, ProfileFile, RehearsalOptions, numbers, words
-from seqgc.cli._show import WAIT_OUT, Screen, print_json
+from seqgc.cli._options import ProfileFile, RehearsalOptions, numbers, words
+from seqgc.cli._show import WAIT_OUT, Screen, TableOutput, text_table
 from seqgc.cli.progress import progress_bar
 from seqgc.config._names import FUNCTIONS
+from seqgc.plot import tables
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
 from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
 from seqgc.worker import require_known
+
+_Row = dict[str, Any]  # of the table of rankings
 
 _GRID = SearchSpace()
 _BACKENDS = ("local", "dask", *FUNCTIONS)
@@ -110,7 +113,8 @@ def tune(
         f"Kind of the recorded workers: {', '.join(_BACKENDS)}. By default read from the profile, "
         "or functions.",
     ] = None,
-    as_json: AsJson = False,
+    *,
+    output: TableOutput,
 ) -> None:
     """Find the fastest scheme, its parameters and its closing rule on recorded delays."""
     space, rehearsal = searched.space(), options.of(profile)
@@ -135,14 +139,17 @@ def tune(
             stop=interrupted.is_set,
         )
     seconds = time.monotonic() - began
-    if as_json:
-        print_json(_report(tuning, seconds) | {"recorded": rehearsal.recorded})
-    else:
-        _print(tuning, seconds, jobs_given=options.jobs is not None)
+    table = tables.rankings(tuning)
+
+    def text() -> None:
+        _print(tuning, tables.rows_of(table), seconds, jobs_given=options.jobs is not None)
         if rehearsal.recorded == "speed":
             Screen().print(_AT_SPEED)
         train = _command(tuning.best, rehearsal, plugins)
         Screen().print("To train with the first one:", train, sep="\n", soft_wrap=True)
+
+    facts = _report(tuning, tables.rows_of(table), seconds) | {"recorded": rehearsal.recorded}
+    output.show(table, facts=facts, text=text)
     if tuning.stopped:
         raise KeyboardInterrupt
 
@@ -166,11 +173,17 @@ def _interrupted() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _report(tuning: Tuning, seconds: float) -> dict[str, object]:
-    lead = tuning.lead
+def _part(rows: Sequence[_Row], part: str) -> list[_Row]:
+    """Return the rows of one part of the table, without the column ``part``."""
+    of_part = [row for row in rows if row["part"] == part]
+    return [{name: row[name] for name in row if name != "part"} for row in of_part]
+
+
+def _report(tuning: Tuning, rows: Sequence[_Row], seconds: float) -> dict[str, object]:
+    lead, ranking = tuning.lead, _part(rows, "ranking")
     return {
-        "best": _row(tuning.best),
-        "ranking": [_row(row) for row in tuning.ranking],
+        "best": ranking[0],
+        "ranking": ranking,
         "searched": tuning.evaluated + tuning.pruned,
         "seconds": seconds,
         "ideal_s": tuning.best.ideal_s,
@@ -185,58 +198,26 @@ def _report(tuning: Tuning, seconds: float) -> dict[str, object]:
         "lead": None
         if lead is None
         else {
-            "runner_up": _row(lead.runner_up),
+            "runner_up": ranking[tuning.ranking.index(lead.runner_up)],
             "saved_s": lead.saved_s,
             "interval_s": [lead.low_s, lead.high_s],
             "confidence": lead.confidence,
             "real": lead.real,
         },
-        "pareto": [_row(row) for row in tuning.pareto],
-        "inexact": [_row(row) for row in tuning.inexact],
+        "pareto": _part(rows, "pareto"),
+        "inexact": _part(rows, "inexact"),
     }
 
 
-def _row(row: Ranked) -> dict[str, object]:
-    setting, scheme = row.setting, row.setting.scheme
-    return {
-        "scheme": scheme.spec,
-        "mu": setting.rule.mu,
-        "wait_out": setting.rule.wait_out,
-        "jobs_per_round": setting.jobs_per_round,
-        "normalized_load": None if isinstance(scheme, Deal) else scheme.normalized_load,
-        "runtime_s": row.runtime_s,
-        "holdout_s": row.holdout_s,
-        "delay": scheme.delay,
-        "load_lower_bound": scheme.load_lower_bound,
-        "ideal_s": row.ideal_s,
-        "holdout_ideal_s": row.holdout_ideal_s,
-        "ratio": row.ratio,
-        "billed_worker_s": row.billed_worker_s,
-        "error": row.error,
-        "information": row.information,
-        "equivalent_s": row.equivalent_s,
-        "holdout_equivalent_s": row.holdout_equivalent_s,
-        "reading": _reading(row),
-    }
-
-
-def _reading(row: Ranked) -> str:
-    """Return the meaning of the recorded times for this row.
-
-    A scheme with rounds invokes all workers in each round.
-    """
-    return row.reading.label if isinstance(row.setting.scheme, Deal) else "per round"
-
-
-def _print(tuning: Tuning, seconds: float, *, jobs_given: bool) -> None:
+def _print(tuning: Tuning, rows: Sequence[_Row], seconds: float, *, jobs_given: bool) -> None:
     console = Screen()
     if not console.is_terminal:
         console = Screen(width=_WIDTH)
-    console.print(_table(tuning.ranking, title=f"{tuning.num_jobs} jobs"))
+    console.print(_table(_part(rows, "ranking"), title=f"{tuning.num_jobs} jobs"))
     if tuning.pareto:
-        console.print(_table(tuning.pareto, title="run time against the bill"))
+        console.print(_table(_part(rows, "pareto"), title="run time against the bill"))
     if tuning.inexact:
-        console.print(_table(tuning.inexact, title="approximations"))
+        console.print(_table(_part(rows, "inexact"), title="approximations"))
         console.print(_LEGEND_INEXACT.format(best=tuning.best.equivalent_s))
     console.print(_LEGEND)
     for line in _limits(tuning, jobs_given=jobs_given):
@@ -296,27 +277,31 @@ def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def _table(rows: tuple[Ranked, ...], *, title: str) -> Table:
-    """Return a table of at most 80 columns; ``--json`` has all fields."""
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("scheme", overflow="fold")
-    held_out = any(row.holdout_s is not None for row in rows)
-    approximate = any(row.error is not None for row in rows)
-    headings = ["mu", "wait-out", "jobs", "time, s"]
-    headings += ["held out"] * held_out + ["error", "exact, s"] * approximate
-    for heading in [*headings, "× bound", "bill, s"]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        scheme, rule = row.setting.scheme, row.setting.rule
-        dealt = isinstance(scheme, Deal)
-        name = f"{scheme.spec} ({_reading(row)})" if dealt else scheme.spec
-        cells = ["–", "–"] if dealt else [f"{rule.mu:g}", rule.wait_out]
-        cells += [str(row.setting.jobs_per_round), f"{row.runtime_s:.3f}"]
-        if held_out:
-            cells.append("–" if row.holdout_s is None else f"{row.holdout_s:.3f}")
-        if approximate:
-            seconds = row.holdout_equivalent_s if held_out else row.equivalent_s
-            cells.append("–" if row.error is None else f"{row.error:.3f}")
-            cells.append("–" if seconds is None else f"{seconds:.3f}")
-        table.add_row(name, *cells, f"{row.ratio:.3f}", f"{row.billed_worker_s:.0f}")
-    return table
+def _table(rows: Sequence[_Row], *, title: str) -> Table:
+    """Return a table of at most 80 columns; ``--json`` and ``--csv`` have all fields."""
+    held_out = any(not math.isnan(row["holdout_s"]) for row in rows)
+    approximate = any(not math.isnan(row["error"]) for row in rows)
+
+    def dealt(row: _Row) -> bool:
+        return math.isnan(row["normalized_load"])
+
+    def seconds(name: str) -> Callable[[_Row], str]:
+        return lambda row: "–" if math.isnan(row[name]) else f"{row[name]:.3f}"
+
+    cells: dict[str, Callable[[_Row], str]] = {
+        "scheme": lambda row: (
+            f"{row['scheme']} ({row['reading']})" if dealt(row) else row["scheme"]
+        ),
+        "mu": lambda row: "–" if dealt(row) else f"{row['mu']:g}",
+        "wait-out": lambda row: "–" if dealt(row) else row["wait_out"],
+        "jobs": lambda row: str(row["jobs_per_round"]),
+        "time, s": seconds("runtime_s"),
+    }
+    if held_out:
+        cells["held out"] = seconds("holdout_s")
+    if approximate:
+        cells["error"] = seconds("error")
+        cells["exact, s"] = seconds("holdout_equivalent_s" if held_out else "equivalent_s")
+    cells["× bound"] = seconds("ratio")
+    cells["bill, s"] = lambda row: f"{row['billed_worker_s']:.0f}"
+    return text_table(rows, cells, title=title)

@@ -46,8 +46,8 @@ from seqgc.comparison._rows import Comparison, Metering, Row, Trial
 from seqgc.comparison._softmax import SoftmaxProblem, SoftmaxTrainees
 from seqgc.comparison._training import Trainees
 from seqgc.errors import ModelError, ParameterError, require_int
-from seqgc.profiles import ProfileSource
 from seqgc.rounds import Setting
+from seqgc.runs import ProfileSource
 from seqgc.schemes import Defence
 from seqgc.search import ProfileReading, Rehearsal, SearchSpace, hold_out, tune
 from seqgc.virtual import WorkerKind
@@ -132,7 +132,7 @@ def compare(
 
     The docstring of the module `seqgc.comparison._compare` describes the measure.
 
-    ``on`` is a profile, the path of one, or the name of a generator (`seqgc.profiles.profile_of`);
+    ``on`` is a profile, the path of one, or the name of a generator (`seqgc.runs.read_delays`);
     or a rehearsal, whose slope and interpretation are also used. ``defences``
     are specs or settings, which are evaluated on the whole profile. By default,
     `default_defences` are chosen on the first half of the profile, and evaluated on the second

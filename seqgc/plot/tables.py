@@ -1,4 +1,7 @@
-"""The tables of data that the pictures show; each function has the name of its picture.
+"""The tables behind the pictures, and the tables that the command line prints.
+
+The function for a picture has the name of the picture. `csv_text` writes a table as the option
+``--csv`` does, and `rows_of` returns its rows.
 
 A table is a dictionary of columns, which are arrays of equal length; ``pandas.DataFrame`` accepts
 it. If a picture shows several runs or profiles, their tables are stacked, and the first column
@@ -10,12 +13,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from seqgc._tabular import csv_text as csv_text
+from seqgc._tabular import number as number
+from seqgc._tabular import percent as percent
+from seqgc._tabular import rows_of as rows_of
 from seqgc.comparison import Comparison
-from seqgc.errors import ParameterError, one_line
+from seqgc.errors import ParameterError
+from seqgc.plot._summaries import bills as bills
+from seqgc.plot._summaries import defences as defences
+from seqgc.plot._summaries import findings as findings
+from seqgc.plot._summaries import layers as layers
+from seqgc.plot._summaries import rankings as rankings
+from seqgc.plot._summaries import replays as replays
+from seqgc.plot._summaries import schemes as schemes
+from seqgc.plot._summaries import stages as stages
+from seqgc.plot._summaries import straggler_models as straggler_models
+from seqgc.plot._summaries import trainings as trainings
 from seqgc.ports import BoolArray, FloatArray, IntArray, Table
 from seqgc.profiles import DelayProfile
 from seqgc.runs import RecordedRun
@@ -23,22 +40,14 @@ from seqgc.search import Ranked, Replay, Tuning
 from seqgc.stragglers import count_bursts, straggler_pattern
 
 __all__ = [
-    "bursts",
-    "comparison",
-    "completion_times",
-    "finished_jobs",
-    "heat_map",
-    "landscape",
-    "losses",
-    "pareto",
-    "ratios",
-    "timeline",
+    "bills", "bursts", "comparison", "completion_times", "csv_text", "defences", "findings",
+    "finished_jobs", "heat_map", "landscape", "layers", "losses", "pareto", "rankings", "ratios",
+    "replays", "rows_of", "schemes", "stages", "straggler_models", "timeline", "trainings",
     "worker_seconds",
-]
+]  # fmt: skip
 
 _MOST_CELLS: Final = 1024  # for a heat map, along one axis: a picture has no more pixels
 _QUANTILES: Final = 201
-_LONGEST_CELL: Final = 200  # characters
 OUTCOMES: Final = "used", "dropped", "failed", "unanswered"
 
 Source: TypeAlias = DelayProfile | RecordedRun
@@ -314,38 +323,6 @@ def comparison(result: Comparison) -> Table:
         "usd": usd,
         "front": front,
     }
-
-
-def number(value: Any) -> str:
-    """Format a value for a table: counts with all digits, measurements with four digits.
-
-    Examples
-    --------
-    >>> number(12345), number(1234.567), number(0.0001236), number(float("nan")), number(True)
-    ('12,345', '1,235', '0.0001236', '–', 'yes')
-    """
-    match value:
-        case None:
-            return "–"
-        case bool() | np.bool_():
-            return "yes" if value else "no"
-        case int() | np.integer():
-            return f"{value:,}"
-        case float() | np.floating():
-            large = 1000 <= abs(float(value)) < 1e9
-            return (f"{value:,.0f}" if large else f"{value:.4g}") if np.isfinite(value) else "–"
-    return one_line(value, limit=_LONGEST_CELL)
-
-
-def percent(share: float) -> str:
-    """Return a fraction as a percentage.
-
-    Examples
-    --------
-    >>> percent(0.125)
-    '12.5 %'
-    """
-    return f"{100 * share:.1f} %"
 
 
 def _scheme_name(row: Ranked) -> str:

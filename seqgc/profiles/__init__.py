@@ -17,6 +17,8 @@ from seqgc.profiles._lint import lint_series as lint_series
 from seqgc.profiles._load import LoadModel as LoadModel
 from seqgc.profiles._load import fit_alpha as fit_alpha
 from seqgc.profiles._load import fit_load_model as fit_load_model
+from seqgc.profiles._named import GENERATORS as GENERATORS
+from seqgc.profiles._named import named_profile as named_profile
 from seqgc.profiles._pace import ByInvocation as ByInvocation
 from seqgc.profiles._pace import ByRound as ByRound
 from seqgc.profiles._pace import ByTime as ByTime
@@ -30,10 +32,6 @@ from seqgc.profiles._readings import speed_pace as speed_pace
 from seqgc.profiles._resample import concatenate as concatenate
 from seqgc.profiles._resample import resample_rounds as resample_rounds
 from seqgc.profiles._resample import resample_workers as resample_workers
-from seqgc.profiles._sources import GENERATORS as GENERATORS
-from seqgc.profiles._sources import Profiled as Profiled
-from seqgc.profiles._sources import ProfileSource as ProfileSource
-from seqgc.profiles._sources import profile_of as profile_of
 from seqgc.profiles.generators import DisruptedMachine as DisruptedMachine
 from seqgc.profiles.generators import PersistentStragglers as PersistentStragglers
 from seqgc.profiles.generators import PowerLaw as PowerLaw

@@ -1,5 +1,6 @@
 """The folder of a run, and recorded runs, which are read without trusting or importing anything."""
 
+from seqgc.runs._delays import ProfileSource as ProfileSource
 from seqgc.runs._delays import in_rounds as in_rounds
 from seqgc.runs._delays import read_delays as read_delays
 from seqgc.runs._log import END as END

@@ -4,43 +4,84 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from seqgc.errors import ParameterError, ProfileError
+from seqgc.errors import ParameterError, ProfileError, did_you_mean
 from seqgc.ports import BoolArray, FloatArray, IntArray, Table
-from seqgc.profiles import CENSORED, FAILED, DelayProfile, ProfileMeta, fit_alpha, read_profile
+from seqgc.profiles import (
+    CENSORED,
+    FAILED,
+    GENERATORS,
+    DelayProfile,
+    ProfileMeta,
+    fit_alpha,
+    named_profile,
+    read_profile,
+)
 from seqgc.runs._log import RunHeader
 from seqgc.schemes import Scheme, parse_scheme
 
-__all__ = ["in_rounds", "profile_of_tables", "read_delays"]
+if TYPE_CHECKING:
+    from seqgc.runs.recorded import RecordedRun
+
+__all__ = ["ProfileSource", "in_rounds", "profile_of_tables", "read_delays"]
+
+ProfileSource: TypeAlias = "DelayProfile | RecordedRun | str | Path"
+"""A profile or a recorded run, the path of one, or the name of a generator."""
 
 _LEAST_S: Final = 1e-9  # the time of a worker without a task, which says nothing about the worker
 
 
-def read_delays(path: str | Path, *, alpha: float | None = None) -> DelayProfile:
-    """Read the delays of workers: a profile from a file, or the folder of a recorded run.
+def read_delays(source: ProfileSource, *, alpha: float | None = None) -> DelayProfile:
+    """Return the delays of workers that ``source`` stands for.
 
-    ``alpha``, in seconds per unit of load, is used for a run, see `RecordedRun.profile`. It has no
-    effect on a file.
+    A profile is returned unchanged. A path is the file of a profile, or the folder of a run. The
+    name of a generator, such as ``lambda-cnn:workers=16,rounds=100,seed=3``, generates a profile
+    (`seqgc.profiles.named_profile`). ``alpha``, in seconds per unit of load, is used for a run, see
+    `RecordedRun.profile`. It has no effect on a profile.
 
     Raises
     ------
     ParameterError
-        If this is a folder without a run, or a file with another suffix than `.npz` or `.csv`.
+        If this is a folder without a run, a file with another suffix than `.npz` or `.csv`, or no
+        source of delays.
     ProfileError
         If the profile cannot be read (`seqgc.profiles.read_profile`), or the run has no answers.
-    """
-    if not os.path.isdir(path):  # noqa: PTH112 (`Path.is_dir` raises for some names)
-        return read_profile(path)
-    from seqgc.runs.recorded import read_run  # which imports this file
 
+    Examples
+    --------
+    >>> read_delays("lambda-cnn:workers=4,rounds=2").times.shape
+    (2, 4)
+    """
+    from seqgc.runs.recorded import RecordedRun, read_run  # which imports this file
+
+    given: object = source  # the user's code may not be type-checked
+    if isinstance(given, DelayProfile):
+        return given
+    if isinstance(given, RecordedRun):
+        return given.profile(alpha=alpha)
+    if not isinstance(given, str | Path):
+        rule = "must be a DelayProfile, a recorded run, the path of one, or a generator's name"
+        raise ParameterError("profile", rule, given)
+    if str(given).partition(":")[0] in GENERATORS:
+        return named_profile(str(given))
+    if not os.path.isdir(given):  # noqa: PTH112 (`Path.is_dir` raises for some names)
+        return _read_file(given)
     try:
-        return read_run(path).profile(alpha=alpha)
+        return read_run(given).profile(alpha=alpha)
     except ProfileError as error:
-        raise ProfileError(f"{path}: {error}") from None
+        raise ProfileError(f"{given}: {error}") from None
+
+
+def _read_file(path: str | Path) -> DelayProfile:
+    if not Path(path).suffix:
+        rule = "must be the folder of a run, an .npz or .csv file, or the name of a generator "
+        rule += f"({', '.join(GENERATORS)})"
+        raise ParameterError("profile", rule, str(path), did_you_mean(str(path), GENERATORS))
+    return read_profile(path)
 
 
 def in_rounds(header: RunHeader) -> bool:

@@ -14,12 +14,11 @@ from seqgc.profiles import (
     ByInvocation,
     DelayProfile,
     Pace,
-    ProfileSource,
     latency_pace,
-    profile_of,
     speed_pace,
 )
 from seqgc.rounds import PolicyDefence, Setting, require_bundles
+from seqgc.runs import ProfileSource, read_delays
 from seqgc.schemes import Deal, Defence, Schedule, Scheme, by_rounds
 from seqgc.stragglers import AnyOf, Bursty, busy_seconds, clairvoyant_bound, never_idle_seconds
 
@@ -185,14 +184,14 @@ class Rehearsal:
 
     @classmethod
     def of(cls, on: Rehearsal | ProfileSource, **settings: Unpack[ReplaySettings]) -> Rehearsal:
-        """Return the rehearsal of a profile, of a path or of a name, with these settings.
+        """Return the rehearsal of recorded or generated delays, with these settings.
 
-        `seqgc.profiles.profile_of` describes what ``on`` may be. If ``on`` is a rehearsal, the
-        settings replace its own. Raises like `profile_of` and `Rehearsal`.
+        `seqgc.runs.read_delays` describes what ``on`` may be. If ``on`` is a rehearsal, the
+        settings replace its own. Raises like `seqgc.runs.read_delays` and `Rehearsal`.
         """
         if isinstance(on, Rehearsal):
             return replace(on, **settings) if settings else on
-        return cls(profile=profile_of(on), **settings)
+        return cls(profile=read_delays(on, alpha=settings.get("alpha")), **settings)
 
     @property
     def slope(self) -> float:

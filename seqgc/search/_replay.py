@@ -34,8 +34,9 @@ from seqgc.ports import (
     Task,
     Timetable,
 )
-from seqgc.profiles import ByInvocation, ProfileSource
+from seqgc.profiles import ByInvocation
 from seqgc.rounds import DealingPolicy, PolicyDefence, RoundPolicy, Setting
+from seqgc.runs import ProfileSource
 from seqgc.schemes import Deal, Defence
 from seqgc.search._rehearsal import Rehearsal, ReplaySettings
 from seqgc.virtual import Compute, Conduct, VirtualBackend, answer
@@ -352,7 +353,7 @@ def replay(
     """Run a setting on recorded delays, without computing gradients.
 
     ``setting`` may also be a scheme, another defence, or the spec of one. ``on`` is a profile, the
-    path of one, or the name of a generator (`seqgc.profiles.profile_of`). It may also be a
+    path of one, or the name of a generator (`seqgc.runs.read_delays`). It may also be a
     `Rehearsal`, whose fields are the ``settings`` of the replay.
 
     The decodings of a few jobs are checked, so that a faulty scheme whose rounds close with too few

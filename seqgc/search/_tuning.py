@@ -12,7 +12,8 @@ import numpy as np
 
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
-from seqgc.profiles import DelayProfile, ProfileSource
+from seqgc.profiles import DelayProfile
+from seqgc.runs import ProfileSource
 from seqgc.schemes import entry_of
 from seqgc.search._pruned_search import Progress, PrunedSearch, Ranked, Stop, pareto_front
 from seqgc.search._rehearsal import Rehearsal, ReplaySettings
@@ -108,7 +109,7 @@ def tune(
 ) -> Tuning:
     """Search the scheme, its parameters and the closing rule that are fastest on recorded delays.
 
-    ``on`` is a profile, the path of one, or the name of a generator (`seqgc.profiles.profile_of`).
+    ``on`` is a profile, the path of one, or the name of a generator (`seqgc.runs.read_delays`).
     It may also be a `Rehearsal`, whose fields are the ``settings`` of the replays.
 
     A candidate is skipped if a lower bound of its run time is above the run times of the ``top``

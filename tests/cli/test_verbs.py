@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from seqgc import read_run
 from seqgc.cli import main
 from seqgc.testing import PATIENCE_S, eventually
 from tests.cli.kit import closed_rounds
@@ -190,7 +192,12 @@ def test_the_demo_compares_uncoded_with_coded_in_numbers_and_in_words(
 
 def test_a_demo_that_has_not_learnt_is_a_failure(capsys: Out) -> None:
     quick = ["-n", "2", "--models", "1", "--steps", "1", "--delay-scale", "0.005"]
-    assert main(["demo", *quick]) == 1
+    assert main(["demo", *quick, "--csv", "demo.csv"]) == 1
+    heading, *rows = csv.reader(Path("demo.csv").read_text().splitlines())
+    table = {name: [row[at] for row in rows] for at, name in enumerate(heading)}
+    assert table["scheme"][0] == "uncoded"
+    assert [float(seconds) > 0 for seconds in table["median_round_s"]] == [True] * 3
+    assert len(read_run(table["run"][0]).rounds()["round"]) == int(table["rounds"][0])
     out, err = capsys.readouterr()
     for row in ("run time", "stragglers survived", "wait-outs", "test accuracy", "Runs: runs/"):
         assert row in out

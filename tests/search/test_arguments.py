@@ -8,7 +8,6 @@ import pytest
 
 from seqgc import (
     ClosingRule,
-    DelayProfile,
     Rehearsal,
     SearchSpace,
     Setting,
@@ -20,7 +19,9 @@ from seqgc import (
     tune,
 )
 from seqgc.errors import ParameterError
-from seqgc.profiles import profile_of, write_profile
+from seqgc.profiles import named_profile, write_profile
+from seqgc.runs import ProfileSource, read_run
+from tests.runs.logs import write_run
 
 NAME = "lambda-cnn:workers=8,rounds=12,seed=3"
 SPACE = SearchSpace(families=("uncoded", "gc-rep"), mus=(0.0,), jobs_per_round=(1,))
@@ -28,32 +29,36 @@ TRIAL = Trial(seeds=1, lrs=(8.0,))
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> dict[str, object]:
-    profile = profile_of(NAME)
+def of_profile(tmp_path: Path) -> dict[str, ProfileSource | Rehearsal]:
+    profile = named_profile(NAME)
     path = tmp_path / "delays.npz"
     write_profile(profile, path=path)
-
-    class Recorded:
-        def profile(self) -> DelayProfile:
-            return profile
-
-    return {
-        "profile": profile, "path": path, "text": str(path), "name": NAME, "object": Recorded(),
-        "rehearsal": Rehearsal(profile=profile),
-    }  # fmt: skip
+    rehearsal = Rehearsal(profile=profile)
+    return {"path": path, "text": str(path), "name": NAME, "rehearsal": rehearsal, "": profile}
 
 
-def test_every_source_of_a_profile_gives_the_same_results(sources: dict[str, object]) -> None:
+@pytest.fixture
+def of_run(tmp_path: Path) -> dict[str, ProfileSource | Rehearsal]:
+    seconds = named_profile(NAME).times.tolist()
+    folder = write_run(tmp_path / "run", seconds, scheme="gc-rep:s=1", needed=7)
+    run = read_run(folder)
+    return {"folder": folder, "text": str(folder), "run": run, "": run.profile(alpha=0.5)}
+
+
+@pytest.mark.parametrize("kind", ["of_profile", "of_run"])
+def test_every_source_of_delays_gives_the_same_results(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     results = {
         name: (
-            replay("gc-rep:s=1", source).runtime_s,  # type: ignore[arg-type]
-            tune(source, space=SPACE).best,  # type: ignore[arg-type]
-            compare(source, ["gc-rep:s=1"], trial=TRIAL).rows,  # type: ignore[arg-type]
-            default_defences(source, models=1)[0],  # type: ignore[arg-type]
+            replay("gc-rep:s=1", source, alpha=0.5).runtime_s,
+            tune(source, alpha=0.5, space=SPACE).best,
+            compare(Rehearsal.of(source, alpha=0.5), ["gc-rep:s=1"], trial=TRIAL).rows,
+            default_defences(Rehearsal.of(source, alpha=0.5), models=1)[0],
         )
-        for name, source in sources.items()
+        for name, source in request.getfixturevalue(kind).items()
     }
-    assert all(result == results["profile"] for result in results.values()), results
+    assert all(result == results[""] for result in results.values()), results
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_a_spec_a_scheme_and_a_setting_mean_the_same(given: str | Setting) -> No
 
 
 def test_settings_of_a_replay_are_arguments_of_it() -> None:
-    profile = profile_of(NAME)
+    profile = named_profile(NAME)
     rehearsal = Rehearsal(profile=profile, num_jobs=30, repeat=True, alpha=0.5)
     expected = replay(Setting(scheme="uncoded"), rehearsal).runtime_s
     assert replay("uncoded", profile, num_jobs=30, repeat=True, alpha=0.5).runtime_s == expected

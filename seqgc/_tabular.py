@@ -1,0 +1,138 @@
+"""Tables as text: cells for people, CSV for programs, and HTML for notebooks.
+
+A table is a mapping of names to columns of equal length. It is also what `seqgc.plot.tables`
+returns, and what the command line prints.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc.errors import one_line
+
+_LONGEST_CELL: Final = 200  # characters
+_MOST_HTML_ROWS: Final = 20
+
+
+def columns(
+    rows: Iterable[Mapping[str, object]], *, names: Sequence[str] = ()
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the table of some rows, which all have the same names.
+
+    A column of numbers is an array of numbers. A number that is None becomes NaN, unless the others
+    are integers. All other columns are arrays of objects. ``names`` are the names of the columns,
+    which are needed if there may be no row.
+
+    Examples
+    --------
+    >>> table = columns([{"run": "a", "usd": 1.5}, {"run": "b", "usd": None}])
+    >>> table["run"].tolist(), table["usd"].tolist()
+    (['a', 'b'], [1.5, nan])
+    """
+    listed = list(rows)
+    heading = listed[0] if listed else names
+    return {name: _column([row[name] for row in listed]) for name in heading}
+
+
+def _column(cells: list[object]) -> npt.NDArray[Any]:
+    values = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
+    kinds = {type(value) for value in values}
+    if kinds <= {float, int, type(None)} and kinds not in ({int}, {int, type(None)}):
+        return np.array(values, dtype=float)
+    return np.array(values, dtype=None if kinds in ({int}, {bool}) else np.object_)
+
+
+def rows_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a table, as dictionaries of Python's own types.
+
+    Examples
+    --------
+    >>> rows_of({"run": np.array(["a"], dtype=object), "jobs": np.array([3])})
+    [{'run': 'a', 'jobs': 3}]
+    """
+    cells = [np.asarray(column).tolist() for column in table.values()]
+    return [dict(zip(table, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def csv_text(table: Mapping[str, Any]) -> str:
+    r"""Return a table as CSV: a line of names, then a line for each row.
+
+    Numbers have all their digits, and a cell that has no value is empty.
+
+    Examples
+    --------
+    >>> csv_text({"run": np.array(["a,b"], dtype=object), "seconds": np.array([0.1 + 0.2])})
+    'run,seconds\n"a,b",0.30000000000000004\n'
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table)
+    for row in rows_of(table):
+        writer.writerow("" if cell is None or cell != cell else cell for cell in row.values())
+    return file.getvalue()
+
+
+def html_table(table: Mapping[str, Any], *, caption: str = "") -> str:
+    """Return at most 20 rows of a table as HTML, for a notebook. All texts are escaped.
+
+    Examples
+    --------
+    >>> html_table({"<b>": np.array([1.5])}, caption="one")
+    '<table><caption>one</caption><tr><th>&lt;b&gt;</th></tr><tr><td>1.5</td></tr></table>'
+    """
+    rows = rows_of(table)
+    lines = [f"<caption>{escape(caption)}</caption>" if caption else ""]
+    lines += ["<tr>", *(f"<th>{escape(name.replace('_', ' '))}</th>" for name in table), "</tr>"]
+    for row in rows[:_MOST_HTML_ROWS]:
+        lines += ["<tr>", *(f"<td>{escape(number(cell))}</td>" for cell in row.values()), "</tr>"]
+    if (more := len(rows) - _MOST_HTML_ROWS) > 0:
+        lines.append(f'<tr><td colspan="{len(table)}">… and {more:,} more</td></tr>')
+    return f"<table>{''.join(lines)}</table>"
+
+
+def html_pairs(pairs: Mapping[str, str], *, caption: str = "") -> str:
+    """Return names and values as an HTML table of two columns. All texts are escaped."""
+    lines = [f"<caption>{escape(caption)}</caption>" if caption else ""]
+    lines += [
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs.items()
+    ]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def number(value: Any) -> str:
+    """Format a value for a table: counts with all digits, measurements with four digits.
+
+    Examples
+    --------
+    >>> number(12345), number(1234.567), number(0.0001236), number(float("nan")), number(True)
+    ('12,345', '1,235', '0.0001236', '–', 'yes')
+    """
+    match value:
+        case None:
+            return "–"
+        case bool() | np.bool_():
+            return "yes" if value else "no"
+        case int() | np.integer():
+            return f"{value:,}"
+        case float() | np.floating():
+            large = 1000 <= abs(float(value)) < 1e9
+            return (f"{value:,.0f}" if large else f"{value:.4g}") if np.isfinite(value) else "–"
+    return one_line(value, limit=_LONGEST_CELL)
+
+
+def percent(share: float) -> str:
+    """Return a fraction as a percentage.
+
+    Examples
+    --------
+    >>> percent(0.125)
+    '12.5 %'
+    """
+    return f"{100 * share:.1f} %"
