@@ -87,6 +87,41 @@ def test_a_defence_is_explained_replayed_compared_and_trained(
     check_defence(parse_scheme(spec, n=4))
 
 
+def test_a_defence_with_partial_answers_is_exact_and_taken_by_every_verb(
+    profile: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
+    source = (EXAMPLES / "multimessage.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 150
+
+    def answer(*arguments: str) -> dict[str, object]:
+        assert main([*arguments, "--plugin", "examples.multimessage", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    shown = answer("scheme", "uc-mmc:r=2", "-n", "4")
+    assert (shown["scheme"], shown["kind"], shown["staleness"]) == ("uc-mmc", "exact", 0)
+    # Row 0: chunks 0, 1 and 3 are there after at most 1.2 s. Chunk 2 is the second of worker 1.
+    seconds = answer("replay", profile, "--defence", "uc-mmc:r=2", "--base-load", "0.25")
+    assert seconds["round_seconds"] == pytest.approx([1.1 + 0.5 / 4, 1.1 + 0.5 / 4, 1.1 + 0.5 / 4])
+    both = ["--defence", "uc-mmc:r=2", "--defence", "uncoded"]
+    rows = answer("compare", profile, *both, "--seeds", "1", "--lr", "4")
+    by_name = {row["defence"]: row for row in rows["rows"]}
+    seconds_of = {name: row["seconds_per_clock"] for name, row in by_name.items()}
+    assert seconds_of["uc-mmc"] < seconds_of["uncoded"]
+    trained = answer(
+        "train", "--scheme", "uc-mmc:r=2", "-n", "4", "--models", "2", "--steps", "2",
+        "--optimizer", "sgd", "--run", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert (trained["scheme"], trained["jobs"]) == ("uc-mmc", 2)
+    assert set(read_run(tmp_path / "run").parts()["round"]) == {0, 1}
+    with pytest.raises(ParameterError, match=r"\(uc-mmc\), n=4"):
+        parse_scheme("uc-mmc:r=5", n=4)
+    check_defence(parse_scheme("uc-mmc:r=2", n=4))
+
+
 def test_a_sample_of_all_is_the_slowest_and_of_none_is_nobody(profile: str) -> None:
     """Wang et al. 2017: what is sampled lies between the two that know of all and of none."""
     load_plugins(["examples.sampling"])

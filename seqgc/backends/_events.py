@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Self, TypeAlias
 
 from seqgc.errors import ParameterError, SkewError, WorkerError, one_line, require_int
-from seqgc.ports import Arrival, Clock, Failure, Notice, Payload, Task, payload_format
+from seqgc.ports import (
+    Arrival,
+    Clock,
+    Failure,
+    Notice,
+    PartialArrival,
+    Payload,
+    Task,
+    payload_format,
+)
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage
 
 __all__ = [
@@ -28,6 +38,7 @@ __all__ = [
     "TaskKey",
     "event_of",
     "failure_of",
+    "partial_event_of",
 ]
 
 LONGEST_WAIT_S: Final = 3600.0
@@ -117,7 +128,9 @@ class Messaging:
         attempts are delayed: a repeated attempt stands for a new environment. None: no delays.
     task_delays
         ``task_delays(task)`` are the same seconds for each task, instead of ``delays``. Use it if
-        work is dealt, because attempts then do not belong to rounds.
+        work is dealt, because attempts then do not belong to rounds. If a task asks for an answer
+        to each item, the first k items have the delay of a task with their load
+        (docs/mathematics.md, section 7). With ``delays``, all items have the delay of the task.
     payload
         The format in which results travel (see `seqgc.ports`). Workers round results to this
         format, and events contain the rounded results. None: the results' own dtype.
@@ -162,6 +175,22 @@ class Messaging:
 
     def message(self, task: Task) -> TaskMessage:
         """Return a task's message; raise `ParameterError` if its delay is invalid."""
+        delay_s = self._delay_s(task)
+        part_delays_s: tuple[float, ...] = ()
+        if task.item_loads:
+            loads = itertools.accumulate(task.item_loads[:-1])
+            parts_s = [min(delay_s, self._delay_s(replace(task, load=load))) for load in loads]
+            part_delays_s = tuple(itertools.accumulate([*parts_s, delay_s], max))
+        return TaskMessage(
+            task=task,
+            delay_s=delay_s,
+            part_delays_s=part_delays_s,
+            payload=self.payload,
+            rounding_seed=self.seed,
+            code=self.code,
+        )
+
+    def _delay_s(self, task: Task) -> float:
         delay_s = 0.0
         if self.task_delays is not None:
             delay_s = float(self.task_delays(task))
@@ -170,13 +199,7 @@ class Messaging:
         if not 0 <= delay_s < math.inf:
             where = f"round {task.round}, worker {task.worker}"
             raise ParameterError("delays", f"must be finite seconds >= 0 ({where})", delay_s)
-        return TaskMessage(
-            task=task,
-            delay_s=delay_s,
-            payload=self.payload,
-            rounding_seed=self.seed,
-            code=self.code,
-        )
+        return delay_s
 
 
 class EventBackend(ABC):
@@ -202,7 +225,7 @@ class EventBackend(ABC):
         self._messaging: Final = messaging or Messaging()
         self._clock: Final[Clock] = clock or MonotonicClock()
         # Each event with the earliest time at which it may have come, which decides if it is late.
-        self._events: Final[deque[tuple[float, Arrival | Failure]]] = deque()
+        self._events: Final[deque[tuple[float, Arrival | PartialArrival | Failure]]] = deque()
         self._notices: Final[deque[Notice]] = deque()
         # When the last look for events began, when it ended or should have ended, and the time
         # since which incoming events were not read.
@@ -213,7 +236,7 @@ class EventBackend(ABC):
     _reads_elsewhere: ClassVar[bool] = True
     """True if other threads or processes read the answers, and `_collect` asks these threads."""
 
-    def receive(self, until: float) -> Arrival | Failure | Notice | None:
+    def receive(self, until: float) -> Arrival | PartialArrival | Failure | Notice | None:
         """Return the next event that may have come by ``until``; None if ``until`` has passed.
 
         Notices about the workers come first.
@@ -292,7 +315,7 @@ class EventBackend(ABC):
             count = len(self._events)
             self._collect(min(left, _MOMENT_S))
 
-    def _tell(self, event: Arrival | Failure, *, is_own: bool = False) -> None:
+    def _tell(self, event: Arrival | PartialArrival | Failure, *, is_own: bool = False) -> None:
         """Queue an event; if its stamp is before the beginning of this look, its time is exact.
 
         ``is_own`` is True for an event that the backend itself causes, such as a failure by a
@@ -323,7 +346,7 @@ class EventBackend(ABC):
 
 
 def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | Failure:
-    r"""Return the event for a worker's answer that was read at ``at``.
+    r"""Return the event for a worker's last answer to a task, which was read at ``at``.
 
     Raises
     ------
@@ -350,6 +373,15 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
         at=at,
         results=answer.results,
         flaws=answer.flaws,
+    )
+
+
+def partial_event_of(answer: ResultMessage, *, at: float) -> PartialArrival:
+    """Return the event for an answer that is not the last one, which was read at ``at``."""
+    round, worker, attempt = answer.subject.address
+    (slot,) = answer.results
+    return PartialArrival(
+        round=round, worker=worker, attempt=attempt, at=at, slot=slot, results=answer.results
     )
 
 

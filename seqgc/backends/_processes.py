@@ -56,7 +56,7 @@ from seqgc.backends._events import LONGEST_WAIT_S
 from seqgc.errors import ParameterError, WireError, WorkerError, reraise_stop
 from seqgc.ports import Computing
 from seqgc.wire import MAX_FRAME_BYTES, InvokeMessage, ReadyMessage, TaskMessage, encode
-from seqgc.worker import PROGRESS, Compute, ComputeFactory, TaskServer, WorkerProgress, run_task
+from seqgc.worker import PROGRESS, Compute, ComputeFactory, TaskServer, WorkerProgress, answers
 
 __all__ = [
     "SharedBuffers",
@@ -299,18 +299,18 @@ def main(
     sightings.watch(worker)
     master.send(encode(ReadyMessage(worker=worker), run_id=run_id, sealed=False))
 
-    def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
+    def answer(
+        message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
+    ) -> Iterator[tuple[float, bytes]]:
         if isinstance(message, InvokeMessage):
             raise WireError("a local process accepts tasks only, but was sent an invocation")
         task = message.task
         PROGRESS.begin(task.round, task.worker, task.attempt)
         try:
-            computed = run_task(task, compute, cancelled=cancelled)
+            for result in answers(message, compute, cancelled=cancelled):
+                yield message.delay_of(result), encode(result, run_id=run_id, sealed=False)
         finally:
             PROGRESS.end()
-        if computed is None:
-            return None
-        return encode(message.result(*computed), run_id=run_id, sealed=False)
 
     TaskServer(master, answer, run_id=run_id, sealed=False).serve()
 

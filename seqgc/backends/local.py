@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from seqgc._bounded import require_files
 from seqgc._by_value import Parcel, PicklingError
@@ -20,10 +20,11 @@ from seqgc.backends._events import (
     TaskKey,
     event_of,
     failure_of,
+    partial_event_of,
 )
 from seqgc.backends._processes import SharedBuffers, Sightings, WorkerProcess, set_preload
 from seqgc.errors import ParameterError, WireError, WorkerError
-from seqgc.ports import Arrival, Clock, Computing, Failure, Notice, Task
+from seqgc.ports import Arrival, Clock, Computing, Failure, Notice, PartialArrival, Task
 from seqgc.wire import CancelMessage, FailureMessage, ReadyMessage, ResultMessage, decode, encode
 from seqgc.worker import ComputeFactory
 
@@ -71,6 +72,7 @@ class LocalBackend(EventBackend):
       in the meantime wait for the new process. If the start of a worker fails three times in a row,
       the worker is given up: every dispatch to it becomes a `Failure` with the cause.
     - An exception in ``compute`` becomes a `Failure` with its last line; the process continues.
+    - If a task asks for it (`Task.item_loads`), each item is answered as soon as it is done.
     - Events are stamped when they are read. Late answers, to cancelled rounds, are `Arrival`
       events, too. Answers to unknown tasks are ignored.
     - ``wanted`` may lower the number of processes while the backend works. The processes with the
@@ -124,6 +126,7 @@ class LocalBackend(EventBackend):
     """
 
     _reads_elsewhere = False
+    sends_parts: Final = True
 
     def __init__(
         self,
@@ -215,7 +218,9 @@ class LocalBackend(EventBackend):
     def _warn(self, text: str) -> None:
         self._notices.append(Notice(kind="warning", fields={"text": text}))
 
-    def _tell_all(self, events: Iterable[Arrival | Failure], *, are_own: bool = False) -> None:
+    def _tell_all(
+        self, events: Iterable[Arrival | PartialArrival | Failure], *, are_own: bool = False
+    ) -> None:
         for event in events:
             self._tell(event, is_own=are_own)
 
@@ -441,7 +446,7 @@ class WorkerPool:
         waited_s = time.monotonic() - self._since[address] - busy_s
         return other != worker or waited_s > max(busy_s, _SHORT_S)
 
-    def poll(self, timeout_s: float) -> Iterator[Arrival | Failure]:
+    def poll(self, timeout_s: float) -> Iterator[Arrival | PartialArrival | Failure]:
         """Wait for events at most ``timeout_s`` seconds or one hour, and yield them."""
         for key, mask in self._selector.select(min(timeout_s, LONGEST_WAIT_S)):
             process: WorkerProcess = key.data
@@ -453,7 +458,7 @@ class WorkerPool:
             if mask & selectors.EVENT_READ:
                 yield from self._attend(process, ended=key.fd == process.sentinel)
 
-    def catch_up(self) -> Iterator[Arrival | Failure]:
+    def catch_up(self) -> Iterator[Arrival | PartialArrival | Failure]:
         """Yield the events that have come, and wait for answers that have come in part.
 
         A worker can send a long answer only while the master reads. If no byte of an answer comes
@@ -488,7 +493,9 @@ class WorkerPool:
         self._sightings.close()
         self._buffers.close()
 
-    def _attend(self, process: WorkerProcess, *, ended: bool) -> Iterator[Arrival | Failure]:
+    def _attend(
+        self, process: WorkerProcess, *, ended: bool
+    ) -> Iterator[Arrival | PartialArrival | Failure]:
         """Read the messages of a process; if it has ended, replace it after its last message."""
         host = self._hosts[process.worker]
         try:
@@ -498,8 +505,7 @@ class WorkerPool:
                     case ResultMessage() | FailureMessage() as answer if (
                         answer.subject.worker in host.known
                     ):
-                        event = event_of(answer, at=at)
-                        if self._settle(event, host):
+                        if (event := self._event(answer, host, at=at)) is not None:
                             yield event
                     case ReadyMessage(worker=process.worker, problem=problem):
                         process.problem = problem
@@ -517,6 +523,20 @@ class WorkerPool:
             yield from self._replace(process)
         elif host.held:
             self._feed(host)
+
+    def _event(
+        self, answer: ResultMessage | FailureMessage, host: _Host, *, at: float
+    ) -> Arrival | PartialArrival | Failure | None:
+        """Return the event of an answer of a host's process, or None if it is not for the master.
+
+        An answer to one of the items of a task that is over, or was moved, is not for the master.
+        """
+        if isinstance(answer, ResultMessage) and not answer.is_last:
+            round, worker, attempt = answer.subject.address
+            is_out = (worker, (round, attempt)) in host.sent
+            return partial_event_of(answer, at=at) if is_out else None
+        event = event_of(answer, at=at)
+        return event if self._settle(event, host) else None
 
     def _settle(self, event: Arrival | Failure, host: _Host) -> bool:
         """Record an answer of a host's process; return True if the master must receive it."""

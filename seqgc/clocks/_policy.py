@@ -58,7 +58,7 @@ from seqgc.clocks._barrier import Barrier, Slack
 from seqgc.clocks._global_clock import GlobalClock
 from seqgc.clocks._parts import Parts
 from seqgc.errors import ParameterError, ScheduleError, require_int
-from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray
+from seqgc.ports import Action, Arrival, Dispatch, Failure, FloatArray, PartialArrival
 from seqgc.rounds import ClosingRule, Engine, EngineTask, Loss, Records
 
 __all__ = ["ClockPolicy", "ClockState"]
@@ -341,7 +341,7 @@ class ClockPolicy(Engine[_Parts]):
             self._records.leave(event.round, event.at)
         super()._note_left(event)
 
-    def _why_dropped(self, event: Arrival | Failure) -> str:
+    def _why_dropped(self, event: Arrival | PartialArrival | Failure) -> str:
         is_late = event.round < self.rounds
         return "its clock has passed" if is_late else super()._why_dropped(event)
 

@@ -180,6 +180,22 @@ class Blame:
             self._doubted.pop((round, worker), None)
         return Judgement(failed, doubted, self._usable() if failed else ())
 
+    def clear_part(self, address: Address, mini_tasks: Iterable[MiniTask]) -> bool:
+        """Clear mini-tasks of a task that have been answered without flaws before its end.
+
+        Their losses and earlier reports are forgotten. Return False, and do nothing, if models were
+        left out of the task: only the whole answer can then be judged (`judge`).
+        """
+        sent = self._sent.get(address[:2], {}).get(address[2])
+        if sent is None or sent.left_out:
+            return sent is None
+        for question in [_question(address, mini_task) for mini_task in mini_tasks]:
+            part = replace(sent, models={question: sent.models.pop(question, ())})
+            self._forget_losses(part)
+            for reports in self._reports.get(question[0], {}).values():
+                reports.pop(question, None)
+        return True
+
     def _is_second(self, model: str, worker: int, questions: Iterable[Question]) -> bool:
         """Return True if another worker, or an answer to a question, has reported the model."""
         for question in questions:

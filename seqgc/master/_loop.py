@@ -20,7 +20,9 @@ from seqgc.ports import (
     Event,
     Failure,
     Flaw,
+    FloatArray,
     MiniTask,
+    PartialArrival,
     Task,
     Timetable,
     WorkItem,
@@ -137,13 +139,18 @@ class Debts:
             debts.setdefault(task.slot, (task, set()))[1].add(attempt)
         return added
 
-    def owed(self, answer: Arrival) -> dict[int, MiniTask]:
-        """Return the mini-tasks, by slot, that the attempt of an answer requested."""
+    def owed(self, answer: Arrival | PartialArrival) -> dict[int, MiniTask]:
+        """Return the mini-tasks, by slot, that an answer should contain.
+
+        These are the mini-tasks that its attempt requested and that have not been answered yet.
+        """
         debts = self._debts.get((answer.worker, answer.round), {})
+        if isinstance(answer, PartialArrival):
+            debts = {slot: debt for slot, debt in debts.items() if slot == answer.slot}
         return {slot: task for slot, (task, by) in debts.items() if answer.attempt in by}
 
-    def settle(self, answer: Arrival) -> dict[int, MiniTask]:
-        """Remove the mini-tasks that an answer's attempt requested, and return them."""
+    def settle(self, answer: Arrival | PartialArrival) -> dict[int, MiniTask]:
+        """Remove the mini-tasks that an answer should contain, and return them."""
         debtor, settled = (answer.worker, answer.round), self.owed(answer)
         debts = self._debts.pop(debtor, {})
         if left := {slot: debt for slot, debt in debts.items() if slot not in settled}:
@@ -217,16 +224,22 @@ class _Loop:
     _has_warned: bool = False  # a warning has said that the backend cannot restart workers
     _parks: bool = False  # the workload supports models that fail one by one
     _restarts: bool = False  # the backend can restart workers
+    _sends_parts: bool = False  # the backend can answer each mini-task by itself
+    _withheld: dict[tuple[int, int, int], dict[int, FloatArray]] = field(default_factory=dict)
+    """By address: the partial results, by slot, that are judged together with the last answer."""
     _missing_gradients: int = 0  # gradients that could not be computed or passed to the workload
 
     def run(self, rest: Callable[[Holding], None]) -> None:
         self._parks = isinstance(self._workload, ports.ParkingWorkload)
         self._restarts = isinstance(self._backend, ports.RestartingBackend)
+        if isinstance(self._backend, ports.PartialBackend):
+            self._sends_parts = self._backend.sends_parts
         if isinstance(self._workload, ports.NamedWorkload):
             self._blame.names.update(self._workload.names)
         if isinstance(self._policy, ports.DemandingPolicy):
             can: set[ports.Capability] = {"stay"}  # a backend does not say if its workers stay
             can |= {"restart"} if self._restarts else set()
+            can |= {"partial"} if self._sends_parts else set()
             ports.require_capabilities(self._policy.needs, can=can, of=type(self._backend).__name__)
         try:
             self._perform(self._policy.start())
@@ -269,18 +282,26 @@ class _Loop:
         events: Sequence[Event] = (event,)
         if isinstance(event, ports.Failure):
             self._blame.lost(event)
-        if self._workload is not None and isinstance(event, Arrival):
-            events = self._screen(event, self._workload)
+            self._withheld.pop((event.round, event.worker, event.attempt), None)
+        if self._workload is not None:
+            if isinstance(event, Arrival):
+                events = self._screen(event, self._workload)
+            elif isinstance(event, PartialArrival):
+                events = self._screen_part(event)
         for each in events:
             self._observe(each)
             actions = self._policy.on(each)
             is_dropped = any(isinstance(action, ports.Drop) for action in actions)
-            if self._workload is not None and isinstance(each, Arrival) and not is_dropped:
-                self._take(each)
+            if self._workload is not None:
+                if isinstance(each, Arrival) and not is_dropped:
+                    self._take(each)
+                elif isinstance(each, PartialArrival):  # the last answer does not repeat it
+                    self._take(each, is_used=not is_dropped)
             self._perform(actions)
 
-    def _take(self, answer: Arrival) -> None:
-        for slot, task in self._debts.settle(answer).items():
+    def _take(self, answer: Arrival | PartialArrival, *, is_used: bool = True) -> None:
+        settled = self._debts.settle(answer)
+        for slot, task in settled.items() if is_used else ():
             result = answer.results[slot]
             self._gatherer.take(task, result, worker=answer.worker, round=answer.round)
 
@@ -289,6 +310,10 @@ class _Loop:
 
         Earlier answers that can be used because of this answer follow.
         """
+        if self._withheld:
+            address = answer.round, answer.worker, answer.attempt
+            results = self._withheld.pop(address, {}) | dict(answer.results)
+            answer = replace(answer, results=results)
         owed = self._debts.owed(answer)
         if answer.worker in self._gatherer.expelled:
             why = "expelled: its result differed from that of most workers with the same task"
@@ -306,6 +331,24 @@ class _Loop:
             return (answer, *usable)
         model, flaw = min(judgement.doubted.items(), key=lambda item: item[0])
         return (_failure(answer, f"model {model!r}: {flaw.why}", flaws=judgement.doubted), *usable)
+
+    def _screen_part(self, answer: PartialArrival) -> Sequence[Event]:
+        """Return the answer if it can be used; otherwise withhold it until the task ends.
+
+        An answer that the policy does not await is returned, too, so that the policy drops it.
+        """
+        owed = self._debts.owed(answer)
+        address = answer.round, answer.worker, answer.attempt
+        is_sound = (
+            answer.worker not in self._gatherer.expelled
+            and self._gatherer.flaw(owed, answer.results) is None
+            and all(ports.norm(answer.results[slot]) <= self._max_norm for slot in owed)
+            and self._blame.clear_part(address, owed.values())
+        )
+        if is_sound or not owed:
+            return (answer,)
+        self._withheld.setdefault(address, {}).update(answer.results)
+        return ()
 
     def _without_diverged(
         self, answer: Arrival, owed: dict[int, MiniTask], workload: Workload
@@ -334,10 +377,7 @@ class _Loop:
                 case Dispatch():
                     self._dispatch(action)
                 case ports.Cancel(round=round, workers=workers):
-                    self._debts.cancel(round, workers)
-                    self._blame.cancel(round, workers)
-                    self._out.cancel(round, workers)
-                    self._backend.cancel(round, workers)
+                    self._cancel(round, workers)
                 case ports.Restart():
                     self._restart(action)
                 case ports.Finish() | ports.Update():
@@ -346,6 +386,14 @@ class _Loop:
                     self._blame.close(jobs)
                 case ports.Drop():
                     pass  # for the observer
+
+    def _cancel(self, round: int, workers: Sequence[int]) -> None:
+        self._debts.cancel(round, workers)
+        self._blame.cancel(round, workers)
+        self._out.cancel(round, workers)
+        for address in [a for a in self._withheld if a[0] == round and a[1] in workers]:
+            del self._withheld[address]
+        self._backend.cancel(round, workers)
 
     def _decode(self, action: ports.Finish | ports.Update) -> None:
         if isinstance(action, ports.Finish):
@@ -374,6 +422,10 @@ class _Loop:
 
     def _dispatch(self, action: Dispatch) -> None:
         round, attempt, workers = action.round, action.attempt, tuple(action.assignment)
+        if action.item_loads is not None and not self._sends_parts:
+            name = type(self._backend).__name__
+            remedy = 'the policy must need the capability "partial"'
+            raise ScheduleError(f"{name} cannot answer each mini-task by itself: {remedy}")
         tasks: Sequence[Task] = _BareTasks(action, workers)
         if self._workload is not None:
             self._prepare(action, self._workload)
@@ -454,8 +506,20 @@ def _failure(
 
 
 def _new_task(action: Dispatch, worker: int, items: tuple[WorkItem, ...]) -> Task:
-    about = {"round": action.round, "worker": worker, "attempt": action.attempt}
-    return Task(**about, items=items, load=action.load_of(worker))
+    task = Task(
+        round=action.round,
+        worker=worker,
+        attempt=action.attempt,
+        items=items,
+        load=action.load_of(worker),
+    )
+    if action.item_loads is None:
+        return task
+    loads = action.item_loads.get(worker, ())
+    if len(loads) != len(items) or not all(load >= 0 for load in loads):
+        rule = f"must be a load >= 0 for each of the {len(items)} mini-tasks of worker {worker}"
+        raise ScheduleError(f"`item_loads` of round {action.round} {rule}; got {loads}")
+    return replace(task, item_loads=tuple(loads))
 
 
 class _BareTasks(Sequence[Task]):

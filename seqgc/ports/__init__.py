@@ -38,6 +38,8 @@ from seqgc.ports._protocols import Notice as Notice
 from seqgc.ports._protocols import Observer as Observer
 from seqgc.ports._protocols import OutlastingBackend as OutlastingBackend
 from seqgc.ports._protocols import ParkingWorkload as ParkingWorkload
+from seqgc.ports._protocols import PartialArrival as PartialArrival
+from seqgc.ports._protocols import PartialBackend as PartialBackend
 from seqgc.ports._protocols import Policy as Policy
 from seqgc.ports._protocols import Restart as Restart
 from seqgc.ports._protocols import RestartingBackend as RestartingBackend

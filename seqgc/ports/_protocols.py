@@ -6,8 +6,9 @@ backend's events to the policy, and carries out the policy's actions with the ba
 workload. All times are in seconds on the backend's clock, whose origin is arbitrary.
 
 A task has an address: (round, worker, attempt). Every task that is dispatched ends in an `Arrival`
-or a `Failure` with this address, or in a `Cancel` of its round and worker. After a `Cancel` a late
-answer may still arrive. Rounds may overlap: a worker can have unanswered tasks of several rounds,
+or a `Failure` with this address, or in a `Cancel` of its round and worker. Before it ends, a task
+that asks for them may have `PartialArrival` events. After a `Cancel` a late answer may still
+arrive. Rounds may overlap: a worker can have unanswered tasks of several rounds,
 and an answer to a closed round can be used until its jobs are finished.
 """
 
@@ -72,6 +73,27 @@ class Arrival:
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartialArrival:
+    """The event that the result of one mini-task of a task has reached the master at ``at``.
+
+    The worker continues with the other mini-tasks of the task. The task ends with an `Arrival`,
+    which has the results of its last mini-task and of all mini-tasks that had no `PartialArrival`.
+    The result is usable: if it has flaws, it waits for the `Arrival`. If the task ends with a
+    `Failure`, its partial results stay valid.
+
+    Only tasks of a `Dispatch` with ``item_loads`` have such events. If the worker's process was
+    replaced, a result may come again. ``results`` has the result by slot; it is empty in a replay.
+    """
+
+    round: int
+    worker: int
+    attempt: int
+    at: float
+    slot: int
+    results: Mapping[int, FloatArray]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """The event that a task will not be answered. ``reason`` is one line.
@@ -131,7 +153,7 @@ class Timetable:
     times: FloatArray
 
 
-Event: TypeAlias = Dispatched | Arrival | Failure | Tick | Timetable
+Event: TypeAlias = Dispatched | Arrival | PartialArrival | Failure | Tick | Timetable
 
 # ---- actions: from the policy to the loop -------------------------------------------------------
 
@@ -145,6 +167,11 @@ class Dispatch:
     or an observer sees them. ``loads`` (n,) are the shares of a job's batch that the workers
     compute in the round; a replay derives times from them. With `deal`, they are the shares of this
     dispatch, and 0 for a worker without a task.
+
+    If ``item_loads`` is given, the workers compute their mini-tasks in order, and answer each of
+    them as soon as it is done (`PartialArrival`). ``item_loads[worker]`` are the loads of these
+    mini-tasks, whose sum is the worker's load. The policy must need the capability "partial"
+    (`DemandingPolicy`).
     """
 
     round: int
@@ -152,6 +179,7 @@ class Dispatch:
     assignment: Mapping[int, tuple[MiniTask, ...]]
     begins_segment: bool = False
     loads: FloatArray | None = field(default=None, compare=False)
+    item_loads: Mapping[int, tuple[float, ...]] | None = None
 
     def load_of(self, worker: int) -> float:
         """Return a worker's load, or 0 if the loads are unknown.
@@ -207,7 +235,7 @@ class Drop:
     The event is late, a duplicate or unexpected; ``reason`` says which.
     """
 
-    event: Arrival | Failure
+    event: Arrival | PartialArrival | Failure
     reason: str
 
 
@@ -323,7 +351,9 @@ class AnyBackend(Protocol):
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Try to tell these workers that their tasks of the round are not needed any more."""
 
-    def receive(self, until: float) -> Arrival | Failure | Timetable | Notice | None:
+    def receive(
+        self, until: float
+    ) -> Arrival | PartialArrival | Failure | Timetable | Notice | None:
         """Return the next event, or None if there is no event before the time ``until``.
 
         Backends may also return notices about their workers, which are for observers only.
@@ -339,7 +369,16 @@ class AnyBackend(Protocol):
 class Backend(AnyBackend, Protocol):
     """A backend with real workers. Their response times are not known in advance."""
 
-    def receive(self, until: float) -> Arrival | Failure | Notice | None: ...
+    def receive(self, until: float) -> Arrival | PartialArrival | Failure | Notice | None: ...
+
+
+@runtime_checkable
+class PartialBackend(AnyBackend, Protocol):
+    """A backend that can send an answer for each mini-task of a task (`Task.item_loads`)."""
+
+    @property
+    def sends_parts(self) -> bool:
+        """True if it can. A class that never can need not have this property."""
 
 
 @runtime_checkable
@@ -456,16 +495,22 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
-Capability: TypeAlias = Literal["restart", "stay"]
+Capability: TypeAlias = Literal["restart", "stay", "partial"]
 """A capability of some backends.
 
 "restart" is the replacement of workers (`RestartingBackend`). "stay" means that workers stay from
-one task to the next: a task is not an invocation of its own.
+one task to the next: a task is not an invocation of its own. "partial" means that workers answer
+each mini-task of a task as soon as it is done (`PartialBackend`).
 """
 
-_MEANING: Final[dict[Capability, str]] = {
-    "restart": "replace its workers",
-    "stay": "keep its workers from one task to the next",
+_RESIDENT: Final = "use local processes, resident functions (--resident), or another defence"
+_MEANING: Final[dict[Capability, tuple[str, str]]] = {  # the meaning, and what to do without it
+    "restart": ("replace its workers", _RESIDENT),
+    "stay": ("keep its workers from one task to the next", _RESIDENT),
+    "partial": (
+        "answer each mini-task of a task as soon as it is done",
+        "use local processes, or another defence",
+    ),
 }
 
 
@@ -494,8 +539,8 @@ it; got 'lambda' (use local processes, resident functions (--resident), or anoth
         known = ", ".join(map(repr, _MEANING))
         raise ParameterError("needs", f"must be a set of capabilities ({known})", needs)
     for lacking in sorted(needs - can):
-        rule = f"must be able to {_MEANING[lacking]}: the policy needs it"
-        remedy = "use local processes, resident functions (--resident), or another defence"
+        meaning, remedy = _MEANING[lacking]
+        rule = f"must be able to {meaning}: the policy needs it"
         raise ParameterError("backend", rule, of, remedy)
 
 

@@ -191,6 +191,9 @@ class Task:
 
     ``load`` is the worker's share of a job's batch in the round (`Dispatch.loads`), or 0 if it is
     unknown. The load is not sent to the worker.
+
+    If ``item_loads`` has the load of each item, the worker answers each item as soon as it is done
+    (`Dispatch.item_loads`).
     """
 
     round: int
@@ -198,3 +201,4 @@ class Task:
     attempt: int
     items: tuple[WorkItem, ...]
     load: float = 0.0
+    item_loads: tuple[float, ...] = ()

@@ -64,7 +64,7 @@ import numpy as np
 
 from seqgc import ports
 from seqgc.errors import ParameterError, require_int
-from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Failure
+from seqgc.ports import Action, Arrival, BoolArray, Dispatch, Failure, PartialArrival
 from seqgc.rounds._answer_times import AnswerTimes, SentPiece
 from seqgc.rounds._engine import Engine, EngineTask, Loss
 from seqgc.rounds._pieces import DealtJob, mini_task
@@ -354,6 +354,6 @@ class DealingPolicy(Engine[SentPiece]):
         attempt = tasks[0].attempt
         return [Dispatch(round=job, attempt=attempt, assignment=assignment, loads=loads)]
 
-    def _why_dropped(self, event: Arrival | Failure) -> str:
+    def _why_dropped(self, event: Arrival | PartialArrival | Failure) -> str:
         closed = event.round < self._first
         return "its job is closed" if closed else super()._why_dropped(event)

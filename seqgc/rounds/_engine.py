@@ -24,6 +24,8 @@ from      what happens                     to       the engine
           strategy has work (`_next`)
 ``out``   its answer arrives               ended    tells the strategy (`_done`), and then asks it
                                                     for more work for the worker
+``out``   the answer to one of its         ``out``  tells the strategy (`_part_done`); the time
+          mini-tasks arrives                        limit begins again
 ``out``   it fails                         ``wait`` tells the strategy (`_lost`), which calls
                                            or       `_retry`, or gives the work to others and calls
                                            ended    `_release`: then the worker rests
@@ -77,7 +79,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from seqgc import ports
 from seqgc.errors import ScheduleError, WorkerError, require_int
-from seqgc.ports import Action, Arrival, Dispatch, Event, Failure
+from seqgc.ports import Action, Arrival, Dispatch, Event, Failure, PartialArrival
 from seqgc.rounds._alarms import Alarms
 from seqgc.rounds._foreign import require_worker
 from seqgc.rounds._retries import Retries
@@ -177,6 +179,14 @@ class Engine(ABC, Generic[Work]):
 
         If the answer is of no use, return the reason. The answer is then dropped.
         """
+
+    def _part_done(self, task: EngineTask[Work], slot: int, actions: list[Action]) -> str | None:
+        """Use the result of one mini-task of a task, which continues.
+
+        If the result is of no use, return the reason. The result is then dropped. A result may come
+        again. A strategy whose dispatches have ``item_loads`` must override this method.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def _lost(self, loss: Loss[Work], actions: list[Action]) -> None:
@@ -410,6 +420,8 @@ class Engine(ABC, Generic[Work]):
                 return ()
             case Arrival() | Failure():
                 self._settle(event, actions)
+            case PartialArrival():
+                self._settle_part(event, actions)
             case ports.Tick():
                 if math.isinf(event.at):
                     what = "the backend will deliver no more answers"
@@ -436,9 +448,13 @@ class Engine(ABC, Generic[Work]):
                 raise ScheduleError(f"worker {worker} has no task with the address {address}")
             task.left_at = left_at
             self._left(task, left_at)
-            if math.isfinite(self._rule.timeout_s):
-                limit_at = left_at + self._rule.timeout_s
-                self._alarms.set(limit_at, partial(self._miss, task), of=task)
+            self._limit(task, left_at)
+
+    def _limit(self, task: EngineTask[Work], from_at: float) -> None:
+        """Begin the time limit of a task at the time ``from_at``, instead of any earlier one."""
+        if math.isfinite(self._rule.timeout_s):
+            limit_at = from_at + self._rule.timeout_s
+            self._alarms.set(limit_at, partial(self._miss, task), of=task)
 
     def _left(self, task: EngineTask[Work], at: float) -> None:
         """Handle the report that a task has left the master at the time ``at``."""
@@ -467,7 +483,24 @@ class Engine(ABC, Generic[Work]):
             self._cancel(task.round, (task.worker,), actions)
         self._to_ask[task.worker] = None
 
-    def _why_dropped(self, event: Arrival | Failure) -> str:  # noqa: ARG002 (others have reasons)
+    def _settle_part(self, event: PartialArrival, actions: list[Action]) -> None:
+        require_worker(event.worker, self._n)
+        task = self._awaited(event.round, event.worker, event.attempt)
+        if task is None:
+            actions.append(ports.Drop(event=event, reason=self._why_dropped(event)))
+            return
+        self._silent.clear()
+        self._limit(task, self._now)
+        if self._failing.pop(task.worker, None) is not None:
+            self._recovered()
+        self._retries.succeeded((task.worker,))
+        if (reason := self._part_done(task, event.slot, actions)) is not None:
+            actions.append(ports.Drop(event=event, reason=reason))
+
+    def _why_dropped(
+        self,
+        event: Arrival | PartialArrival | Failure,  # noqa: ARG002 (others have reasons)
+    ) -> str:
         return "nobody waits for it"
 
     def _awaited(self, round: int, worker: int, attempt: int) -> EngineTask[Work] | None:

@@ -164,6 +164,9 @@ class RoundPolicy:
                     return self._settle(event)
                 case ports.Tick():
                     return self._tick()
+                case ports.PartialArrival():
+                    reason = "the round takes whole answers only"
+                    return (ports.Drop(event=event, reason=reason),)
                 case ports.Timetable():
                     assert self._open is not None
                     return self._close(self._open.gate.play(event.times))

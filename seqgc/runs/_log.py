@@ -24,7 +24,17 @@ END: Final = "resume"  # the end of a master's tasks; a resumed run's clock begi
 _BEGINS: Final = ("run", END)
 _MOST_LOG_BYTES: Final = 2**40  # the log is never in memory as a whole
 _MOST_LINE_BYTES: Final = 2**20
-_USED: Final = ("dispatch", "cancel", "arrival", "failure", "drop", "close", "decode", FUNCTIONS)
+_USED: Final = (
+    "dispatch",
+    "cancel",
+    "arrival",
+    "part",
+    "failure",
+    "drop",
+    "close",
+    "decode",
+    FUNCTIONS,
+)
 
 _Count = Annotated[int, msgspec.Meta(ge=1, lt=2**53)]  # a float represents each of them exactly
 _Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -69,6 +79,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     round: _Index = -1  # -1: not in the log
     worker: _Index = -1
     attempt: _Index = 0
+    slot: _Index = -1
     job: _Index = -1
     jobs: list[_Index] = []
     workers: list[_Index] | None = None

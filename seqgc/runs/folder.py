@@ -183,6 +183,7 @@ class EventLog:
     the seconds since its own task left. With these times, the rounds of a run are a delay profile.
     A dispatch has ``load``, the mean load of the workers in the round as a share of a job's batch,
     and, if the tasks have other loads, ``loads`` in the order of the workers.
+    The answer to one mini-task of a task that continues is a ``part``, with the ``slot``.
     A decoded job has ``error``, which is 0 unless the job was decoded approximately (`Decoding`). A
     job whose gradient comes in parts is logged as decoded when its round closes. A part that is
     applied to the weights again is logged as a ``repeat``.
@@ -222,7 +223,7 @@ class EventLog:
                 self._write("dispatch", **about, **had, **some, **self._loads(seen))
             case ports.Dispatched():
                 self._note_sent(seen)
-            case ports.Arrival() | ports.Failure() | ports.Drop():
+            case ports.Arrival() | ports.PartialArrival() | ports.Failure() | ports.Drop():
                 self._answer(seen)
             case ports.Close():
                 self._close_round(seen.record, seen.jobs)
@@ -254,20 +255,27 @@ class EventLog:
         if len(self._sent) > _ROUNDS:
             del self._sent[min(self._sent)]
 
-    def _answer(self, seen: ports.Arrival | ports.Failure | ports.Drop) -> None:
+    def _answer(
+        self, seen: ports.Arrival | ports.PartialArrival | ports.Failure | ports.Drop
+    ) -> None:
         about = seen.event if isinstance(seen, ports.Drop) else seen
         address = about.round, about.worker, about.attempt
         fields: dict[str, object] = dict(zip(("round", "worker", "attempt"), address, strict=True))
+        if isinstance(about, ports.PartialArrival):
+            fields["slot"] = about.slot
         if (sent := self._sent.get(about.round)) is not None:
             fields["elapsed_s"] = about.at - sent.began_at
-            left_at = sent.left_at.pop(address[1:], None)  # so that a later drop has no `took_s`
+            left_at = sent.left_at.get(address[1:])
+            if not isinstance(about, ports.PartialArrival):  # so that a later drop has no `took_s`
+                sent.left_at.pop(address[1:], None)
             if left_at is not None:
                 fields["took_s"] = about.at - left_at
-        if not isinstance(seen, ports.Arrival):
+        if isinstance(seen, ports.Failure | ports.Drop):
             fields["reason"] = seen.reason
         if isinstance(seen, ports.Failure) and seen.flaws:
             fields["flaws"] = {model: flaw.why for model, flaw in seen.flaws.items()}
-        self._write(type(seen).__name__.lower(), **fields)
+        is_part = isinstance(seen, ports.PartialArrival)
+        self._write("part" if is_part else type(seen).__name__.lower(), **fields)
 
     def _decode(self, seen: ports.Finish | ports.Update) -> None:
         if isinstance(seen, ports.Finish):

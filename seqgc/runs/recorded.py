@@ -216,6 +216,13 @@ class LogTables:
             },
             most=_MOST_ANSWERS,
         )  # fmt: skip
+        self._parts = Columns(
+            {
+                "round": whole, "worker": whole, "attempt": whole, "slot": whole, "master": whole,
+                "at_s": real, "elapsed_s": real, "took_s": real, "used": whole,
+            },
+            most=_MOST_ANSWERS,
+        )  # fmt: skip
         self._last_job = -1  # the last job with a task
         self._jobs = Columns({"job": whole, "finished_s": real, "error": real}, most=_MOST_ROUNDS)
         self._notices: list[tuple[float, str, str]] = []
@@ -227,6 +234,7 @@ class LogTables:
         self._sent: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}
         self._given_up: dict[_Address, int] = {}  # rows of unanswered tasks
         self._latest: tuple[_Address, int | None] | None = None  # the latest answer and its row
+        self._latest_part: tuple[tuple[int, ...], int | None] | None = None
 
     def read(self, events: Iterable[tuple[LogEvent, bytes]]) -> None:
         """Read a log to its end, or until the table of rounds is full."""
@@ -253,7 +261,9 @@ class LogTables:
             self._gaps.append(f"Of its answers the first {_MOST_ANSWERS:,} are shown.")
 
     def _other(self, event: LogEvent, line: bytes) -> None:
-        if event.event == "decode":
+        if event.event == "part":
+            self._part(event)
+        elif event.event == "decode":
             self._decode(event)
         elif event.event == END:
             self._end(event)
@@ -307,10 +317,29 @@ class LogTables:
             self._answers.set(place, "late", late)
         self._latest = address, place
 
+    def _part(self, event: LogEvent) -> None:
+        if event.round < 0 or event.slot < 0 or not 0 <= event.worker < self._n:
+            return
+        elapsed_s = math.nan if event.elapsed_s is None else event.elapsed_s
+        took_s = math.nan if event.took_s is None else event.took_s
+        address = event.round, event.worker, event.attempt, event.slot
+        place = self._parts.append(*address, self._master, self._at(event), elapsed_s, took_s, True)
+        self._latest_part = address, place
+
+    def _drop_part(self, event: LogEvent) -> None:
+        """Mark the latest partial answer as not used, if the drop is about it."""
+        address = event.round, event.worker, event.attempt, event.slot
+        if self._latest_part is not None and self._latest_part[0] == address:
+            place = self._latest_part[1]
+            if place is not None:
+                self._parts.set(place, "used", False)
+
     def _drop(self, event: LogEvent) -> None:
         """Mark the latest answer as dropped, if the drop is about this answer."""
         address = event.round, event.worker, event.attempt
-        if self._latest is not None and self._latest[0] == address:
+        if event.slot >= 0:
+            self._drop_part(event)
+        elif self._latest is not None and self._latest[0] == address:
             place = self._latest[1]
             if place is not None:
                 self._answers.set(place, "outcome", _DROPPED)
@@ -379,8 +408,11 @@ class LogTables:
     # ---- the tables ------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, Table]:
-        """Return the tables ``rounds``, ``answers``, ``jobs`` and ``notices``."""
+        """Return the tables ``rounds``, ``answers``, ``parts``, ``jobs`` and ``notices``."""
         rounds = self._rounds.take(_last_of_each(self._rounds.take()["round"]))
+        parts = self._parts.take()
+        parts = self._parts.take(np.lexsort((parts["at_s"], parts["round"])))
+        parts["used"] = parts["used"].astype(np.bool_)
         answers = self._answers.take()
         newest = _newest_masters(rounds, answers)
         answers = {name: column[newest] for name, column in answers.items()}
@@ -410,6 +442,7 @@ class LogTables:
             "late": answers["late"].astype(np.bool_),
         }
         tables = {"rounds": rounds, "answers": answers, "jobs": jobs, "notices": notices}
+        tables["parts"] = parts
         return {name: frozen_table(table) for name, table in tables.items()}
 
 
@@ -517,6 +550,17 @@ class RecordedRun:
         share of a job's batch, or NaN if the log does not have it.
         """
         return dict(self._tables["answers"])
+
+    def parts(self) -> Table:
+        """Return a table with a row for each answer to one mini-task of a task that continued.
+
+        Only workers of a defence that asks for such answers send them (`Dispatch.item_loads`). The
+        rows are ordered by round and time. The columns are ``round``, ``worker``, ``attempt``, the
+        ``slot`` of the mini-task, ``master``, ``at_s``, ``elapsed_s`` and ``took_s`` as in
+        `answers`, and ``used``, False if the answer was dropped. The last answer of a task is in
+        `answers`.
+        """
+        return dict(self._tables["parts"])
 
     def jobs(self) -> Table:
         """Return a table with a row for each finished job: ``job``, ``finished_s``, ``error``.

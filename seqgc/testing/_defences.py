@@ -24,6 +24,7 @@ from seqgc.ports import (
     Finish,
     FloatArray,
     MiniTask,
+    PartialArrival,
     Seen,
     Task,
     Update,
@@ -357,6 +358,8 @@ def _content(seen: Seen) -> object:
             return seen.record.round, seen.record.duration_s, seen.jobs
         case Arrival() | Failure():
             return seen.round, seen.worker, seen.attempt, seen.at
+        case PartialArrival():
+            return seen.round, seen.worker, seen.attempt, seen.at, seen.slot
     return type(seen).__name__
 
 
@@ -470,6 +473,9 @@ def _check_foreign(policy: RunPolicy, n: int, *, at: float) -> None:
             Arrival(round=round, worker=0, attempt=attempt, at=at, results={}),
             Failure(round=round, worker=0, attempt=attempt, at=at, reason="fell"),
         )
+        if "partial" in getattr(policy, "needs", ()):
+            about = {"round": round, "worker": 0, "attempt": attempt}
+            events += (PartialArrival(**about, at=at, slot=0, results={}),)
         for event in events:
             what = f"an event of round {round}, attempt {attempt}"
             with calling(what):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
@@ -23,6 +24,8 @@ from seqgc.ports import (
     Clock,
     Failure,
     Flaw,
+    PartialArrival,
+    PartialBackend,
     Payload,
     Task,
     quantize,
@@ -330,6 +333,81 @@ class BackendContract:
             "closing must not wait for the computing task"
         )
         (folder / "go a").touch()
+
+    def test_each_mini_task_is_answered_when_it_is_done(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = _partial_backend(open_backend, 2)
+        backend.dispatch(0, [_in_parts(task(0, 0, "plain", "gate a", "plain")), task(0, 1)])
+        first = [next_event(backend) for _ in range(2)]
+        kinds = sorted((*address(each)[:1], each.worker) for each in first)
+        assert kinds == [("Arrival", 1), ("PartialArrival", 0)]
+        (part,) = (each for each in first if isinstance(each, PartialArrival))
+        assert (part.slot, list(part.results)) == (0, [0])
+        assert part.results[0].tobytes() == gradient(_POINTS).tobytes()
+        (folder / "go a").touch()
+        second, last = next_event(backend), next_arrival(backend)
+        assert isinstance(second, PartialArrival)
+        assert (second.slot, list(last.results)) == (10, [20])
+        _require_next(backend, 1)
+
+    def test_a_result_of_no_use_waits_for_the_last_answer(self, open_backend: Open) -> None:
+        backend = _partial_backend(open_backend, 1)
+        backend.dispatch(0, [_in_parts(task(0, 0, "nan", "flawed", "plain", "plain"))])
+        part, last = next_event(backend), next_arrival(backend)
+        assert isinstance(part, PartialArrival)
+        assert (part.slot, sorted(last.results)) == (20, [0, 10, 30])
+        assert sorted(last.flaws) == ["flawed", "nan"]
+
+    def test_a_failure_comes_after_what_was_done_before(self, open_backend: Open) -> None:
+        delays_s = {0.5: 0.02, 1.5: 0.04}  # by load
+        backend = _partial_backend(
+            open_backend, 1, Messaging(task_delays=lambda task: delays_s.get(task.load, 0.05))
+        )
+        backend.dispatch(0, [_in_parts(task(0, 0, "plain", "raise", "plain"))])
+        events = [address(event)[0] for event in next_events(backend, 2)]
+        assert events == ["PartialArrival", "Failure"]
+        _require_next(backend, 1)
+
+    def test_each_mini_task_takes_at_least_its_injected_delay(self, open_backend: Open) -> None:
+        delays_s = {0.5: 0.03, 1.5: 0.06, 3.0: 0.09}  # by load
+        backend = _partial_backend(
+            open_backend, 1, Messaging(task_delays=lambda task: delays_s.get(task.load, 0.0))
+        )
+        begun = time.monotonic()
+        backend.dispatch(0, [_in_parts(task(0, 0, "a", "b", "c"))])
+        events = next_events(backend, 3)
+        for event, least_s in zip(events, delays_s.values(), strict=True):
+            assert event.at - begun >= least_s
+        _require_next(backend, 1)  # load 0
+
+    def test_the_rest_of_a_cancelled_task_never_comes(
+        self, open_backend: Open, folder: Path
+    ) -> None:
+        backend = _partial_backend(open_backend, 1)
+        backend.dispatch(0, [_in_parts(task(0, 0, "plain", "gate a", "plain"))])
+        assert address(next_event(backend))[0] == "PartialArrival"
+        eventually((folder / "begun a").exists, "the second mini-task")
+        backend.cancel(0, [0])
+        (folder / "go a").touch()
+        _require_next(backend, 1)
+
+
+_POINTS = part()
+
+
+def _in_parts(whole: Task) -> Task:
+    """Return a task that asks for an answer to each mini-task; the loads are 0.5, 1, 1.5."""
+    loads = tuple((1 + place) / 2 for place in range(len(whole.items)))
+    return replace(whole, load=sum(loads), item_loads=loads)
+
+
+def _partial_backend(open_backend: Open, n: int, messaging: Messaging | None = None) -> Backend:
+    """Open a backend that can answer each mini-task by itself; skip the test if it cannot."""
+    backend = open_backend(n, messaging)
+    if not (isinstance(backend, PartialBackend) and backend.sends_parts):
+        pytest.skip("it answers whole tasks only")
+    return backend
 
 
 class SerialBackendContract(BackendContract):

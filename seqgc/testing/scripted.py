@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from seqgc.ports import (
     FloatArray,
     MiniTask,
     Notice,
+    PartialArrival,
     Task,
     WeightedPoints,
     WeightRef,
@@ -179,7 +180,7 @@ def task(
     return Task(round=round, worker=worker, attempt=attempt, items=items)
 
 
-def next_event(backend: Backend) -> Arrival | Failure:
+def next_event(backend: Backend) -> Arrival | PartialArrival | Failure:
     """Return the next event of a backend; raise `AssertionError` if none comes within 60 s."""
     until = time.monotonic() + PATIENCE_S
     while isinstance(event := backend.receive(until), Notice):
@@ -189,7 +190,7 @@ def next_event(backend: Backend) -> Arrival | Failure:
     return event
 
 
-def next_events(backend: Backend, count: int) -> list[Arrival | Failure]:
+def next_events(backend: Backend, count: int) -> list[Arrival | PartialArrival | Failure]:
     """Return the next ``count`` events of a backend."""
     return [next_event(backend) for _ in range(count)]
 
@@ -197,25 +198,28 @@ def next_events(backend: Backend, count: int) -> list[Arrival | Failure]:
 def next_arrival(backend: Backend) -> Arrival:
     """Return the next event of a backend; raise `AssertionError` if it is not an answer."""
     event = next_event(backend)
-    if isinstance(event, Failure):
+    if not isinstance(event, Arrival):
         raise AssertionError(f"{event} is not an answer")
     return event
 
 
-def address(event: Arrival | Failure) -> tuple[str, int, int, int]:
+def address(event: Arrival | PartialArrival | Failure) -> tuple[str, int, int, int]:
     """Return the class name of an event, and the round, worker and attempt of its task."""
     return type(event).__name__, event.round, event.worker, event.attempt
 
 
 Address: TypeAlias = tuple[int, int, int]
+Turn: TypeAlias = float | tuple[float, str]
 
 
 class ScriptedBackend:
     """A backend whose answers arrive at scripted times on a hand-wound clock.
 
     For each (round, worker, attempt), the script contains the seconds until the answer arrives
-    (infinite if it never arrives), or the seconds and the reason of a failure. A task that is not
-    in the script is answered after one second.
+    (infinite if it never arrives), or the seconds and the reason of a failure. For a task that asks
+    for an answer to each mini-task (`seqgc.ports.Dispatch.item_loads`), it may contain a list with
+    the seconds of each of these answers, in order; the last entry may be a failure. A task that is
+    not in the script is answered after one second.
 
     Examples
     --------
@@ -226,9 +230,11 @@ class ScriptedBackend:
     [100.5, 101.0]
     """
 
-    def __init__(self, script: Mapping[Address, float | tuple[float, str]] | None = None) -> None:
+    sends_parts: Final = True
+
+    def __init__(self, script: Mapping[Address, Turn | Sequence[Turn]] | None = None) -> None:
         self._script: Final = {} if script is None else script
-        self._events: Final[list[Arrival | Failure]] = []
+        self._events: Final[list[Arrival | PartialArrival | Failure]] = []
         self.clock: Final = HandWoundClock()
         self.sent: Final[list[Address]] = []
         self.cancelled: Final[list[tuple[int, tuple[int, ...]]]] = []
@@ -236,25 +242,34 @@ class ScriptedBackend:
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
         """Record the tasks, and queue their events."""
         now = self.clock.now()
-        for worker, attempt in ((task.worker, task.attempt) for task in tasks):
+        for task in tasks:
+            worker, attempt = task.worker, task.attempt
             self.sent.append((round, worker, attempt))
             turn = self._script.get(self.sent[-1], 1.0)
-            if isinstance(turn, tuple):
-                at, reason = now + turn[0], turn[1]
-                failure = Failure(round=round, worker=worker, attempt=attempt, at=at, reason=reason)
-                self._events.append(failure)
-            elif turn < math.inf:
-                at = now + turn
-                answer = Arrival(round=round, worker=worker, attempt=attempt, at=at, results={})
-                self._events.append(answer)
+            turns = turn if isinstance(turn, list) else [turn]
+            slots = [*(item.slot for item in task.items[: len(turns) - 1]), None]
+            for each, slot in zip(turns, slots, strict=True):
+                self._queue(task, each, slot=slot)
         self._events.sort(key=lambda event: event.at)
         return [now] * len(tasks)
+
+    def _queue(self, task: Task, turn: Turn, *, slot: int | None) -> None:
+        """Queue an event of a task; if ``slot`` is given, it is an answer to this mini-task."""
+        round, worker, attempt = task.round, task.worker, task.attempt
+        about: dict[str, Any] = {"round": round, "worker": worker, "attempt": attempt}
+        if isinstance(turn, tuple):
+            at, reason = self.clock.now() + turn[0], turn[1]
+            self._events.append(Failure(**about, at=at, reason=reason))
+        elif turn < math.inf:
+            about |= {"at": self.clock.now() + turn, "results": {}}
+            answer = Arrival(**about) if slot is None else PartialArrival(**about, slot=slot)
+            self._events.append(answer)
 
     def cancel(self, round: int, workers: Sequence[int]) -> None:
         """Record the cancellation; it does not stop the answers."""
         self.cancelled.append((round, tuple(workers)))
 
-    def receive(self, until: float) -> Arrival | Failure | None:
+    def receive(self, until: float) -> Arrival | PartialArrival | Failure | None:
         """Wind the clock to the next event, or to ``until``."""
         ready = bool(self._events) and self._events[0].at <= until
         at = self._events[0].at if ready else until

@@ -173,7 +173,7 @@ def _play(
     places = {task.worker: place for place, task in enumerate(tasks)}
     waiting = set(places)
     while waiting and (event := backend.receive(until)) is not None:
-        if isinstance(event, ports.Notice):
+        if isinstance(event, ports.Notice | ports.PartialArrival):
             continue
         if event.round != number or event.worker not in waiting:
             continue  # a late answer to an earlier round

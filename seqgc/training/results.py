@@ -43,7 +43,7 @@ class RunCounts:
                 self.rounds += 1
                 self.waited_out += record.waited_out
                 self.stragglers += record.missed
-            case ports.Arrival():
+            case ports.Arrival() | ports.PartialArrival():
                 self.answers += 1
             case ports.Failure():
                 self.failures += 1

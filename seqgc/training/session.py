@@ -68,6 +68,7 @@ from seqgc.training.workload import FLIGHT, ModelsWorkload, TorchWorkload
 __all__ = ["Interrupts", "TrainingSession"]
 
 _Handler = Callable[[int, FrameType | None], object]
+_STEPS = ports.Arrival | ports.PartialArrival | ports.Failure | ports.Tick
 
 
 class Interrupts:
@@ -297,7 +298,7 @@ class TrainingSession:
     def _observe(self, seen: ports.Seen) -> None:
         """Pass an event or action to all observers; record whether the state is consistent."""
         self._interrupts.hold()
-        if isinstance(seen, ports.Arrival | ports.Failure | ports.Tick):
+        if isinstance(seen, _STEPS):
             if not self._strategy.changes_only_at_close:
                 self._begin_step()
         elif isinstance(seen, ports.Close):

@@ -18,6 +18,10 @@ There are two kinds of workers:
 Answers of the same time arrive in the order of the workers' numbers. A task that would begin at the
 moment at which its cancellation arrives does not begin, unless the policy has let that moment pass.
 
+If a task asks for an answer to each mini-task (`seqgc.ports.Task.item_loads`), the k-th answer
+comes when a task of the first k mini-tasks alone would end (docs/mathematics.md, section 7). If the
+task is cut short by a fault or a restart, the mini-tasks that were done before are answered.
+
 With a `seqgc.profiles.ByInvocation`, workers have to start, once or in every round, and answers
 take some time on their way back.
 
@@ -37,9 +41,9 @@ from typing import Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from seqgc.errors import ParameterError, ScheduleError, WorkerError, require_int, require_number
-from seqgc.ports import Arrival, Failure, FloatArray, Task
+from seqgc.ports import Arrival, Failure, FloatArray, PartialArrival, Task
 from seqgc.profiles import ByInvocation, Pace, RestartablePace, load_within, task_seconds
-from seqgc.virtual._computing import Compute, answer
+from seqgc.virtual._computing import Compute, answer, partial_answer
 from seqgc.virtual._faults import Fault, Faults
 
 __all__ = ["VirtualBackend", "WorkerKind"]
@@ -64,6 +68,9 @@ class _QueuedTask:
     silent_before: float = field(init=False)
     cancelled: bool = False
     lost: str = ""  # the reason, if its worker was replaced before the end
+    # The items whose partial answers are to come, each with its end and the time of its answer.
+    parts: tuple[tuple[int, float, float], ...] = ()
+    answered: tuple[int, ...] = ()  # items
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +168,7 @@ class VirtualBackend:
         self._message_s = require_number("message_s", message_s, least=0)
         self._restart_s = require_number("restart_s", restart_s, least=0)
         self._now, self._closed = 0.0, False
+        self.sends_parts: Final = True
         self._serial = itertools.count()
         self._events: list[_Event] = []  # a heap; outdated entries are skipped
         self._n, self._workers = n, [_Worker() for _ in range(n)]
@@ -226,7 +234,7 @@ class VirtualBackend:
             if any(each.task.round == round for each in worker.queue):
                 self._leave_out(round, worker)
 
-    def receive(self, until: float) -> Arrival | Failure | None:
+    def receive(self, until: float) -> Arrival | PartialArrival | Failure | None:
         """Return the next answer or failure by ``until``, or None, and let that much time pass."""
         if self._closed:
             raise WorkerError(_CLOSED)
@@ -237,11 +245,15 @@ class VirtualBackend:
                 if self._workers[place].silent_at == at and queued.fault is not None:
                     self._now = at
                     self._replace(place, queued.fault.reason, known_at=at + self._message_s)
+            elif queued.parts and queued.parts[0][2] == at:
+                if (part := self._next_part(queued)) is not None:
+                    return part
             elif queued.answers_at == at:
                 self._now, queued.answers_at = at, math.inf
                 self._workers[queued.task.worker].queue.remove(queued)
                 if queued.fault is None and not queued.lost:
-                    return answer(queued.task, at=at, compute=self._compute)
+                    done = queued.answered
+                    return answer(queued.task, at=at, compute=self._compute, but=done)
                 return self._failure(queued)
         if until == math.inf:
             raise ScheduleError("the policy waits for ever: nothing is left to arrive")
@@ -282,6 +294,8 @@ class VirtualBackend:
             seconds, load = fault.share * seconds, fault.share * load
         queued.begins_at = begins_at
         queued.ends_at = ends_at = begins_at + seconds
+        if task.item_loads:
+            self._time_parts(queued, worker)
         worker.busy_s += seconds
         worker.done = done + load
         if ends_at > free_at:
@@ -299,6 +313,44 @@ class VirtualBackend:
             worker.silent_at = ends_at
             heapq.heappush(self._events, (ends_at, task.worker, next(self._serial), queued))
 
+    def _time_parts(self, queued: _QueuedTask, worker: _Worker) -> None:
+        """Set the times of a task's partial answers; its own times are known."""
+        task, parts, load = queued.task, list[tuple[int, float, float]](), 0.0
+        for item, item_load in enumerate(task.item_loads[:-1]):
+            load += item_load
+            seconds = task_seconds(
+                self._pace,
+                task.worker,
+                round=task.round,
+                at=queued.begins_at,
+                done=worker.done,
+                load=load,
+            )
+            ends_at = queued.begins_at + max(0.0, seconds)
+            if ends_at > queued.ends_at and queued.fault is not None:
+                break
+            ends_at = min(ends_at, queued.ends_at)  # sums of loads are rounded
+            if ends_at >= worker.silent_at:
+                break
+            parts.append((item, ends_at, ends_at + self._message_s + worker.way_back_s))
+        queued.parts = tuple(parts)
+        self._expect_part(queued)
+
+    def _expect_part(self, queued: _QueuedTask) -> None:
+        if queued.parts:
+            place = self._n + queued.task.worker
+            heapq.heappush(self._events, (queued.parts[0][2], place, next(self._serial), queued))
+
+    def _next_part(self, queued: _QueuedTask) -> PartialArrival | None:
+        """Return the next partial answer, or None if its result has flaws and waits for the end."""
+        (item, _, self._now), *later = queued.parts
+        queued.parts = tuple(later)
+        self._expect_part(queued)
+        part = partial_answer(queued.task, item, at=self._now, compute=self._compute)
+        if part is not None:
+            queued.answered += (item,)
+        return part
+
     def _leave_out(self, round: int, worker: _Worker) -> None:
         """Cancel the tasks of a round, so that the tasks that wait for them begin earlier."""
         heard_at = self._now + self._message_s
@@ -311,7 +363,7 @@ class VirtualBackend:
         if waiting:
             worker.go_back(waiting[0])
         for queued in (each for each in worker.queue if each.task.round == round):
-            queued.answers_at, queued.cancelled = math.inf, True
+            queued.answers_at, queued.cancelled, queued.parts = math.inf, True, ()
         for queued in begun:
             if queued.cancelled and not self._is_resident:
                 self._cut(queued, worker, at=heard_at)
@@ -353,6 +405,7 @@ class VirtualBackend:
                 worker.busy_s -= queued.ends_at - now
                 self._cut(queued, worker, at=now)
             queued.begins_at, queued.ends_at = -math.inf, now
+            queued.parts = tuple(part for part in queued.parts if part[1] <= now)
             if not queued.cancelled:
                 queued.lost, queued.answers_at = reason, known_at
                 event = known_at, self._n + number, next(self._serial), queued
@@ -381,7 +434,7 @@ class VirtualBackend:
         assert isinstance(pace, ByInvocation)
         self._billed_s += self._bill_s(worker)
         for queued in worker.queue:
-            queued.answers_at = math.inf
+            queued.answers_at, queued.parts = math.inf, ()
         _, worker.busy_s, worker.done = worker.at(now)
         worker.queue = []
         # The worker is ready half a round trip before the master is told.

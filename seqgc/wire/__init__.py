@@ -4,7 +4,7 @@ A message is sent as a frame, which is one string of bytes. All integers are lit
 
     offset  bytes
     0       4      magic "SGCF"
-    4       2      schema version, 8
+    4       2      schema version, 10
     6       2      flags: 0, or 1 if there is no digest
     8       16     xxh3-128 of everything that follows; zeros if there is no digest
     24      4      header length h, including padding

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -115,6 +116,9 @@ class _Item(Record, frozen=True, kw_only=True):
     parts: list[_Part]
 
 
+_Delay: TypeAlias = Annotated[float, Meta(ge=0)]  # always finite, because JSON has no infinity
+
+
 class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
     """The header of a `TaskMessage`.
 
@@ -122,7 +126,8 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
     """
 
     subject: Subject
-    delay_s: Annotated[float, Meta(ge=0)]  # always finite, because JSON has no infinity
+    delay_s: _Delay
+    part_delays_s: list[_Delay] = msgspec.field(default_factory=list)
     payload: Payload | None
     rounding_seed: Count | None
     items: list[_Item]
@@ -135,6 +140,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         header = cls(
             subject=message.subject,
             delay_s=message.delay_s,
+            part_delays_s=list(message.part_delays_s),
             payload=message.payload,
             rounding_seed=message.rounding_seed,
             items=[_Item(slot=i.slot, parts=[_Part.of(part) for part in i.parts]) for i in items],
@@ -143,6 +149,7 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         points = np.concatenate([np.empty(0, np.int64), *(part.points for part in parts)])
         coefficients = np.concatenate([np.empty(0, np.float64), *(p.coefficients for p in parts)])
         _check_points(points, coefficients)
+        _check_delays(header)
         return header, [points.astype(np.int64, copy=False), coefficients]
 
     def message(self, body: Body) -> TaskMessage:
@@ -152,11 +159,13 @@ class TaskHeader(Record, frozen=True, kw_only=True, tag="task"):
         coefficients = body.take(np.dtype(np.float64), count)
         _check_points(points, coefficients)
         _check_slots([item.slot for item in self.items], "task")
+        _check_delays(self)
         round, worker, attempt = self.subject.address
         items = tuple(self._work_items(points, coefficients))
         message = TaskMessage(
             task=Task(round=round, worker=worker, attempt=attempt, items=items),
             delay_s=self.delay_s,
+            part_delays_s=tuple(self.part_delays_s),
             payload=self.payload,
             rounding_seed=self.rounding_seed,
             code=self.subject.code,
@@ -233,6 +242,17 @@ def _check_points(points: Array, coefficients: Array) -> None:
         raise WireError("a task's coefficients must be finite")
 
 
+def _check_delays(header: TaskHeader) -> None:
+    """Raise `WireError` unless the delays of a task's items fit the items and the task's delay."""
+    delays_s = header.part_delays_s
+    if not delays_s:
+        return
+    rises = all(0 <= a <= b < math.inf for a, b in pairwise([0.0, *delays_s]))
+    if len(delays_s) != len(header.items) or not rises or delays_s[-1] != header.delay_s:
+        rule = f"one for each of the {len(header.items)} items, rising to {header.delay_s}"
+        raise WireError(f"the delays of a task's items must be {rule}; got {delays_s[:8]}")
+
+
 def _check_slots(slots: Sequence[int], kind: str) -> None:
     if len(set(slots)) != len(slots):
         raise WireError(f"{kind} frame repeats a slot: {slots[:100]}")
@@ -262,6 +282,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
     dtype: Literal["float32", "float64"]
     results: list[_Slot]
     flaws: dict[Name, tuple[FlawKind, Line]] = msgspec.field(default_factory=dict)
+    is_last: bool = True
 
     @classmethod
     def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
@@ -286,12 +307,15 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
             dtype="float64" if np.float64 in dtypes else "float32",
             results=slots,
             flaws={m: (flaw.kind, one_line(flaw.why)) for m, flaw in message.flaws.items()},
+            is_last=message.is_last,
         )
         return header, arrays
 
     def message(self, body: Body) -> ResultMessage:
         """Return the message. The arrays of its results are read-only."""
         _check_slots([each.slot for each in self.results], "result")
+        if not self.is_last and (len(self.results) != 1 or self.flaws):
+            raise WireError("a result frame that is not the last must have one result, and no flaw")
         try:
             return ResultMessage(
                 subject=self.subject,
@@ -299,6 +323,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
                 payload=self.payload,
                 rounding_seed=self.rounding_seed,
                 flaws={m: Flaw(kind=k, why=one_line(why)) for m, (k, why) in self.flaws.items()},
+                is_last=self.is_last,
             )
         except ParameterError as error:
             raise WireError(f"result frame: {error}") from error

@@ -135,10 +135,15 @@ class TaskMessage:
     The worker answers no earlier than ``delay_s`` seconds after it has received the task. The
     `ResultMessage` gets the same ``payload`` and ``rounding_seed``. ``code`` (at most 100
     characters) names the round's gradient code.
+
+    If ``part_delays_s`` has a number for each item of the task, the worker answers each item by
+    itself, no earlier than these seconds after it has received the task. The last number is
+    ``delay_s``.
     """
 
     task: Task
     delay_s: float = 0.0
+    part_delays_s: tuple[float, ...] = ()
     payload: Payload | None = None
     rounding_seed: int | None = None
     code: str = ""
@@ -163,9 +168,15 @@ class TaskMessage:
         )
 
     def result(
-        self, results: Mapping[int, FloatArray], flaws: Mapping[str, Flaw] = MappingProxyType({})
+        self,
+        results: Mapping[int, FloatArray],
+        flaws: Mapping[str, Flaw] = MappingProxyType({}),
+        *,
+        is_last: bool = True,
     ) -> ResultMessage:
         """Return the answer with these results (by slot) and known ``flaws`` (by model).
+
+        If ``is_last`` is False, another answer to the task follows.
 
         Each piece of a result (`WeightedPoints.pieces`) is rounded at its own scale. With a common
         scale, a small gradient would lose precision next to a large loss.
@@ -177,6 +188,8 @@ class TaskMessage:
         finite, flaws = dict(results), dict(flaws)
         pieces = {}
         for item in self.task.items:
+            if item.slot not in results and self.part_delays_s:
+                continue  # another answer has it
             vector = results[item.slot]
             lengths = [n for part in part_lengths(item, vector.size) for n in part]
             pieces[item.slot] = tuple(lengths) if len(lengths) <= MAX_PIECES else (vector.size,)
@@ -189,7 +202,15 @@ class TaskMessage:
             rounding_seed=self.rounding_seed,
             pieces=pieces,
             flaws=flaws,
+            is_last=is_last,
         )
+
+    def delay_of(self, answer: ResultMessage) -> float:
+        """Return the least seconds between the arrival of the task and one of its answers."""
+        if answer.is_last:
+            return self.delay_s
+        slots = [item.slot for item in self.task.items]
+        return max(self.part_delays_s[slots.index(slot)] for slot in answer.results)
 
     def failure(self, reason: str, *, final: bool = False) -> FailureMessage:
         """Return the message that reports that this task will not be computed."""
@@ -201,7 +222,7 @@ class TaskMessage:
         return ReceiptMessage(subject=self.subject, key=key, digest=digest, size_bytes=size_bytes)
 
     def check(self, answer: AnswerMessage) -> None:
-        """Raise `WireError` unless ``answer`` belongs to this task.
+        """Raise `WireError` unless ``answer`` is the only answer to this task.
 
         The answer must have the subject, slots and payload of the task. The key of a receipt must
         follow from the receipt's digest.
@@ -211,6 +232,7 @@ class TaskMessage:
             _require_equal(name, getattr(answer.subject, name), getattr(subject, name))
         if isinstance(answer, ResultMessage):
             slots = sorted(item.slot for item in self.task.items)
+            _require_equal("is_last", answer.is_last, True)
             _require_equal("slots", sorted(answer.results), slots)
             _require_equal("payload", answer.payload, self.payload)
             models = {part.model for item in self.task.items for part in item.parts}
@@ -297,6 +319,9 @@ class ResultMessage:
     slot and the number of the piece. ``pieces`` gives the lengths of the pieces of each result.
     Each piece is scaled separately before it is rounded. A message that was received has no
     ``pieces``. ``flaws`` describes, by model, the parts that failed; the results have zeros there.
+
+    If ``is_last`` is False, the message has the only result of one mini-task, without flaws, and
+    the worker continues with the task (`TaskMessage.part_delays_s`).
     """
 
     subject: Subject
@@ -305,6 +330,7 @@ class ResultMessage:
     rounding_seed: int | None = None
     pieces: Mapping[int, tuple[int, ...]] | None = None
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
+    is_last: bool = True
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):

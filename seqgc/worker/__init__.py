@@ -18,6 +18,7 @@ from seqgc.worker._workloads import FetchWeights as FetchWeights
 from seqgc.worker._workloads import OwnFunction as OwnFunction
 from seqgc.worker._workloads import Registry as Registry
 from seqgc.worker._workloads import WorkloadFactory as WorkloadFactory
+from seqgc.worker._workloads import answers as answers
 from seqgc.worker._workloads import call_own as call_own
 from seqgc.worker._workloads import own_function as own_function
 from seqgc.worker._workloads import own_module as own_module

@@ -144,10 +144,11 @@ class FunctionWorker:
 
         def answer(
             request: wire.TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
-        ) -> bytes | None:
+        ) -> Iterator[tuple[float, bytes]]:
             if isinstance(request, wire.TaskMessage):
                 raise WireError("a function must get an InvokeMessage; got a TaskMessage")
-            return self._result(run_id, request, cancelled)
+            if (frame := self._result(run_id, request, cancelled)) is not None:
+                yield request.request.delay_s, frame
 
         make = partial(self._compute, run_id, message.workload)
         return stay(run_id, message, make=make, answer=answer)

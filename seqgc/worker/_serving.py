@@ -6,7 +6,8 @@ other processes are absent.
 One thread computes. Between any two mini-tasks it reads the master's new messages, so that it does
 not begin or continue a cancelled task. An injected delay imitates a slow response, not a busy
 processor. Therefore an answer waits until its delay has passed while the next task is computed.
-Delays do not overlap: the delay of a task begins after the previous task has been answered.
+Delays do not overlap: the delay of a task begins after the previous task has been answered. If a
+task is answered in parts, the delays of its parts begin at the same time.
 
 In a resident function, another thread reads the messages while a gradient is computed. Tasks that
 have not begun can then be handed back to the master at any time.
@@ -20,7 +21,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -41,8 +42,12 @@ from seqgc.worker._workloads import failure_of
 __all__ = ["Connection", "StayReport", "TaskServer"]
 
 Request: TypeAlias = TaskMessage | InvokeMessage
-Answer: TypeAlias = "Callable[[Request, Callable[[], bool]], bytes | None]"
-"""``answer(message, cancelled)`` returns a frame of results, or None if the task was cancelled."""
+Answer: TypeAlias = "Callable[[Request, Callable[[], bool]], Iterable[tuple[float, bytes]]]"
+"""``answer(message, cancelled)`` computes a task, and yields its answers.
+
+Each of them is the delay of the answer in seconds, see `TaskMessage`, and a frame of results. A
+task that was cancelled has no further answers.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class Connection(Protocol):
 class TaskServer:
     """A server that computes tasks one after the other, and sends each answer after its delay.
 
-    ``answer`` computes the frame of a task's results; if it raises an error, the task has failed.
+    ``answer`` computes the frames of a task's results; if it raises an error, the task has failed.
     All frames belong to the run ``run_id`` and have a digest if ``sealed``. ``tasks`` is the number
     of all tasks that were begun, and ``failures`` the number of tasks that failed.
     """
@@ -108,10 +113,7 @@ class TaskServer:
             self._listen(idle_s)
             if (next_ := self._next()) is not None:
                 self._work(*next_)
-            while (frame := self._next_due()) is not None:
-                self._connection.send(frame)
-                with self._lock:
-                    self._leaving = None
+            self._send_due()
 
     def take_in(self, frame: bytes | bytearray) -> bytes | None:
         """Process a message of the master; return the frame of a reply, or None.
@@ -139,7 +141,7 @@ class TaskServer:
         """Drop the tasks that have not begun; return a message that lists the remaining tasks."""
         self._todo.clear()
         tasks = [*(task for *_, task, _ in self._due), self._at_work, self._leaving]
-        keeps = [(task.round, task.attempt) for task in tasks if task is not None]
+        keeps = list(dict.fromkeys((t.round, t.attempt) for t in tasks if t is not None))
         return self._encoded(LeaveMessage(worker=worker, keeps=keeps))
 
     def _listen(self, timeout_s: float) -> None:
@@ -163,33 +165,49 @@ class TaskServer:
                 return frame
         return None
 
+    def _send_due(self) -> None:
+        """Send the answers whose delays are over."""
+        while (frame := self._next_due()) is not None:
+            self._connection.send(frame)
+            with self._lock:
+                self._leaving = None
+
     def _work(self, received: float, message: Request) -> None:
-        """Compute a task and queue its answer until its delay ends. A failure has no delay."""
+        """Compute a task, and queue its answers until their delays end.
+
+        A failure has no delay of its own: it comes after the answers that the task already has.
+        """
         task, request = _task(message), _request(message)
         self.tasks += 1
+        since, when = math.nan, received  # the beginning of the delays, the time of the last answer
         try:
-            frame = self._answer(message, lambda: self._unwanted(task))
-            when = received
-            if request.delay_s:
-                with self._lock:
-                    when = max(received, self._free_at) + request.delay_s
+            for delay_s, frame in self._answer(message, lambda: self._unwanted(task)):
+                if delay_s:
+                    with self._lock:
+                        since = max(received, self._free_at) if math.isnan(since) else since
+                    when = since + delay_s
+                self._queue(task, frame, when, is_delayed=when > received)
         except BaseException as error:
             if not is_own_interrupt(error):
                 reraise_stop(error)
             self.failures += 1
             why, final = failure_of(error)
             frame = self._encoded(request.failure(why, final=final))
-            when = received
-        unwanted = self._unwanted(task)
+            self._queue(task, frame, when, is_delayed=when > received)
         with self._lock:
             self._at_work = None
-            if frame is not None and not (unwanted or _subject(task) in self._cancelled):
-                entry = (when, next(self._order), task, frame)
-                heapq.heappush(self._due, entry)
-                if when > received:
+
+    def _queue(self, task: Task, frame: bytes, when: float, *, is_delayed: bool) -> None:
+        """Queue an answer to be sent at the time ``when``, unless its task has been cancelled."""
+        unwanted = self._unwanted(task)
+        with self._lock:
+            if not (unwanted or _subject(task) in self._cancelled):
+                heapq.heappush(self._due, (when, next(self._order), task, frame))
+                if is_delayed:
                     self._free_at = max(when, time.monotonic())
 
     def _unwanted(self, task: Task) -> bool:
+        self._send_due()
         self._listen(0.0)
         with self._lock:
             return self._connection.ended or _subject(task) in self._cancelled

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -29,8 +29,16 @@ from seqgc.errors import (
     one_line,
     refusing,
 )
-from seqgc.ports import Flaw, FlawedResult, FloatArray, Task, WeightedPoints, WeightRef
-from seqgc.wire import Json
+from seqgc.ports import (
+    Flaw,
+    FlawedResult,
+    FloatArray,
+    Task,
+    WeightedPoints,
+    WeightRef,
+    WorkItem,
+)
+from seqgc.wire import Json, ResultMessage, TaskMessage
 
 OwnFunction: TypeAlias = Callable[..., object]
 
@@ -70,17 +78,60 @@ def run_task(
     for item in task.items:
         if cancelled():
             return None
-        try:
-            result = np.asarray(compute(item.parts))
-        except FlawedResult as flawed:
-            result = flawed.result
-            flaws |= flawed.flaws
-        if result.ndim != 1 or result.dtype not in ("f4", "f8"):
-            rule = "`compute` must return a vector of float32 or float64"
-            fault = f"{rule}; got {result.dtype} of shape {result.shape} for slot {item.slot}"
-            raise WorkerError(fault, round=task.round, worker=task.worker)
-        results[item.slot] = result
+        results[item.slot] = _computed(task, item, compute, flaws)
     return results, flaws
+
+
+def answers(
+    message: TaskMessage, compute: Compute, *, cancelled: Callable[[], bool] = lambda: False
+) -> Iterator[ResultMessage]:
+    """Compute a task, and yield its answers.
+
+    There is one answer, or one for each mini-task if the message asks for this. The result of a
+    mini-task that has flaws waits for the last answer. If the task is cancelled, there is no last
+    answer. Otherwise like `run_task`.
+
+    Examples
+    --------
+    >>> from seqgc.testing.scripted import gradient, task
+    >>> message = TaskMessage(task=task(0, 0, "a", "b"), part_delays_s=(0.0, 0.0))
+    >>> each = answers(message, lambda parts: gradient(parts[0]))
+    >>> [(list(answer.results), answer.is_last) for answer in each]
+    [([0], False), ([10], True)]
+    """
+    if not message.part_delays_s:
+        if (computed := run_task(message.task, compute, cancelled=cancelled)) is not None:
+            yield message.result(*computed)
+        return
+    results: dict[int, FloatArray] = {}
+    flaws: dict[str, Flaw] = {}
+    for item in message.task.items:
+        if cancelled():
+            return
+        own: dict[str, Flaw] = {}
+        result = {item.slot: _computed(message.task, item, compute, own)}
+        if item is not message.task.items[-1]:
+            answer = message.result(result, own, is_last=False)
+            if not answer.flaws:
+                yield answer
+                continue
+        results |= result
+        flaws |= own
+    yield message.result(results, flaws)
+
+
+def _computed(task: Task, item: WorkItem, compute: Compute, flaws: dict[str, Flaw]) -> FloatArray:
+    """Compute a mini-task, add its flaws to ``flaws``, and return its result."""
+    try:
+        result = np.asarray(compute(item.parts))
+    except FlawedResult as flawed:
+        result = flawed.result
+        flaws |= flawed.flaws
+    if result.ndim != 1 or result.dtype not in ("f4", "f8"):
+        rule = "`compute` must return a vector of float32 or float64"
+        fault = f"{rule}; got {result.dtype} of shape {result.shape} for slot {item.slot}"
+        raise WorkerError(fault, round=task.round, worker=task.worker)
+    return result
 
 
 def failure_of(error: BaseException) -> tuple[str, bool]:

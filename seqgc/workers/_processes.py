@@ -73,6 +73,10 @@ class ProcessWorkers(WorkerSet):
 class _Local(ProcessWorkers):
     provider = "local"
 
+    @property
+    def can(self) -> frozenset[Capability]:
+        return super().can | {"partial"}
+
     def __enter__(self) -> Self:
         require_local_files(self.n)
         # Start it now: it imports PyTorch while the master imports PyTorch.
@@ -90,6 +94,10 @@ class _Custom(ProcessWorkers):
     def __init__(self, n: int, make: BackendFactory) -> None:
         super().__init__(n)
         self._make = make
+
+    @property
+    def can(self) -> frozenset[Capability]:  # the backend itself says what it cannot
+        return super().can | {"partial"}
 
     def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:  # noqa: ARG002
         return partial(self._make, self.n)

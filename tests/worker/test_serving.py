@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from seqgc.errors import WireError
 from seqgc.ports import Task
@@ -51,14 +51,16 @@ def served(
     """Serve; return the rounds whose tasks were gone through with. Each mini-task listens once."""
     done: list[int] = []
 
-    def answer(message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]) -> bytes | None:
+    def answer(
+        message: TaskMessage | InvokeMessage, cancelled: Callable[[], bool]
+    ) -> Iterator[tuple[float, bytes]]:
         assert isinstance(message, TaskMessage)
         if message.task.round in fails:
             raise ValueError("no gradient")
         if any(cancelled() for _ in range(mini_tasks)):
-            return None
+            return
         done.append(message.task.round)
-        return encode(message.result({}), run_id=RUN)
+        yield message.delay_s, encode(message.result({}), run_id=RUN)
 
     server = TaskServer(connection, answer, run_id=RUN)
     server.serve()
@@ -152,9 +154,11 @@ def test_an_answer_on_its_way_is_not_handed_back() -> None:
     assert said == [[(3, 0)], [(4, 0)]]  # 3 has left by then
 
 
-def _answer(message: TaskMessage | InvokeMessage, _: Callable[[], bool]) -> bytes:
+def _answer(
+    message: TaskMessage | InvokeMessage, _: Callable[[], bool]
+) -> Iterator[tuple[float, bytes]]:
     assert isinstance(message, TaskMessage)
-    return encode(message.result({}), run_id=RUN)
+    yield 0.0, encode(message.result({}), run_id=RUN)
 
 
 def test_after_the_end_nothing_is_computed() -> None:
@@ -163,7 +167,7 @@ def test_after_the_end_nothing_is_computed() -> None:
 
 
 def test_a_frame_of_another_run_is_no_task() -> None:
-    server = TaskServer(Scripted(), lambda *_: None, run_id=RUN)
+    server = TaskServer(Scripted(), lambda *_: (), run_id=RUN)
     for frame in (encode(task(0), run_id="another"), b"noise" * 10):
         try:
             server.take_in(frame)
