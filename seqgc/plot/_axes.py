@@ -134,22 +134,65 @@ def color_bar(
     bar.ax.yaxis.set_ticks([], minor=True)
 
 
-def legend_above(
-    ax: Axes, handles: Sequence[Artist], labels: Sequence[str], *, letters: int = 96
-) -> None:
-    """Add a legend of about ``letters`` characters' width above the axes, outside the data."""
-    longest = max(map(len, labels), default=0)
+def legend_above(ax: Axes, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """Add a legend above the axes, outside the data.
+
+    It has as many columns as fit beside each other in the usual width of the axes. A label that is
+    too long for a single column is cut. If long tick labels make the axes narrower than usual, the
+    legend ends at the right of the axes, otherwise it begins at their left.
+    """
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    beside = max((_width(each.get_text()) for each in ax.get_yticklabels()), default=0.0)
+    at_right = beside > _USUAL_BESIDE
+    room = 72 * figure.get_figwidth() * ax.get_position().width
+    shown = [_cut(label, room - _MARKED) for label in labels]
+    fits = (
+        columns for columns in range(len(shown), 1, -1) if _legend_width(shown, columns) <= room
+    )
     ax.legend(
         handles,
-        labels,
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=max(1, min(len(labels), letters // (longest + 6))),
+        shown,
+        loc="lower right" if at_right else "lower left",
+        bbox_to_anchor=(1.0 if at_right else 0.0, 1.0),
+        ncols=next(fits, 1),
         frameon=False,
         borderaxespad=0.2,
         columnspacing=1.2,
         handlelength=1.6,
+        fontsize=_LEGEND_SIZE,
     )
+
+
+_LEGEND_SIZE: Final = 9.0  # points
+_MARKED: Final = (1.6 + 0.8 + 1.2) * _LEGEND_SIZE  # mark, and the space around it, in points
+_USUAL_BESIDE: Final = 40.0  # width of the numbers left of the axes, in points
+
+
+def _legend_width(labels: Sequence[str], columns: int) -> float:
+    """Return the width of a legend, in points. Its columns are filled one after the other."""
+    rows = -(-len(labels) // columns)
+    parts = (labels[start : start + rows] for start in range(0, len(labels), rows))
+    return math.fsum(max(map(_width, part)) + _MARKED for part in parts)
+
+
+def _width(text: str) -> float:
+    """Return the width of the longest line of a text in a legend, in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font = FontProperties(size=_LEGEND_SIZE)
+    lines = text.replace(r"\$", "S").replace("$", "S").split("\n")  # no formulas
+    size = TextToPath().get_text_width_height_descent
+    return max(float(size(line, font, ismath=False)[0]) for line in lines)
+
+
+def _cut(text: str, width: float) -> str:
+    """Return the text, or its beginning with "…" if it is wider than ``width`` points."""
+    if _width(text) <= width:
+        return text
+    letters = next(n for n in range(len(text) - 1, -1, -1) if _width(f"{text[:n]}…") <= width)
+    return f"{text[:letters].rstrip(chr(92))}…"
 
 
 # ---- names beside points -------------------------------------------------------------------------

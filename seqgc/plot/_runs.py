@@ -107,7 +107,7 @@ def timeline(runs: Runs, *, ax: Axes | None = None) -> Axes:
     entries += [entry for reason, entry in REASONS.items() if reason in reasons]
     entries += [("unknown", GREY)] * bool(reasons - set(REASONS))
     patches, texts = [Patch(color=color) for _, color in entries], [text for text, _ in entries]
-    legend_above(ax, patches, texts, letters=96 if len(lanes) == 1 else 66)
+    legend_above(ax, patches, texts)
     return ax
 
 
@@ -194,7 +194,7 @@ def worker_seconds(runs: Recorded, *, ax: Axes | None = None, usd_per_s: float =
     ax.set_xlabel("US dollars" if usd_per_s else "worker-seconds")
     handles, shown = ax.get_legend_handles_labels()
     if shown:
-        legend_above(ax, handles, shown, letters=80)
+        legend_above(ax, handles, shown)
     return ax
 
 

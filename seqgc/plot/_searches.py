@@ -164,7 +164,7 @@ def pareto(tuning: Tuning, *, ax: Axes | None = None, usd_per_s: float = 0.0) ->
     ax.margins(y=0.12)
     ax.set_xlabel("run time, seconds")
     ax.set_ylabel("bill, US dollars" if usd_per_s else "bill, worker-seconds")
-    legend_above(ax, handles, labels, letters=72)
+    legend_above(ax, handles, labels)
     return ax
 
 
@@ -213,7 +213,7 @@ def comparison(result: Comparison, *, ax: Axes | None = None) -> Axes:
         (nothing,) = ax.plot([], [], linestyle="none")
         missing = int(np.count_nonzero(~reached))
         handles, labels = [*handles, nothing], [*labels, f"not at the target: {missing}"]
-    legend_above(ax, handles, labels, letters=130)
+    legend_above(ax, handles, labels)
     return ax
 
 

@@ -58,8 +58,9 @@ class Browser:
 
     def open(self, page: Path) -> None:
         """Open a page, and wait until all of it is there."""
+        before = len(self.events)
         self.ask("Page.navigate", url=page.resolve().as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        while all(event.get("method") != "Page.loadEventFired" for event in self.events[before:]):
             self.events.append(self._next())
 
     def size(self, width: int, height: int) -> None:
