@@ -5,7 +5,8 @@ SEQGC_FACTORIES      the user's modules in the image, comma-separated, which are
                      environment starts. They register workloads, networks and data, or define
                      functions that a message names as ``package.module:function``. seqgc's own
                      modules are imported when a workload first needs them
-SEQGC_MOUNT          folder where the shared file system is mounted; default: ``/mnt/seqgc``
+SEQGC_MOUNT          folder where the shared file system is mounted; default: ``/mnt/seqgc``;
+                     empty: there is none
 SEQGC_S3             locations ``s3://bucket/prefix`` of stores, comma-separated; default: none
 SEQGC_TRACE          ``1``: trace with X-Ray
 ===================  ==============================================================================
@@ -45,7 +46,7 @@ def make_worker(
         registry,
         partial(
             open_store,
-            mount=environment.get("SEQGC_MOUNT", DEFAULT_MOUNT),
+            mount=environment.get("SEQGC_MOUNT", DEFAULT_MOUNT) or None,
             s3_allowed=_listed(environment, "SEQGC_S3"),
         ),
     )

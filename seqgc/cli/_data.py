@@ -58,6 +58,9 @@ def put(
     if deployment is None and Path(DEPLOYMENT_FILE).is_file():
         deployment = Path(DEPLOYMENT_FILE)
     deployed = None if deployment is None else read_deployment(deployment)
+    if deployed is not None and mounted is not None and not deployed.has_vpc:
+        rule = f"must be left out: the stack {deployed.stack} has no file system"
+        raise ParameterError("mount", rule, mount, "its functions read data from the bucket")
     stored = put_data(name, source, place, replace=replace)
     places = [str(place / name)]
     if mounted is not None:

@@ -18,12 +18,15 @@ from seqgc.backends.lambda_ import Address
 from seqgc.cli._messages import say
 from seqgc.cli._options import AsJson, NumWorkers, Region
 from seqgc.cli._show import Screen, print_json, require_writable, show
+from seqgc.config._tables import checked, read_config
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
     DeployError,
     DeployOptions,
     OwnCode,
+    RunNeeds,
     Teardown,
+    choose_network,
     context_files,
     deploy_commands,
     diagnose,
@@ -52,6 +55,9 @@ def deploy(
     output: Annotated[
         Path, "-o", "--output", "File that describes the deployment; `seqgc train` reads it."
     ] = Path(DEPLOYMENT_FILE),
+    plan: Annotated[
+        Path | None, "TOML file of a run, which decides whether the functions need a VPC."
+    ] = None,
     dry_run: Annotated[
         bool,
         "--dry-run",
@@ -62,14 +68,20 @@ def deploy(
     """Build the worker functions and deploy them on AWS Lambda."""
     files = context_files(options, own, template=template)
     require_writable(output)  # check it now, because later commands need this file
+    needs = RunNeeds() if plan is None else _needs_of(plan)
     if dry_run:  # words in capitals stand for values that only AWS knows
+        choice = choose_network(options, needs=needs, outputs={})
         where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
         commands = deploy_commands(
-            options, region=where, account="ACCOUNT", prefix_list=prefix_list
+            choice.options,
+            region=where,
+            account="ACCOUNT",
+            prefix_list=prefix_list if choice.options.vpc else "",
         )
         folder = None if context is None else os.path.realpath(context)
         if context is not None:
             write_context(files, context)
+        _say_network(f"{choice} (if the stack {options.stack} does not exist yet)")
         if as_json:
             print_json({"folder": folder, "files": sorted(files), "commands": commands})
         else:
@@ -77,13 +89,35 @@ def deploy(
             sys.stdout.writelines(shlex.join(command) + "\n" for command in cd + commands)
         return
     deployment = deploy_stack(
-        options, own, session=open_session(region=region), template=template, context=context
+        options,
+        own,
+        session=open_session(region=region),
+        template=template,
+        context=context,
+        needs=needs,
+        say=_say_network,
     )
     write_deployment(output, deployment)
     facts = asdict(deployment)
-    pairs = {name: str(value) for name, value in facts.items()}
+    pairs = {name: "-" if value == "" else str(value) for name, value in facts.items()}
     pairs |= {"written to": str(output), "next": f"seqgc doctor --deployment {output}"}
     show({"file": str(output)} | facts, pairs, as_json=as_json, saved=True)
+
+
+def _needs_of(plan: Path) -> RunNeeds:
+    """Return the needs of the run in a TOML file. No module that the file names is imported."""
+    function = checked(read_config(plan)).function
+    if function.resident:
+        return RunNeeds(file_system=f"`resident` in {plan}")
+    if function.store == "directory":
+        return RunNeeds(file_system=f"`store` in {plan}, which is directory")
+    if function.mount is not None:
+        return RunNeeds(file_system=f"`mount` in {plan}")
+    return RunNeeds(weights=f"{plan} does not need one; {RunNeeds().weights}")
+
+
+def _say_network(line: str) -> None:
+    say("deploy", line)
 
 
 # ---- doctor --------------------------------------------------------------------------------------

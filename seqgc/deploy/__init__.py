@@ -19,6 +19,9 @@ from seqgc.deploy._deployment import read_deployment as read_deployment
 from seqgc.deploy._deployment import write_deployment as write_deployment
 from seqgc.deploy._diagnosis import Check as Check
 from seqgc.deploy._diagnosis import diagnose as diagnose
+from seqgc.deploy._network import NetworkChoice as NetworkChoice
+from seqgc.deploy._network import RunNeeds as RunNeeds
+from seqgc.deploy._network import choose_network as choose_network
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands
 from seqgc.deploy._teardown import DeployedPart as DeployedPart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from seqgc import _aws
 from seqgc.errors import ParameterError, SeqgcError, one_line
@@ -96,3 +96,19 @@ def in_one_line(error: Exception) -> tuple[str, str]:
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
     return one_line(error, limit=_LONGEST), _REMEDIES.get(code or type(error).__name__, "")
+
+
+def describe_stack(client: Any, stack: str) -> dict[str, Any] | None:
+    """Return the description of an existing stack, or None. Raises other errors of botocore.
+
+    ``client`` is the client of CloudFormation. A deleted stack exists only under its id.
+    """
+    from botocore.exceptions import ClientError
+
+    try:
+        description: dict[str, Any] = client.describe_stacks(StackName=stack)["Stacks"][0]
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") != "ValidationError":
+            raise
+        return None
+    return description

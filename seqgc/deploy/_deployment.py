@@ -33,6 +33,7 @@ _LIMITS: Final = {
     "provisioned_mibps": (1, 3414),
     "reserved_concurrency": (0, 10**6),
 }
+_OF_VPC: Final = ("vpc_id", "throughput_mode", "provisioned_mibps")
 _TAG: Final = re.compile(r"[\w.:/@+-]{1,128}=[\w.:/@+-]{0,256}", re.ASCII)
 _MOST_TAGS: Final = 45  # a resource may have 50; CloudFormation and SAM add some
 _STACK_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
@@ -45,11 +46,13 @@ ThroughputMode: TypeAlias = Literal["bursting", "elastic", "provisioned"]
 class DeployOptions:
     """The parameters of ``template.yaml``, which are the options of ``seqgc deploy``.
 
+    If ``vpc`` is None, `choose_network` decides whether functions are in a VPC with a file system.
+
     Examples
     --------
-    >>> options = DeployOptions(memory_mb=1769, trace=True)
-    >>> options.function, options.parameters(prefix_list="pl-1")["Trace"]
-    ('ImageWorker', 'yes')
+    >>> options = DeployOptions(memory_mb=1769, trace=True, vpc=False)
+    >>> options.function, options.parameters()["Trace"], options.parameters()["Vpc"]
+    ('ImageWorker', 'yes', 'no')
     >>> DeployOptions(vpc_id="vpc-1")
     Traceback (most recent call last):
         ...
@@ -67,6 +70,21 @@ class DeployOptions:
     reserved_concurrency: Annotated[
         int, "Number of concurrent invocations reserved for the function. 0: none."
     ] = 0
+    vpc: Annotated[
+        bool | None,
+        "Functions in a VPC, with a file system. By default as in the existing stack, else only if "
+        "another option or --plan needs it.",
+    ] = None
+    drop_file_system: Annotated[
+        bool,
+        "--drop-file-system",
+        "Let --no-vpc take the file system out of an existing stack. It is kept, with its data.",
+    ] = False
+    snapstart: Annotated[
+        bool,
+        "--snapstart",
+        "Start functions from a snapshot (SnapStart), which AWS bills. Only without a VPC.",
+    ] = False
     vpc_id: Annotated[str, "ID of an existing VPC. By default a new one is created."] = ""
     subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC, as A,B."] = ()
     route_table_id: Annotated[
@@ -96,6 +114,13 @@ class DeployOptions:
         if not self.vpc_id and (self.subnets or self.route_table_id):
             rule = "must be set with `subnets` and `route_table_id`"
             raise ParameterError("vpc_id", rule, self.vpc_id)
+        if (needing := self.needs_vpc) and self.vpc is False:
+            rule = "must be left out with --no-vpc"
+            raise ParameterError(needing, rule, getattr(self, needing))
+        if self.snapstart and (self.vpc or needing):
+            rule = "must be left out with a file system: SnapStart does not work with EFS"
+            remedy = f"leave out `{needing or 'vpc'}`, or use --no-vpc"
+            raise ParameterError("snapstart", rule, True, remedy)
         if self.image_uri and self.package != "image":
             raise ParameterError("image_uri", "requires package 'image'", self.image_uri)
         if self.alarm_topic_arn and not self.monitoring:
@@ -107,14 +132,25 @@ class DeployOptions:
         _check_tags(self.tag)
 
     @property
+    def needs_vpc(self) -> str:
+        """The first option in use that needs a VPC, or empty."""
+        defaults = {each.name: each.default for each in fields(self) if each.name in _OF_VPC}
+        return next((k for k, value in defaults.items() if getattr(self, k) != value), "")
+
+    @property
     def function(self) -> str:
         """The logical name of the function in the template."""
         return "ImageWorker" if self.package == "image" else "ZipWorker"
 
-    def parameters(self, *, prefix_list: str) -> dict[str, str]:
-        """Return the template's parameters. ``prefix_list`` is the id of S3's prefix list."""
-        options = asdict(self)
-        del options["stack"], options["subnets"], options["tag"]
+    def parameters(self, *, prefix_list: str = "") -> dict[str, str]:
+        """Return the template's parameters.
+
+        ``prefix_list`` is the id of S3's prefix list, which functions in a VPC need to reach S3. If
+        ``vpc`` is None, the functions are in no VPC.
+        """
+        options = asdict(self) | {"vpc": bool(self.vpc)}
+        for name in ("stack", "subnets", "tag", "drop_file_system"):
+            del options[name]
         options["factories"] = ",".join(self.factories)
         subnet_a, subnet_b = self.subnets or ("", "")
         result = {_in_template(name): _as_parameter(value) for name, value in options.items()} | {
@@ -160,7 +196,11 @@ DEPLOYMENT_FILE: Final = "seqgc-lambda.toml"
 _SCHEMA_VERSION = 1
 _KINDS = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
 _REMEDY = "run `seqgc deploy`"
-_OPTIONAL: Final = ("factories",)
+_OLDER: Final[Mapping[str, Any]] = {
+    "factories": "",
+    "snapstart": False,
+}  # fields that older files do not have
+_OF_NETWORK: Final = ("mount_path", "file_system_id", "access_point_id", "security_group_id")
 _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # other names: `_in_template`
 
 
@@ -171,7 +211,8 @@ class Deployment:
     New runs invoke the current version of the alias ``alias_arn``. If the functions can reach S3
     (``reaches_s3``), objects are stored below ``prefix`` in ``bucket``. The file system is mounted
     at ``mount_path`` in the functions. A master in the VPC mounts the same file system through the
-    access point, as a member of the security group. ``factories`` lists modules, separated by
+    access point, as a member of the security group. Without a VPC, these four fields are empty. If
+    ``snapstart``, environments start from a snapshot. ``factories`` lists modules, separated by
     commas; models may name functions of these modules.
 
     Examples
@@ -183,8 +224,8 @@ class Deployment:
     ...     access_point_id="fsap-1", security_group_id="sg-1", caller_policy_arn="arn:…",
     ...     store_policy_arn="arn:…", architecture="arm64", memory_mb=2560, timeout_s=60,
     ... )
-    >>> deployment.function_name, deployment.alias
-    ('seqgc-ImageWorker-x', 'live')
+    >>> deployment.function_name, deployment.alias, deployment.has_vpc
+    ('seqgc-ImageWorker-x', 'live', True)
     """
 
     stack: str
@@ -203,14 +244,24 @@ class Deployment:
     memory_mb: int
     timeout_s: int
     factories: str = ""
+    snapstart: bool = False
 
     def __post_init__(self) -> None:
+        absent = [name for name in _OF_NETWORK if not getattr(self, name)]
+        if absent and len(absent) < len(_OF_NETWORK):
+            rule = f"must be set with {', '.join(_OF_NETWORK)}, or all must be empty (no VPC)"
+            raise ParameterError(absent[0], rule, "")
         if len(self.alias_arn.split(":")) != 8:
             raise ParameterError("alias_arn", "must be the ARN of an alias", self.alias_arn)
         if self.architecture not in get_args(Architecture):
             rule = f"must be {' or '.join(get_args(Architecture))}"
             raise ParameterError("architecture", rule, self.architecture)
         _check_limits(self, "memory_mb", "timeout_s")
+
+    @property
+    def has_vpc(self) -> bool:
+        """True if the functions are in a VPC, with a file system."""
+        return bool(self.file_system_id)
 
     @property
     def function_arn(self) -> str:
@@ -236,16 +287,19 @@ class Deployment:
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:
         """Make a deployment from a stack's outputs; raise `DeployError` if an output is missing."""
         values: dict[str, Any] = {"stack": stack, "region": region}
+        has_vpc = any(_in_template(name) in outputs for name in _OF_NETWORK)
+        optional = {*_OLDER, *(() if has_vpc else _OF_NETWORK)}
         for name in (each.name for each in fields(cls) if each.name not in values):
             output = _OUTPUTS.get(name, _in_template(name))
-            if output not in outputs and name not in _OPTIONAL:
+            if output not in outputs and name not in optional:
                 message = f"stack {stack!r} in {region} has no output {output!r}"
                 remedy = f"it is not a stack of seqgc: {_REMEDY} with another --stack"
                 raise DeployError(message, remedy)
             values[name] = outputs.get(output, "")
         for name in ("memory_mb", "timeout_s"):
             values[name] = int(values[name])
-        values["reaches_s3"] = values["reaches_s3"] == "yes"
+        for name in ("reaches_s3", "snapstart"):
+            values[name] = values[name] == "yes"
         return cls(**values)
 
 
@@ -270,7 +324,7 @@ def read_deployment(path: Path) -> Deployment:
     if (schema := values.pop("schema", None)) != _SCHEMA_VERSION:
         rule = f"must have schema {_SCHEMA_VERSION} in {path}"
         raise ParameterError("deployment", rule, schema, _REMEDY)
-    values.setdefault("factories", "")  # older files do not have it
+    values = {**_OLDER, **values}
     kinds = {each.name: _KINDS[str(each.type)] for each in fields(Deployment)}
     for name, (kind, article) in kinds.items():
         if type(values.get(name)) is not kind:

@@ -235,8 +235,15 @@ def alias(target: _Target, deployment: Deployment) -> str:
     return f"{name!r} is version {meaning['FunctionVersion']}"
 
 
+def _require_vpc(deployment: Deployment) -> None:
+    """Raise a `_Fault` that skips a check if the functions are in no VPC."""
+    if not deployment.has_vpc:
+        raise _Fault(f"the stack {deployment.stack} has no VPC", status="skipped")
+
+
 def network(target: _Target, deployment: Deployment) -> str:
     """Check that members of the security group reach each other by NFS, and others do not."""
+    _require_vpc(deployment)
     group_id = deployment.security_group_id
     answer = target.client("ec2").describe_security_groups(GroupIds=[group_id])
     (group,) = answer["SecurityGroups"]
@@ -257,6 +264,7 @@ def network(target: _Target, deployment: Deployment) -> str:
 
 def subnets(target: _Target, deployment: Deployment) -> str:
     """Check that the function is in its VPC, and that its subnets have free addresses."""
+    _require_vpc(deployment)
     config = _configuration(target, deployment).get("VpcConfig", {})
     if deployment.security_group_id not in config.get("SecurityGroupIds", []):
         raise _Fault(f"the function is not a member of {deployment.security_group_id}")
@@ -272,6 +280,7 @@ def subnets(target: _Target, deployment: Deployment) -> str:
 
 def mount(target: _Target, deployment: Deployment) -> str:
     """Check that every subnet of the function can mount the file system."""
+    _require_vpc(deployment)
     client, system_id = target.client("efs"), deployment.file_system_id
     (system,) = client.describe_file_systems(FileSystemId=system_id)["FileSystems"]
     targets = client.describe_mount_targets(FileSystemId=system_id)["MountTargets"]
@@ -328,7 +337,7 @@ def payload(size_bytes: int | None) -> str:
     if as_json > limit:
         half = wire.envelope_bytes(size_bytes // 2 + _FRAME_BYTES) <= limit
         smaller = "seqgc train --payload float16 instead of float32, or " if half else ""
-        remedy = f"{smaller}seqgc train --store directory (EFS) or --store s3"
+        remedy = f"{smaller}seqgc train --store s3 (or directory, with EFS)"
         raise _Fault(detail, remedy=remedy)
     return detail
 
@@ -337,6 +346,8 @@ def probe(target: _Target, deployment: Deployment, store: wire.StoreRef) -> str:
     """Send one task whose answer must go through a store, and check that the answer does this."""
     from botocore.config import Config
 
+    if store.kind == "directory":
+        _require_vpc(deployment)
     if store.kind == "s3" and not deployment.reaches_s3:
         raise _Fault("the deployed functions cannot reach S3", status="skipped")
     if not target.probes:
@@ -367,6 +378,9 @@ def resident(target: _Target, deployment: Deployment) -> str:
     """Let one function connect to this machine, and measure the round trip of a message."""
     if (address := target.address) is None:
         raise _Fault("only checked with --resident", status="skipped")
+    if not deployment.has_vpc:
+        detail = f"the stack {deployment.stack} has no VPC, in which functions reach their master"
+        raise _Fault(detail, remedy=f"{deployment.deploy_command} --vpc")
     from seqgc.backends import lambda_
 
     answer = target.client("ec2").describe_security_groups(GroupIds=[deployment.security_group_id])

@@ -8,13 +8,14 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from seqgc._aws import open_client
 from seqgc._durable import temporary_folder
-from seqgc.deploy._aws import DeployError, calls, client_config
+from seqgc.deploy._aws import DeployError, calls, client_config, describe_stack
 from seqgc.deploy._context import OwnCode, context_files, require_room, write_context
 from seqgc.deploy._deployment import Deployment, DeployOptions
+from seqgc.deploy._network import RunNeeds, choose_network
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -27,15 +28,16 @@ _BUILD: Final = Path(".aws-sam", "build")  # the default of `sam`
 
 
 def deploy_commands(
-    options: DeployOptions, *, region: str, account: str, prefix_list: str
+    options: DeployOptions, *, region: str, account: str, prefix_list: str = ""
 ) -> list[list[str]]:
     """Return the commands that deploy a stack. They must be run in the folder of the build context.
+
+    ``prefix_list`` is the id of S3's prefix list, which functions in a VPC need to reach S3.
 
     Examples
     --------
     >>> build, deploy = deploy_commands(
-    ...     DeployOptions(package="zip"), region="eu-central-1", account="123456789012",
-    ...     prefix_list="pl-1",
+    ...     DeployOptions(package="zip"), region="eu-central-1", account="123456789012"
     ... )
     >>> build[:5]
     ['sam', 'build', 'ZipWorker', '--template-file', 'template.yaml']
@@ -84,18 +86,23 @@ def deploy(
     session: Session,
     template: Path | None = None,
     context: Path | None = None,
+    needs: RunNeeds | None = None,
+    say: Callable[[str], None] | None = None,
     run: Runner = _run,
 ) -> Deployment:
     """Build and deploy the worker functions; return the deployment.
 
     This needs the SAM CLI, and for an image also Docker. Their output goes to stderr. The functions
     contain the user's code in ``own``. ``template`` replaces seqgc's template. If ``context`` names
-    a new folder, the build context is made there and kept; by default it is temporary.
+    a new folder, the build context is made there and kept; by default it is temporary. ``needs``
+    describes the run that the functions are for. ``say`` is called with a line that says whether
+    the functions are in a VPC, and why (see `choose_network`).
 
     Raises
     ------
     ParameterError
-        If the template does not exist or the user's code cannot be included. Nothing is deployed.
+        If the template does not exist, the user's code cannot be included, or the existing stack
+        would lose its file system. Nothing is deployed.
     DeployError
         If AWS or the SAM CLI fails.
     """
@@ -104,7 +111,13 @@ def deploy(
         account = open_client(session, "sts", config=client_config()).get_caller_identity()[
             "Account"
         ]
-    region, prefix_list = session.region_name, _s3_prefix_list(session)
+    choice = choose_network(
+        options, needs=needs or RunNeeds(), outputs=_existing_outputs(options.stack, session)
+    )
+    if say is not None:
+        say(str(choice))
+    options, region = choice.options, session.region_name
+    prefix_list = _s3_prefix_list(session) if options.vpc else ""
     commands = deploy_commands(options, region=region, account=account, prefix_list=prefix_list)
     # The Makefile of the zip package reads the architecture, which sam does not pass on.
     environment = {"SEQGC_ARCHITECTURE": options.architecture, "SAM_CLI_TELEMETRY": "0"}
@@ -135,6 +148,17 @@ def _s3_prefix_list(session: Session) -> str:
     return str(lists[0]["PrefixListId"])
 
 
+def _existing_outputs(stack: str, session: Session) -> dict[str, str]:
+    """Return the outputs of a stack by name. If the stack does not exist, return none."""
+    with calls(f"look for stack {stack!r}"):
+        client = open_client(session, "cloudformation", config=client_config())
+        return _outputs_of(describe_stack(client, stack) or {})
+
+
+def _outputs_of(description: Mapping[str, Any]) -> dict[str, str]:
+    return {each["OutputKey"]: each["OutputValue"] for each in description.get("Outputs", [])}
+
+
 def _read_outputs(stack: str, *, session: Session) -> Deployment:
     """Return the deployment of a stack. Raise if the last change of the stack failed."""
     with calls(f"read stack {stack!r}"):
@@ -144,5 +168,4 @@ def _read_outputs(stack: str, *, session: Session) -> Deployment:
     if not status.endswith("_COMPLETE") or "ROLLBACK" in status or "DELETE" in status:
         events = f"aws cloudformation describe-stack-events --stack-name {stack}"
         raise DeployError(f"stack {stack!r} is in state {status}", f"see `{events}`")
-    outputs = {each["OutputKey"]: each["OutputValue"] for each in description.get("Outputs", [])}
-    return Deployment.from_outputs(stack, session.region_name, outputs)
+    return Deployment.from_outputs(stack, session.region_name, _outputs_of(description))

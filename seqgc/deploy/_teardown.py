@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from seqgc._aws import open_client
-from seqgc.deploy._aws import DeployError, calls, client_config, in_one_line
+from seqgc.deploy._aws import DeployError, calls, client_config, describe_stack, in_one_line
 from seqgc.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def tear_down(plan: Teardown, *, session: Session, say: Say) -> None:
     remaining: list[str] = []
     kinds = {kind: [p.name for p in plan.goes if p.kind == kind] for kind in (_BUCKET, _FILES)}
     if plan.stack_id:
-        say(f"deleting stack {plan.stack} (Lambda may take 40 minutes to release the network)")
+        has_vpc = any(part.kind == "AWS::EC2::SecurityGroup" for part in plan.goes)
+        slow = " (Lambda may take 40 minutes to release the network)" if has_vpc else ""
+        say(f"deleting stack {plan.stack}{slow}")
         with _collecting(remaining, f"stack {plan.stack}"):
             _delete_stack(plan.stack_id, session)
     if remaining:  # functions may still exist, and write to the data
@@ -152,13 +154,8 @@ def _collecting(remaining: list[str], what: str) -> Iterator[None]:
 
 def _find(cloud: Any, stack: str) -> Any:
     """Return the description of a stack, or of the last deleted stack of this name, or None."""
-    from botocore.exceptions import ClientError
-
-    try:
-        return cloud.describe_stacks(StackName=stack)["Stacks"][0]
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") != "ValidationError":
-            raise
+    if (existing := describe_stack(cloud, stack)) is not None:
+        return existing
     pages = cloud.get_paginator("list_stacks").paginate(StackStatusFilter=["DELETE_COMPLETE"])
     deleted = [each for p in pages for each in p["StackSummaries"] if each["StackName"] == stack]
     if not deleted:

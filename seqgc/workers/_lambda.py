@@ -36,7 +36,10 @@ class _Deployed(FunctionWorkers):
 
     @cached_property
     def _deployment(self) -> Deployment:
-        return read_deployment(Path(self._wanted.deployment))
+        deployment = read_deployment(Path(self._wanted.deployment))
+        if not deployment.has_vpc:
+            _require_no_network(self._wanted, deployment)
+        return deployment
 
     @property
     def settings(self) -> FunctionSettings:
@@ -242,6 +245,21 @@ def lambda_local(
         installed.
     """
     return _OnThisMachine(n, settings, delays=delays)
+
+
+def _require_no_network(wanted: FunctionSettings, deployment: Deployment) -> None:
+    """Raise a `ParameterError` if a setting needs a VPC, which these functions do not have."""
+    needing: dict[str, object] = {}
+    if wanted.resident:
+        needing["resident"] = True
+    if wanted.store == "directory":
+        needing["store"] = wanted.store
+    if wanted.mount is not None:
+        needing["mount"] = wanted.mount
+    for name, value in needing.items():
+        rule = f"needs a VPC with a file system, which the stack {deployment.stack} does not have"
+        remedy = f"leave it out, or run `{deployment.deploy_command} --vpc`"
+        raise ParameterError(f"function.{name}", rule, value, remedy)
 
 
 def _environment(modules: Sequence[str]) -> dict[str, str]:

@@ -70,7 +70,13 @@ def signalled(number: signal.Signals, *, after: int) -> Iterator[None]:
         yield
 
 
-def deploy(function_name: str = "seqgc-worker", *, reaches_s3: bool = True) -> None:
+def deploy(
+    function_name: str = "seqgc-worker",
+    *,
+    reaches_s3: bool = True,
+    vpc: bool = True,
+    snapstart: bool = False,
+) -> None:
     """Write what `seqgc deploy` would, where `seqgc train` finds it."""
     made = Deployment(
         stack="seqgc",
@@ -79,10 +85,11 @@ def deploy(function_name: str = "seqgc-worker", *, reaches_s3: bool = True) -> N
         bucket="a-bucket",
         prefix="runs",
         reaches_s3=reaches_s3,
-        mount_path="/mnt/seqgc",
-        file_system_id="fs-1",
-        access_point_id="fsap-1",
-        security_group_id="sg-1",
+        mount_path="/mnt/seqgc" if vpc else "",
+        file_system_id="fs-1" if vpc else "",
+        access_point_id="fsap-1" if vpc else "",
+        security_group_id="sg-1" if vpc else "",
+        snapstart=snapstart,
         caller_policy_arn="arn:1",
         store_policy_arn="arn:2",
         architecture="x86_64",

@@ -197,6 +197,34 @@ def test_a_directory_must_be_mounted_here_too(capsys: Out) -> None:
     assert line.startswith("seqgc: cannot look up the published version")
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--resident", "--scheme", "deal"], "`function.resident` needs a VPC"),
+        (["--store", "directory"], "`function.store` needs a VPC"),
+        (["--mount", "shared"], "`function.mount` needs a VPC"),
+    ],
+)
+def test_functions_without_a_vpc_refuse_what_needs_one(
+    capsys: Out, given: list[str], named: str
+) -> None:
+    deploy(vpc=False)
+    verb = [*TRAIN, "-n", "4", "--backend", "lambda", *given]
+    for line in (verb, [*verb, "--dry-run"]):
+        said = refused(capsys, *line)
+        assert said.startswith(f"seqgc: {named} with a file system, which the stack seqgc does not")
+        assert "run `seqgc deploy --stack seqgc --region us-west-2 --vpc`)" in said
+
+
+def test_functions_without_a_vpc_get_weights_in_requests_or_by_s3(capsys: Out) -> None:
+    deploy(vpc=False)
+    verb = [*CODED, "--backend", "lambda", "--dry-run", "--json"]
+    assert main(verb) == 0
+    assert json.loads(capsys.readouterr().out)["where"] == "inline"
+    assert main([*verb, "--store", "s3"]) == 0
+    assert json.loads(capsys.readouterr().out)["where"] == "s3"
+
+
 def test_a_dry_run_asks_nobody(a_user: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "somewhere")

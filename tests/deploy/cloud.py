@@ -124,8 +124,9 @@ def _named(node: Any, made: dict[str, str]) -> Any:
 
 def _make_function(properties: Json) -> None:
     role = next(each for each in client("iam").list_roles()["Roles"])
-    keys = ("FunctionName", "MemorySize", "Timeout", "PackageType", "VpcConfig", "Environment")
-    made = {key: properties[key] for key in (*keys, "Architectures")}
+    keys = ("FunctionName", "MemorySize", "Timeout", "PackageType", "Environment", "Architectures")
+    made = {key: properties[key] for key in keys}
+    made |= {key: properties[key] for key in ("VpcConfig", "SnapStart") if key in properties}
     made |= {key: int(properties[key]) for key in ("MemorySize", "Timeout")}
     code = properties["Code"]
     if properties["PackageType"] == "Zip":

@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from seqgc.deploy import DeployError, DeployOptions, deploy, deploy_commands, open_session
+from seqgc.deploy import (
+    DeployError,
+    Deployment,
+    DeployOptions,
+    RunNeeds,
+    choose_network,
+    deploy,
+    deploy_commands,
+    open_session,
+)
 from seqgc.errors import ParameterError
 from tests.deploy.cloud import client, make_stack
 from tests.deploy.kit import ACCOUNT, IMAGE, REGION, expanded
@@ -55,7 +64,7 @@ def parameters_of(command: Sequence[str]) -> dict[str, str]:
 
 
 def test_every_parameter_is_the_template_s() -> None:
-    given = DeployOptions().parameters(prefix_list="")
+    given = DeployOptions(vpc=True).parameters()
     known = expanded()["Parameters"]
     assert given.keys() == known.keys() - {"VpcCidr", "BucketExpiryDays"}
     for name, value in given.items():
@@ -70,6 +79,7 @@ def test_what_is_deployed_is_there(account: Any) -> None:
         timeout_s=33,
         reserved_concurrency=300,
         tag=("team=ml", "cost/centre=42"),
+        vpc=True,
     )
     made = deploy(options, session=account, run=sam)
     assert (made.stack, made.region) == ("mine", REGION)
@@ -108,7 +118,7 @@ def test_what_is_deployed_is_there(account: Any) -> None:
 
 
 def test_s3_is_let_out_to_by_the_region_s_own_prefix_list(account: Any) -> None:
-    made = deploy(DeployOptions(), session=account, run=Sam())
+    made = deploy(DeployOptions(vpc=True), session=account, run=Sam())
     lists = client("ec2").describe_managed_prefix_lists(
         Filters=[{"Name": "prefix-list-name", "Values": [f"com.amazonaws.{REGION}.s3"]}]
     )["PrefixLists"]
@@ -142,7 +152,7 @@ def test_a_zip_is_built_for_its_architecture_and_pushes_no_image(account: Any) -
 def test_an_image_that_is_there_already_is_not_built() -> None:
     (command,) = deploy_commands(
         DeployOptions(image_uri=IMAGE),
-        region=REGION, account=ACCOUNT, prefix_list="pl-1",
+        region=REGION, account=ACCOUNT,
     )  # fmt: skip
     assert command[:2] == ["sam", "deploy"]
     assert command[command.index("--template-file") + 1] == "template.yaml"
@@ -152,11 +162,113 @@ def test_an_image_that_is_there_already_is_not_built() -> None:
 def test_a_command_never_asks_and_never_grants_more_than_iam() -> None:
     _, command = deploy_commands(
         DeployOptions(),
-        region=REGION, account=ACCOUNT, prefix_list="pl-1",
+        region=REGION, account=ACCOUNT,
     )  # fmt: skip
     assert "--no-confirm-changeset" in command
     assert command[command.index("--capabilities") + 1] == "CAPABILITY_IAM"
     assert 'VpcId=""' in command
+
+
+def deployed(account: Any, **options: Any) -> tuple[Deployment, list[str]]:
+    """The deployment that these options make, and what is said on the way."""
+    said: list[str] = []
+    made = deploy(DeployOptions(**options), session=account, say=said.append, run=Sam())
+    return made, said
+
+
+def resources() -> set[str]:
+    listed = client("cloudformation").list_stack_resources(StackName="seqgc")
+    return {each["ResourceType"] for each in listed["StackResourceSummaries"]}
+
+
+def test_a_model_whose_weights_go_by_messages_or_s3_gets_no_network(account: Any) -> None:
+    made, said = deployed(account)
+    assert said == [f"no VPC: {RunNeeds().weights}; --vpc adds a file system"]
+    assert not {each for each in resources() if each.startswith(("AWS::EC2", "AWS::EFS"))}
+    assert client("efs").describe_file_systems()["FileSystems"] == []
+    config = client("lambda").get_function_configuration(FunctionName=made.function_name)
+    assert not config.get("VpcConfig", {}).get("SubnetIds")
+    variables = config["Environment"]["Variables"]
+    assert (variables["SEQGC_MOUNT"], variables["SEQGC_DATA"]) == ("", f"s3://{made.bucket}/data")
+    assert (made.has_vpc, made.reaches_s3, made.mount_path, made.snapstart) == (
+        False,
+        True,
+        "",
+        False,
+    )
+
+
+def test_a_stack_keeps_its_kind_until_it_is_told_otherwise(account: Any) -> None:
+    made, _ = deployed(account, vpc=True)
+    commands: list[list[str]] = []
+
+    def again(command: Sequence[str], *_: object) -> int:  # moto cannot change the stack
+        commands.append(list(command))
+        return 0
+
+    assert deploy(DeployOptions(memory_mb=1769), session=account, run=again).has_vpc
+    assert {parameters_of(each)["Vpc"] for each in commands} == {"yes"}
+    commands.clear()
+    with pytest.raises(ParameterError, match=r"`vpc` must stay: .*fs-.*--drop-file-system"):
+        deploy(DeployOptions(vpc=False), session=account, run=again)
+    with pytest.raises(ParameterError, match=r"`snapstart` .*--no-vpc --drop-file-system"):
+        deploy(DeployOptions(snapstart=True), session=account, run=again)
+    assert commands == []
+    said: list[str] = []
+    options = DeployOptions(vpc=False, drop_file_system=True)
+    deploy(options, session=account, say=said.append, run=again)
+    assert {parameters_of(each)["Vpc"] for each in commands} == {"no"}
+    assert f"delete-file-system --file-system-id {made.file_system_id}" in said[0]
+    without = choose_network(DeployOptions(), needs=RunNeeds(), outputs={"AliasArn": "arn"})
+    assert str(without) == "no VPC: the stack seqgc has no VPC"
+
+
+@pytest.mark.parametrize(
+    ("options", "needs", "chosen"),
+    [
+        ({}, RunNeeds(), "no VPC: weights go in requests"),
+        (
+            {},
+            RunNeeds(file_system="`resident` in a.toml"),
+            "a VPC with a file system: needed for `r",
+        ),
+        ({"vpc_id": "vpc-1", "subnets": ("subnet-1", "subnet-2")}, RunNeeds(), "a VPC with a file"),
+        ({"throughput_mode": "bursting"}, RunNeeds(), "a VPC with a file system: needed for `thr"),
+        ({"vpc": True}, RunNeeds(), "a VPC with a file system: as requested"),
+        ({"vpc": False, "snapstart": True}, RunNeeds(), "no VPC: as requested"),
+    ],
+)
+def test_the_kind_of_a_new_stack_follows_from_what_is_asked_for(
+    options: dict[str, Any], needs: RunNeeds, chosen: str
+) -> None:
+    choice = choose_network(DeployOptions(**options), needs=needs, outputs={})
+    assert str(choice).startswith(chosen)
+    assert choice.options.parameters()["Vpc"] == ("no" if chosen.startswith("no") else "yes")
+
+
+@pytest.mark.parametrize(
+    ("options", "needs", "says"),
+    [
+        ({"vpc": True, "snapstart": True}, RunNeeds(), r"`snapstart` .*EFS; got True .*--no-vpc"),
+        ({"snapstart": True, "throughput_mode": "bursting"}, RunNeeds(), "leave out `throughput"),
+        ({"vpc": False}, RunNeeds(file_system="`store` in a.toml"), r"`vpc` .*`store` in a.*--vpc"),
+        (
+            {"vpc": False, "provisioned_mibps": 9},
+            RunNeeds(),
+            r"`provisioned_mibps` must be left out with --no-vpc; got 9",
+        ),
+        (
+            {"snapstart": True},
+            RunNeeds(file_system="`resident` in a.toml"),
+            r"`snapstart` must be left out with a file system .*`resident` in a",
+        ),
+    ],
+)
+def test_what_excludes_another_option_is_one_line(
+    options: dict[str, Any], needs: RunNeeds, says: str
+) -> None:
+    with pytest.raises(ParameterError, match=says):
+        choose_network(DeployOptions(**options), needs=needs, outputs={})
 
 
 @pytest.mark.parametrize("step", ["build", "deploy"])

@@ -56,6 +56,28 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
     assert json.loads(capsys.readouterr().out)["commands"] == [build, deployed]
 
 
+def test_a_plan_says_whether_functions_need_a_vpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ["deploy", "--dry-run", "--plan", "run.toml", "--package", "zip"]
+    base = 'backend = "lambda"\n[[models]]\nname = "a"\nmodule = "mlp"\n[function]\n'
+    for setting, vpc in (
+        ("", "no"),
+        ("resident = true\n", "yes"),
+        ('store = "directory"\n', "yes"),
+    ):
+        Path("run.toml").write_text(base + setting)
+        assert main(line) == 0
+        shown = capsys.readouterr()
+        _, deployed = map(shlex.split, shown.out.splitlines())
+        assert parameters_of(deployed)["Vpc"] == vpc
+        assert parameters_of(deployed)["S3PrefixListId"] == ("PREFIX-LIST" if setting else "")
+        assert "run.toml" in shown.err.splitlines()[-1]
+    assert main([*line, "--no-vpc"]) == 2
+    assert "must have a file system for `store` in run.toml" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -79,6 +101,8 @@ def test_a_dry_run_prints_commands_that_can_be_pasted_and_asks_nothing(
         (["--tag", "aws:x=1"], "`tag` must be KEY=VALUE of letters"),
         (["--tag", "a=1", "--tag", "a=2"], "`tag` must be KEY=VALUE of letters"),
         (["--alarm-topic-arn", "arn:1", "--no-monitoring"], "`alarm_topic_arn` must be left out"),
+        (["--vpc", "--snapstart"], "`snapstart` must be left out with a file system"),
+        (["--plan", "none.toml"], "`config`"),
         (["--region", "eu central"], "`region` must be the name of an AWS region"),
     ],
 )
@@ -100,6 +124,6 @@ def test_without_sam_one_line_names_the_remedy(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert main(["deploy"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    _, line = capsys.readouterr().err.splitlines()
     assert line.startswith("seqgc: `sam` is not on the PATH (pip install aws-sam-cli")
     assert list(tmp_path.iterdir()) == []

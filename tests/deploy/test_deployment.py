@@ -47,6 +47,20 @@ def test_functions_without_a_way_to_s3_are_told_apart(tmp_path: Path) -> None:
     assert not read_deployment(path).reaches_s3
 
 
+def test_functions_without_a_network_and_older_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "seqgc-lambda.toml"
+    of_network = ("MountPath", "FileSystemId", "AccessPointId", "SecurityGroupId")
+    outputs = {key: value for key, value in OUTPUTS.items() if key not in of_network}
+    plain = Deployment.from_outputs("seqgc", "eu-central-1", outputs | {"Snapstart": "yes"})
+    assert (plain.has_vpc, plain.snapstart, plain.file_system_id) == (False, True, "")
+    write_deployment(path, plain)
+    assert read_deployment(path) == plain
+    write_deployment(path, made())
+    path.write_text(path.read_text().replace("snapstart = false\n", ""))
+    assert read_deployment(path) == made()
+    assert made().has_vpc
+
+
 def test_a_stack_that_is_another_is_refused() -> None:
     some = {key: value for key, value in OUTPUTS.items() if key != "MountPath"}
     with pytest.raises(DeployError, match=r"'other' in eu-central-1 has no output 'MountPath'"):
@@ -62,6 +76,7 @@ def test_a_stack_that_is_another_is_refused() -> None:
         ('bucket = "b"', "", "must have 'bucket', text"),
         ('bucket = "b"', 'bucket = "b"\ncolour = "red"', "unknown keys"),
         (":live", "", "must be the ARN of an alias"),
+        ('file_system_id = "fs-1"', 'file_system_id = ""', "`file_system_id` must be set with"),
         ("schema = 1", "schema", "must be a file that `seqgc deploy` wrote: "),
     ],
 )

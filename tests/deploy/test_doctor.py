@@ -70,11 +70,17 @@ def set_quota(session: Any, value: float, **others: float) -> None:
 @pytest.fixture
 def made(account: Any, tmp_path: Path) -> Deployment:
     """Deployed functions, which answer."""
-    made = deploy(Options(), session=account, run=Sam())
+    return answering(account, tmp_path, vpc=True)
+
+
+def answering(account: Any, tmp_path: Path, **options: Any) -> Deployment:
+    made = deploy(Options(**options), session=account, run=Sam())
     limit_concurrency(account, total=1000, unreserved=1000)
     set_quota(account, 1000.0)
     variables = client("lambda").get_function_configuration(FunctionName=made.function_name)
-    environment = variables["Environment"]["Variables"] | {"SEQGC_MOUNT": str(tmp_path / "efs")}
+    environment = variables["Environment"]["Variables"]
+    if made.has_vpc:
+        environment |= {"SEQGC_MOUNT": str(tmp_path / "efs")}
     environment["SEQGC_FACTORIES"] = "lambda_handlers.gradient_worker.numpy_factories"
     (tmp_path / "efs").mkdir()
     worker = make_worker(environment)
@@ -298,7 +304,7 @@ def test_a_payload_beyond_six_megabytes_comes_with_the_remedy(
     assert "float16" in checks["payload"].remedy
     resnet = examined(account, made, payload_bytes=2 * 11_227_812)["payload"]
     assert "22455624 bytes" in resnet.detail
-    assert resnet.remedy == "seqgc train --store directory (EFS) or --store s3"
+    assert resnet.remedy == "seqgc train --store s3 (or directory, with EFS)"
 
 
 def test_a_function_that_fails_is_found_with_what_it_says(account: Any, made: Deployment) -> None:
@@ -329,6 +335,17 @@ def test_where_functions_have_no_way_to_s3_it_is_not_tried(account: Any, made: D
     assert failures(checks) == []
     assert checks["probe-s3"].status == "skipped"
     assert checks["probe-directory"].status == "ok"
+
+
+def test_without_a_vpc_what_needs_one_is_skipped(account: Any, tmp_path: Path) -> None:
+    made = answering(account, tmp_path)
+    checks = examined(account, made, probes=True)
+    assert failures(checks) == []
+    skipped = {name for name, check in checks.items() if check.status == "skipped"}
+    assert skipped >= {"network", "subnets", "mount", "probe-directory", "resident"}
+    assert checks["probe-s3"].status == "ok"
+    asked = examined(account, made, address=Address())["resident"]
+    assert (asked.status, asked.remedy) == ("failed", f"{made.deploy_command} --vpc")
 
 
 def test_an_answer_that_is_no_frame_is_found(account: Any, made: Deployment) -> None:

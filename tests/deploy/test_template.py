@@ -10,7 +10,17 @@ import pytest
 
 from seqgc.backends.lambda_ import MASTER_PORTS
 from seqgc.deploy import DeployOptions
-from tests.deploy.kit import REGION, ROOT, TEMPLATE, Json, decided, listed, rendered, statements
+from tests.deploy.kit import (
+    REGION,
+    ROOT,
+    TEMPLATE,
+    Json,
+    decided,
+    expanded,
+    listed,
+    rendered,
+    statements,
+)
 
 EXISTING = {"VpcId": "vpc-1", "SubnetA": "subnet-1", "SubnetB": "subnet-2"}
 PREFIX_LIST = {"S3PrefixListId": "pl-1"}
@@ -20,6 +30,8 @@ VARIANTS = [
         ("image", "zip"), ({}, PREFIX_LIST, EXISTING | {"RouteTableId": "rtb-1"})
     )
 ]
+NO_VPC = {"Vpc": "no"}
+VARIANTS += [{"Package": package} | NO_VPC for package in ("image", "zip")]
 VERSIONS = ("${ImageWorker.Arn}:*", "${ZipWorker.Arn}:*")
 INTERFACES = {
     "ec2:AssignPrivateIpAddresses",
@@ -58,7 +70,7 @@ def test_cfn_lint_finds_nothing() -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda each: "-".join(each.values()))
 def test_no_policy_has_a_wildcard_action_or_resource(variant: dict[str, str]) -> None:
     found = statements(rendered(**variant))
-    assert len(found) >= 10
+    assert len(found) >= (7 if "Vpc" in variant else 10)
     for statement in found:
         if statement == REFUSES_PLAIN_HTTP:
             continue
@@ -193,6 +205,54 @@ def test_nothing_leads_to_the_internet(variant: dict[str, str]) -> None:
         assert subnet["MapPublicIpOnLaunch"] is False
 
 
+@pytest.mark.parametrize("package", ["image", "zip"])
+def test_without_a_vpc_there_is_nothing_of_a_network_and_no_permission_for_one(
+    package: str,
+) -> None:
+    made = decided(linked=False, Package=package, **NO_VPC)
+    resources = made["Resources"]
+    kinds = {each["Type"].rpartition("::")[0] for each in resources.values()}
+    assert kinds == {"AWS::CloudWatch", "AWS::IAM", "AWS::Lambda", "AWS::Logs", "AWS::S3"}
+    function = only(resources, "AWS::Lambda::Function")
+    assert not function.keys() & {"VpcConfig", "FileSystemConfigs", "SnapStart"}
+    variables = function["Environment"]["Variables"]
+    assert (variables["SEQGC_MOUNT"], variables["SEQGC_DATA"]) == ("", "s3://${Bucket}/data")
+    role = resources["WorkerRole"]["Properties"]
+    assert "ManagedPolicyArns" not in role
+    assert [each["Sid"] for each in statements(role["Policies"])] == ["Log", "Objects", "Data"]
+    stored = statements(resources["StorePolicy"]["Properties"])
+    assert [each["Sid"] for each in stored] == ["Objects"]
+    assert made["Outputs"]["ReachesS3"]["Value"] == "yes"
+    of_network = {"FileSystemId", "AccessPointId", "MountPath", "SecurityGroupId"}
+    assert not of_network & made["Outputs"].keys()
+
+
+@pytest.mark.parametrize("package", ["image", "zip"])
+def test_a_function_in_a_vpc_starts_after_its_mount_targets(package: str) -> None:
+    resources = rendered(Package=package)
+    (function,) = (r for r in resources.values() if r["Type"] == "AWS::Lambda::Function")
+    assert function["Metadata"]["StartsAfter"] == ["${MountTargetA}", "${MountTargetB}"]
+    (function,) = (
+        r for r in rendered(Package=package, **NO_VPC).values() if "Function" in r["Type"][-9:]
+    )
+    assert "StartsAfter" not in function["Metadata"]
+
+
+@pytest.mark.parametrize("package", ["image", "zip"])
+def test_published_versions_start_from_a_snapshot_only_if_asked_for(package: str) -> None:
+    made = decided(linked=False, Package=package, Snapstart="yes", **NO_VPC)
+    function = only(made["Resources"], "AWS::Lambda::Function")
+    assert function["SnapStart"] == {"ApplyOn": "PublishedVersions"}
+    assert made["Outputs"]["Snapstart"]["Value"] == "yes"
+
+
+def test_the_rules_refuse_a_snapshot_with_a_file_system() -> None:
+    rule = expanded()["Rules"]["SnapStartHasNoFileSystem"]
+    assert rule["RuleCondition"] == {"Fn::Equals": [{"Ref": "Snapstart"}, "yes"]}
+    (assertion,) = rule["Assertions"]
+    assert assertion["Assert"] == {"Fn::Equals": [{"Ref": "Vpc"}, "no"]}
+
+
 def test_an_existing_vpc_is_taken_as_it_is() -> None:
     resources = rendered(**EXISTING)
     kinds = {each["Type"] for each in resources.values()}
@@ -281,9 +341,10 @@ def test_whatever_parameter_changes_another_version_is_published(package: str) -
         assert text == function["Description"]  # or Lambda would find nothing to publish
         return text
 
-    same = described(), described(memory_mb=2560)
-    changed = [described(memory_mb=1769), described(timeout_s=61), described(trace=True)]
-    changed += [described(factories=("mine.nets",))]
+    same = described(vpc=True), described(vpc=True, memory_mb=2560)
+    changed = [described(vpc=False), described(memory_mb=1769), described(timeout_s=61)]
+    changed += [described(trace=True)]
+    changed += [described(factories=("mine.nets",)), described(vpc=False, snapstart=True)]
     changed += [described(image_uri="an/image:2")] if package == "image" else []
     assert len({*same, *changed}) == 1 + len(changed)
 
