@@ -27,14 +27,18 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+import numpy.typing as npt
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from seqgc._command_line import LOG_FORMAT, QUIET
 from seqgc.cli._messages import check_format
+from seqgc.cli._show import Screen, TableOutput, print_pairs
 from seqgc.config._tables import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError, ProfileError
+from seqgc.ports import Table
 from seqgc.runs import read_delays
 from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal
 
@@ -110,6 +114,57 @@ class RehearsalOptions:
                 reading=Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
                 recorded=cast("ProfileReading", self.reading),
             )
+
+
+ALPHA_UNKNOWN: Final = (
+    "The profile has one load, which does not tell what load costs: the truth is between the two "
+    "cases. Give --alpha, or record at several loads (seqgc profile --loads 0,0.5,1)."
+)
+"""What follows the results of both `Rehearsal.alpha_cases`."""
+
+
+def alpha_title(case: Rehearsal) -> str:
+    """Return what one of `Rehearsal.alpha_cases` assumes about the cost of load."""
+    if not case.alpha:
+        return "--alpha 0: a task takes as long at every load"
+    options = f"--alpha {case.alpha:.4g} --base-load {case.profile.meta.base_load:.4g}"
+    return f"{options} (median / base load): a task takes time in proportion to its load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """The result of one of `Rehearsal.alpha_cases`: what `TableOutput.show` takes."""
+
+    case: Rehearsal
+    table: Table
+    facts: Mapping[str, object]
+    text: Callable[[], None] | Mapping[str, str]
+
+
+def show_cases(output: TableOutput, results: Sequence[CaseResult]) -> None:
+    """Print the result of a verb; if there are two cases, both, with what each assumes."""
+    if len(results) == 1:
+        output.show(results[0].table, facts=results[0].facts, text=results[0].text)
+        return
+
+    def text() -> None:
+        for each in results:
+            Screen().print(alpha_title(each.case), soft_wrap=True)
+            each.text() if callable(each.text) else print_pairs(dict(each.text))
+        Screen().print(ALPHA_UNKNOWN)
+
+    columns = {"alpha_s_per_load": np.zeros(0)} | {name: np.zeros(0) for name in results[0].table}
+    for name in columns:
+        parts = [_case_column(each, name) for each in results]
+        columns[name] = np.concatenate(parts)
+    reports = [{**each.facts, "alpha": each.case.alpha} for each in results]
+    output.show(columns, facts={"alpha_known": False, "cases": reports}, text=text)
+
+
+def _case_column(result: CaseResult, name: str) -> npt.NDArray[Any]:
+    if name != "alpha_s_per_load":
+        return np.asarray(result.table[name])
+    return np.full(len(next(iter(result.table.values()))), result.case.alpha)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import typer
 
 from seqgc import profiles
+from seqgc.cli import _trace
 from seqgc.cli._help import Group, Verb
 from seqgc.cli._options import AsJson, ProfileFile, apply, configured, naming, numbers, with_plugins
 from seqgc.cli._show import (
@@ -20,7 +20,6 @@ from seqgc.cli._show import (
     busy,
     print_json,
     print_pairs,
-    require_writable,
     show,
     text_table,
 )
@@ -207,6 +206,9 @@ def stats_of_file(
     output.show(table, facts=facts, text=text)
 
 
+app.command("import", cls=Verb, help=_trace.HELP)(with_plugins(_trace.import_file))
+
+
 # ---- recording ----------------------------------------------------------------------------------
 
 
@@ -231,17 +233,10 @@ def _record(
 
 def _new_files(output: Path | None, *, loads: Sequence[float]) -> list[Path]:
     """Return the path of a new file for each load, or raise `ParameterError`."""
-    if output is None:
-        raise ParameterError("output", "must name a new .npz file", None, "-o FILE.npz")
-    if output.suffix != ".npz":
-        rule = "must end in .npz, the format that can hold failures of workers"
-        raise ParameterError("output", rule, str(output))
-    paths = [output, *(output.with_name(f"{output.stem}-load{x!r}.npz") for x in loads[1:])]
-    for path in paths:
-        if os.path.lexists(path):
-            rule = "must not exist: seqgc profile never overwrites a file"
-            raise ParameterError("output", rule, str(path))
-        require_writable(path)
+    first = _trace.new_file(output)
+    paths = [first, *(first.with_name(f"{first.stem}-load{x!r}.npz") for x in loads[1:])]
+    for path in paths[1:]:
+        _trace.require_new(path)
     return paths
 
 

@@ -6,7 +6,13 @@ from typing import Annotated, cast
 
 import typer
 
-from seqgc.cli._options import NumWorkers, ProfileFile, RehearsalOptions
+from seqgc.cli._options import (
+    CaseResult,
+    NumWorkers,
+    ProfileFile,
+    RehearsalOptions,
+    show_cases,
+)
 from seqgc.cli._show import TableOutput, waited_out
 from seqgc.config._tables import MOST_WORKERS
 from seqgc.errors import require_int
@@ -86,8 +92,13 @@ def replay(
         rule=ClosingRule(mu=mu, wait_out=cast("WaitOut", wait_out)),
         jobs_per_round=jobs_per_round,
     )
+    show_cases(output, [_replay_result(setting, case) for case in rehearsal.alpha_cases()])
+
+
+def _replay_result(setting: Setting, rehearsal: Rehearsal) -> CaseResult:
+    """Replay a setting; return its table, and the result for programs and for people."""
     rehearsal.require_no_starts(setting)  # first, because it names all options that are missing
-    jobs = rehearsal.jobs(setting.scheme, jobs_per_round=jobs_per_round)
+    jobs = rehearsal.jobs(setting.scheme, jobs_per_round=setting.jobs_per_round)
     ideal_s = rehearsal.bound_s(setting)
     run, more_facts, more_pairs = _replayed(setting, rehearsal)
     table = tables.replays({setting.scheme.spec: run}, ideal_s=ideal_s)
@@ -121,7 +132,7 @@ def replay(
         "stragglers": f"{row['stragglers']} in all, {row['most_stragglers']} in a round at most",
         "rounds waited out": waited_out(row["waited_out"]),
     }
-    output.show(table, facts=facts, text=pairs)
+    return CaseResult(case=rehearsal, table=table, facts=facts, text=pairs)
 
 
 def _replayed(

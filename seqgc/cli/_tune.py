@@ -15,7 +15,14 @@ from typing import Annotated, Any, cast
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from seqgc.cli._options import ProfileFile, RehearsalOptions, numbers, words
+from seqgc.cli._options import (
+    CaseResult,
+    ProfileFile,
+    RehearsalOptions,
+    numbers,
+    show_cases,
+    words,
+)
 from seqgc.cli._show import WAIT_OUT, Screen, TableOutput, text_table
 from seqgc.cli.progress import progress_bar
 from seqgc.config._names import FUNCTIONS
@@ -122,13 +129,27 @@ def tune(
         require_known("backend", backend, _BACKENDS)
         meta = replace(rehearsal.profile.meta, provider=backend)
         rehearsal = replace(rehearsal, profile=replace(rehearsal.profile, meta=meta))
-    began = time.monotonic()
+    results, stopped = list[CaseResult](), False
+    for case in rehearsal.alpha_cases():
+        began = time.monotonic()
+        tuning = _searched(case, space, ranked)
+        seconds = time.monotonic() - began
+        results.append(_result(tuning, case, seconds, plugins, jobs_given=options.jobs is not None))
+        if stopped := tuning.stopped:
+            break
+    show_cases(output, results)
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _searched(rehearsal: Rehearsal, space: SearchSpace, ranked: RankingOptions) -> Tuning:
+    """Search with a progress bar, until the first SIGINT."""
     with (
         progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar,
         _interrupted() as interrupted,
     ):
         task = bar.add_task("search", total=None)
-        tuning = search_rehearsal(
+        return search_rehearsal(
             rehearsal,
             space=space,
             holdout=ranked.holdout,
@@ -138,20 +159,23 @@ def tune(
             progress=lambda settled, total: bar.update(task, completed=settled, total=total),
             stop=interrupted.is_set,
         )
-    seconds = time.monotonic() - began
+
+
+def _result(
+    tuning: Tuning, case: Rehearsal, seconds: float, plugins: Sequence[str], *, jobs_given: bool
+) -> CaseResult:
+    """Return the table of a search, and its result for programs and for people."""
     table = tables.rankings(tuning)
 
     def text() -> None:
-        _print(tuning, tables.rows_of(table), seconds, jobs_given=options.jobs is not None)
-        if rehearsal.recorded == "speed":
+        _print(tuning, tables.rows_of(table), seconds, jobs_given=jobs_given)
+        if case.recorded == "speed":
             Screen().print(_AT_SPEED)
-        train = _command(tuning.best, rehearsal, plugins)
+        train = _command(tuning.best, case, plugins)
         Screen().print("To train with the first one:", train, sep="\n", soft_wrap=True)
 
-    facts = _report(tuning, tables.rows_of(table), seconds) | {"recorded": rehearsal.recorded}
-    output.show(table, facts=facts, text=text)
-    if tuning.stopped:
-        raise KeyboardInterrupt
+    facts = _report(tuning, tables.rows_of(table), seconds) | {"recorded": case.recorded}
+    return CaseResult(case=case, table=table, facts=facts, text=text)
 
 
 @contextmanager

@@ -47,3 +47,7 @@ from seqgc.profiles.slowdowns import SleepWindows as SleepWindows
 from seqgc.profiles.slowdowns import Slowdown as Slowdown
 from seqgc.profiles.slowdowns import SlowPeriods as SlowPeriods
 from seqgc.profiles.slowdowns import Uneven as Uneven
+from seqgc.profiles.traces import FORMATS as FORMATS
+from seqgc.profiles.traces import ImportedTrace as ImportedTrace
+from seqgc.profiles.traces import import_trace as import_trace
+from seqgc.profiles.traces import read_or_import as read_or_import

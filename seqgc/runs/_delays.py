@@ -19,7 +19,7 @@ from seqgc.profiles import (
     ProfileMeta,
     fit_alpha,
     named_profile,
-    read_profile,
+    read_or_import,
 )
 from seqgc.runs._log import RunHeader
 from seqgc.schemes import Scheme, parse_scheme
@@ -38,18 +38,19 @@ _LEAST_S: Final = 1e-9  # the time of a worker without a task, which says nothin
 def read_delays(source: ProfileSource, *, alpha: float | None = None) -> DelayProfile:
     """Return the delays of workers that ``source`` stands for.
 
-    A profile is returned unchanged. A path is the file of a profile, or the folder of a run. The
-    name of a generator, such as ``lambda-cnn:workers=16,rounds=100,seed=3``, generates a profile
+    A profile is returned unchanged. A path is the file of a profile, the folder of a run, or a
+    trace of another tool (`seqgc.profiles.import_trace`). The name of a generator, such as
+    ``lambda-cnn:workers=16,rounds=100,seed=3``, generates a profile
     (`seqgc.profiles.named_profile`). ``alpha``, in seconds per unit of load, is used for a run, see
     `RecordedRun.profile`. It has no effect on a profile.
 
     Raises
     ------
     ParameterError
-        If this is a folder without a run, a file with another suffix than `.npz` or `.csv`, or no
-        source of delays.
+        If this is a folder without a run, an absent file that does not end in `.npz` or `.csv`, or
+        no source of delays.
     ProfileError
-        If the profile cannot be read (`seqgc.profiles.read_profile`), or the run has no answers.
+        If the file cannot be read (`seqgc.profiles.read_or_import`), or the run has no answers.
 
     Examples
     --------
@@ -77,11 +78,11 @@ def read_delays(source: ProfileSource, *, alpha: float | None = None) -> DelayPr
 
 
 def _read_file(path: str | Path) -> DelayProfile:
-    if not Path(path).suffix:
+    if not Path(path).suffix and not os.path.isfile(path):  # noqa: PTH113 (raises at some names)
         rule = "must be the folder of a run, an .npz or .csv file, or the name of a generator "
         rule += f"({', '.join(GENERATORS)})"
         raise ParameterError("profile", rule, str(path), did_you_mean(str(path), GENERATORS))
-    return read_profile(path)
+    return read_or_import(path)
 
 
 def in_rounds(header: RunHeader) -> bool:

@@ -37,6 +37,7 @@ See `seqgc.profiles.latency_pace` and `seqgc.profiles.speed_pace`.
 _MOST_JOBS = 10**7
 _STAYING = frozenset({"local", "custom", "dask"})  # providers whose workers are processes
 _MOST_ANSWERS = 2**26  # in all rounds together: half a gigabyte of seconds
+_REST = 1e-3  # of the median time, which load does not cost in the second case of `alpha_cases`
 _ROUNDING = 1e-9  # relative: run times and their bounds are summed in different orders
 
 
@@ -192,6 +193,23 @@ class Rehearsal:
         if isinstance(on, Rehearsal):
             return replace(on, **settings) if settings else on
         return cls(profile=read_delays(on, alpha=settings.get("alpha")), **settings)
+
+    def alpha_cases(self) -> tuple[Rehearsal, ...]:
+        """Return this rehearsal; or, if nothing says what load costs, its two extreme cases.
+
+        A recording at one load does not determine alpha. In the first case alpha is 0: a task takes
+        as long at every load. In the second case alpha is (nearly) the median time divided by the
+        base load: a task takes time in proportion to its load. The truth is between these cases. If
+        the base load is unknown (0), it is 1/n in the second case, as if all workers had had equal
+        parts of a job.
+        """
+        profile, n = self.profile, self.profile.num_workers
+        if self.recorded == "speed" or self.alpha is not None or profile.meta.alpha is not None:
+            return (self,)
+        base_load = profile.meta.base_load or 1 / n
+        alpha = (1 - _REST) * float(np.median(profile.times)) / base_load
+        based = replace(profile, meta=replace(profile.meta, base_load=base_load))
+        return replace(self, alpha=0.0), replace(self, profile=based, alpha=alpha)
 
     @property
     def slope(self) -> float:

@@ -169,10 +169,14 @@ def test_verbs_read_a_run_as_they_read_its_profile(
 
 
 def test_alpha_is_asked_for_with_what_to_do(tmp_path: Path, capsys: Out) -> None:
-    assert main(["tune", str(write_run(tmp_path, SECONDS))]) == 2
+    run = str(write_run(tmp_path, SECONDS))
+    assert main(["compare", run]) == 2
     message = capsys.readouterr().err
-    assert "--alpha" in message
-    assert "seqgc profile" in message
+    assert "--alpha 0" in message
+    assert "several loads" in message
+    assert main(["tune", run, "--schemes", "gc-rep", "--jobs-per-round", "1"]) == 0
+    assert "--alpha" in (shown := capsys.readouterr().out)
+    assert "seqgc profile" in shown
 
 
 def test_meta_of_a_bundle_counts_every_model(tmp_path: Path) -> None:

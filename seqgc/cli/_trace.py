@@ -1,0 +1,173 @@
+"""``seqgc profile import``, which makes a delay profile of a trace of another tool."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from seqgc import profiles
+from seqgc.cli._options import AsJson
+from seqgc.cli._show import Screen, require_writable, show
+from seqgc.errors import ParameterError
+from seqgc.profiles import ImportedTrace, import_trace
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(help="Trace: CSV, JSON, JSON lines, parquet, or log lines with REPORT."),
+]
+_SHOWN_ROUNDS, _SHOWN_WORKERS = 3, 6  # of the matrix, in a dry run
+
+HELP = (
+    "Make a delay profile of a trace: one row for each task of a worker.\n\n"
+    f"These formats are recognised by their content: {', '.join(profiles.FORMATS[:-1])}. For other "
+    "traces, name the columns; a nested JSON object has dotted names (a.b). Columns that are named "
+    "here replace the ones of a recognised format. The report lists every decision."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOptions:
+    """Options that say which column of a trace holds what."""
+
+    worker: Annotated[
+        str | None,
+        "Column of the worker (several, separated by commas, name one together), or order: the "
+        "n-th row of a round is worker n.",
+    ] = None
+    round: Annotated[
+        str | None,
+        "Column of the round, or gap: a round begins after a gap between starts. gap:SECONDS gives "
+        "the least gap.",
+    ] = None
+    start: Annotated[str | None, "Column of the time at which the worker started."] = None
+    end: Annotated[str | None, "Column of the time at which the worker had finished."] = None
+    submit: Annotated[
+        str | None, "Column of the time of the request. Times are then from it to --end."
+    ] = None
+    duration: Annotated[str | None, "Column of the time that the task took."] = None
+    unit: Annotated[
+        str | None,
+        "Unit of all numbers: s, ms, us or ns. By default the format's, or the last word of the "
+        "column's name, as in took_ms.",
+    ] = None
+    failed: Annotated[tuple[str, ...], "COLUMN=VALUE of rows that are failures. Repeatable."] = ()
+    where: Annotated[tuple[str, ...], "Only rows with COLUMN=VALUE count. Repeatable."] = ()
+    attempts: Annotated[
+        str | None,
+        "If a worker has several rows in a round: span (from the first start to the last end), "
+        "sum, first or last.",
+    ] = None
+    missing: Annotated[
+        str, "If a worker has no row in a round: fail (no answer) or drop (the round is left out)."
+    ] = "fail"
+    base_load: Annotated[
+        float | None, "Normalized load of each worker. By default 1 / the number of workers."
+    ] = None
+
+    def trace(self, file: Path) -> ImportedTrace:
+        """Import the file with these options."""
+        return import_trace(
+            file,
+            worker=self.worker,
+            round=self.round,
+            submit=self.submit,
+            start=self.start,
+            end=self.end,
+            duration=self.duration,
+            unit=self.unit,
+            failed=self.failed,
+            where=self.where,
+            attempts=self.attempts,
+            missing=self.missing,
+            base_load=self.base_load,
+        )
+
+
+def import_file(
+    file: TraceFile,
+    columns: ColumnOptions,
+    output: Annotated[Path | None, "-o", "--output", "New .npz file."] = None,
+    dry_run: Annotated[
+        bool, "--dry-run", "Only show what would be done, and the first times. Writes nothing."
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a delay profile of a trace of another tool."""
+    if not dry_run:
+        output = new_file(output)
+    trace = columns.trace(file)
+    profile = trace.profile
+    if output is not None and not dry_run:
+        profiles.write_profile(profile, path=output)
+    findings = profiles.lint(profile)
+    answers = profile.times[profile.answered]
+    median_s = float(np.median(answers))
+    facts = {
+        "file": None if dry_run else str(output),
+        "format": trace.format,
+        "columns": trace.columns,
+        "rounds": profile.num_rounds,
+        "workers": profile.num_workers,
+        "names": {"rounds": list(trace.rounds), "workers": list(trace.workers)},
+        "median_s": median_s,
+        "unanswered": int((~profile.answered).sum()),
+        "base_load": profile.meta.base_load,
+        "notes": list(trace.notes),
+        "findings": findings,
+    }
+    pairs = {
+        "trace": f"{file} ({trace.format})",
+        "columns": ", ".join(f"{name}: {column}" for name, column in trace.columns.items()),
+        "profile": f"{profile.num_rounds} rounds of {profile.num_workers} workers",
+        "answers": f"{answers.min():.4g} … {answers.max():.4g} s, median {median_s:.4g} s",
+        "unanswered": f"{int((~profile.answered).sum())} of {profile.times.size}",
+    }
+    pairs |= {"done" if not i else " " * i: note for i, note in enumerate(trace.notes)}
+    if dry_run:
+        pairs["file"] = "none: this was a dry run"
+    else:
+        pairs["file"] = f"{output}  ({len(findings)} findings: seqgc profile lint {output})"
+    show(facts, pairs, as_json=as_json, saved=not dry_run)
+    if dry_run and not as_json:
+        _print_times(trace)
+
+
+def new_file(output: Path | None) -> Path:
+    """Return the path of the new .npz file, or raise `ParameterError`."""
+    if output is None:
+        raise ParameterError("output", "must name a new .npz file", None, "-o FILE.npz")
+    if output.suffix != ".npz":
+        rule = "must end in .npz, the format that can hold failures of workers"
+        raise ParameterError("output", rule, str(output))
+    require_new(output)
+    return output
+
+
+def require_new(path: Path) -> None:
+    """Raise `ParameterError` if the file exists or cannot be written."""
+    if os.path.lexists(path):
+        rule = "must not exist: seqgc profile never overwrites a file"
+        raise ParameterError("output", rule, str(path))
+    require_writable(path)
+
+
+def _print_times(trace: ImportedTrace) -> None:
+    """Print the first times as a table: a line for each round, a column for each worker."""
+    table = Table(title="seconds, - where a worker did not answer")
+    workers = trace.workers[:_SHOWN_WORKERS]
+    for name in ("round", *workers):
+        table.add_column(name[-12:], justify="right")
+    profile = trace.profile
+    for row, name in enumerate(trace.rounds[:_SHOWN_ROUNDS]):
+        cells = [
+            f"{profile.times[row, i]:.4g}" if profile.answered[row, i] else "-"
+            for i in range(len(workers))
+        ]
+        table.add_row(name[-16:], *cells)
+    Screen().print(table)

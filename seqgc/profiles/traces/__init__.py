@@ -1,0 +1,6 @@
+"""Traces of other tools: rows of tasks, read from files and made into a delay profile."""
+
+from seqgc.profiles.traces._formats import FORMATS as FORMATS
+from seqgc.profiles.traces._importing import ImportedTrace as ImportedTrace
+from seqgc.profiles.traces._importing import import_trace as import_trace
+from seqgc.profiles.traces._importing import read_or_import as read_or_import

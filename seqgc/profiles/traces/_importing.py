@@ -1,0 +1,836 @@
+"""`import_trace`, which makes a delay profile of the rows of a trace, and says what it did."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from seqgc.errors import (
+    ParameterError,
+    ProfileError,
+    ProfileWarning,
+    did_you_mean,
+    require_number,
+)
+from seqgc.ports import FloatArray
+from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta
+from seqgc.profiles._files import MOST_TIMES, read_profile
+from seqgc.profiles._lint import MOST_USUAL_S
+from seqgc.profiles.traces._formats import FORMATS, Recognized, TraceColumns, recognized_format
+from seqgc.profiles.traces._rows import MISSING, TraceRows, lists_answers, read_rows, rows_of
+
+__all__ = ["ImportedTrace", "import_trace", "read_or_import"]
+
+IndexArray: TypeAlias = npt.NDArray[np.intp]
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_ATTEMPTS: Final = ("span", "sum", "first", "last")
+_MISSING_RULES: Final = ("fail", "drop")
+_UNIT_WORDS: Final = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("ms", "msec", "millis", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("us", "µs", "usec", "micros", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("ns", "nsec", "nanos", "nanosecond", "nanoseconds"), "ns"),
+}
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_ZONE: Final = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$")
+# Times of day since 1970, from 1973 to 5138, in each unit.
+_EPOCHS: Final = (("s", 1e8, 1e11), ("ms", 1e11, 1e14), ("us", 1e14, 1e17), ("ns", 1e17, 1e20))
+_LEAST_RATIO: Final = 2.0  # between the gaps that separate rounds and the gaps within rounds
+_SAME_START: Final = 0.01  # of the median time: shorter gaps between starts do not matter
+_MOST_CUTS: Final = 16  # of the sorted gaps, that are tried
+_LEAST_SHARE: Final = 0.5  # of the workers, in a round that is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImportedTrace:
+    """A delay profile made of a trace, with a list of the decisions that were taken.
+
+    ``format`` is the name of the recognised format, or "columns" if the columns were given.
+    ``workers`` and ``rounds`` are the names of the columns and rows of the profile in the trace;
+    names of rounds found by gaps are numbers from 0. ``notes`` are the decisions, one sentence
+    each. ``columns`` describes which column holds what.
+    """
+
+    profile: DelayProfile
+    format: str
+    columns: dict[str, str]
+    workers: tuple[str, ...]
+    rounds: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def import_trace(
+    source: str | Path | object,
+    *,
+    worker: str | None = None,
+    round: str | None = None,
+    submit: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    duration: str | None = None,
+    unit: str | None = None,
+    failed: Sequence[str] = (),
+    where: Sequence[str] = (),
+    attempts: str | None = None,
+    missing: str = "fail",
+    base_load: float | None = None,
+) -> ImportedTrace:
+    """Make a delay profile of a trace: rows of tasks instead of a matrix of seconds.
+
+    ``source`` is a path of a CSV, JSON, JSON lines or parquet file or of log lines, or the rows
+    themselves: a mapping of columns, a data frame, or a sequence of mappings. The formats in
+    `FORMATS` are recognised by their content, and need no other argument. For other formats, name
+    the columns; columns that are named here replace the ones of a recognised format.
+
+    ``worker`` names the column of the worker (several, separated by commas, together name one), or
+    is ``"order"``: the n-th row of a round is worker n. ``round`` names the column of the round, or
+    is ``"gap"`` (a round begins after a gap between starts) or ``"gap:SECONDS"`` (the least gap).
+    The seconds of an answer are ``duration``, or ``end`` minus ``start``, or, if ``submit`` is
+    given (the request, on the master's clock), ``end`` minus ``submit``. ``unit`` is s, ms, us or
+    ns, for all numbers. Texts such as ``2026-01-31T12:00:00Z`` need no unit.
+
+    ``failed`` lists ``COLUMN=VALUE`` of rows that are failures; rows without a time are failures,
+    too. Only rows that have all of ``where`` (``COLUMN=VALUE``) count. If a worker has several rows
+    in a round, ``attempts`` chooses: ``"span"`` from the first start to the last end, ``"sum"`` of
+    the times, the ``"first"`` or the ``"last"`` row. If a worker has none, ``missing`` is
+    ``"fail"`` (it did not answer) or ``"drop"`` (the round is left out). ``base_load`` is the
+    normalized load of each worker, by default 1/workers.
+
+    Raises
+    ------
+    ParameterError
+        If an argument breaks its rule, or something must be given because it cannot be decided.
+    ProfileError
+        If the rows cannot be read, or make no profile.
+
+    Examples
+    --------
+    >>> rows = {"node": ["a", "b"] * 2, "step": [0, 0, 1, 1], "took_ms": [900, 800, 700, 2500]}
+    >>> trace = import_trace(rows, worker="node", round="step", duration="took_ms")
+    >>> trace.profile.times.tolist(), trace.workers
+    ([[0.9, 0.8], [0.7, 2.5]], ('a', 'b'))
+    >>> trace.notes[0]
+    'times are in ms, because of the name of the column took_ms'
+    """
+    _check_choice("unit", unit, tuple(_PER_SECOND))
+    _check_choice("attempts", attempts, _ATTEMPTS)
+    _check_choice("missing", missing, _MISSING_RULES)
+    if base_load is not None:
+        require_number("base_load", base_load, above=0)
+    choices = _Choices(
+        worker=worker,
+        round=round,
+        submit=submit,
+        start=start,
+        end=end,
+        duration=duration,
+        unit=unit,
+        failed=_conditions("failed", failed),
+        where=_conditions("where", where),
+        attempts=attempts,
+        drops=missing == "drop",
+        base_load=base_load,
+    )
+    if not isinstance(source, str | Path):
+        return _Importer(rows_of(source), choices).run()
+    try:
+        return _Importer(read_rows(source), choices).run()
+    except ProfileError as error:
+        raise ProfileError(f"{source}: {error}") from None
+    except OSError as error:
+        raise ProfileError(f"{source}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """The arguments of `import_trace`, checked as far as is possible without the rows."""
+
+    worker: str | None
+    round: str | None
+    submit: str | None
+    start: str | None
+    end: str | None
+    duration: str | None
+    unit: str | None
+    failed: tuple[tuple[str, str], ...]
+    where: tuple[tuple[str, str], ...]
+    attempts: str | None
+    drops: bool
+    base_load: float | None
+
+    def applied_to(self, columns: TraceColumns) -> TraceColumns:
+        """Return the columns, replaced by the columns that the caller names."""
+        if self.worker is not None:
+            names = () if self.worker == "order" else tuple(_words(self.worker))
+            columns = replace(columns, worker=names, succeeding=False)
+        if self.round is not None:
+            gap, _, least = self.round.partition(":")
+            if gap == "gap":
+                gap_s = _gap("round", self.round, least) if least else None
+                columns = replace(columns, round=(), gap_s=gap_s)
+            else:
+                columns = replace(columns, round=tuple(_words(self.round)))
+        if self.duration is not None:
+            columns = replace(columns, duration=self.duration, submit=None, end=None)
+        elif self.end is not None:
+            columns = replace(columns, duration=None)
+        given = {name: getattr(self, name) for name in ("submit", "start", "end", "unit")}
+        given |= {"failed": self.failed or None, "attempts": self.attempts}
+        return replace(columns, **{name: value for name, value in given.items() if value})
+
+
+def _gap(argument: str, value: str, seconds: str) -> float:
+    try:
+        return require_number(argument, float(seconds), above=0)
+    except ValueError:
+        raise ParameterError(argument, "must be gap:SECONDS, seconds > 0", value) from None
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _conditions(argument: str, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return ``COLUMN=VALUE`` texts as pairs."""
+    pairs = []
+    for text in texts:
+        name, mark, value = text.partition("=")
+        if not mark or not name.strip():
+            raise ParameterError(argument, "must be COLUMN=VALUE", text)
+        pairs.append((name.strip(), value.strip()))
+    return tuple(pairs)
+
+
+def read_or_import(path: str | Path) -> DelayProfile:
+    """Read a delay profile, or import a trace of another tool if nothing must be decided for it.
+
+    A file that does not end in `.npz` is taken for a trace (`import_trace`) if it does not end in
+    `.csv`, or if its first line names a column of workers.
+
+    Raises
+    ------
+    ParameterError
+        If the file is absent and does not end in `.npz` or `.csv`.
+    ProfileError
+        If the file is neither a profile (`read_profile`) nor a trace of a known format.
+
+    Warns
+    -----
+    ProfileWarning
+        If a trace was imported. The warning lists every decision.
+    """
+    path = Path(path)
+    if path.suffix == ".npz" or not os.path.isfile(path):  # noqa: PTH113 (raises at some names)
+        return read_profile(path)
+    if path.suffix == ".csv" and not lists_answers(path):
+        return read_profile(path)
+    try:
+        trace = import_trace(path)
+    except (ParameterError, ProfileError) as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        command = f"seqgc profile import {path} -o FILE.npz"
+        raise ProfileError(
+            f"{path}: not a delay profile (.npz or .csv) or a known trace: {reason}; "
+            f"`{command}` takes the options"
+        ) from None
+    message = f"{path}: imported as {trace.format}: {'; '.join(trace.notes)}"
+    warnings.warn(message, ProfileWarning, stacklevel=2)
+    return trace.profile
+
+
+def _check_choice(argument: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        rule = f"must be {', '.join(known[:-1])} or {known[-1]}"
+        raise ParameterError(argument, rule, value, did_you_mean(value, known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """A column of times: ``raw`` numbers, NaN or ``known`` False where a row has none."""
+
+    raw: npt.NDArray[Any]
+    known: npt.NDArray[np.bool_]
+    per_second: int
+
+    def since(self, other: _Times) -> FloatArray:
+        """Return the seconds (rows,) from the times of ``other`` to these times."""
+        difference = (self.raw - other.raw) / self.per_second
+        return np.where(self.known & other.known, difference, np.nan)
+
+    def seconds(self) -> FloatArray:
+        """Return the seconds since the first time; for a duration, use `since` zero instead."""
+        origin = self.raw[self.known].min() if self.known.any() else 0
+        return np.where(self.known, (self.raw - origin) / self.per_second, np.nan)
+
+
+class _Importer:
+    """The import of one trace, which collects the decisions in ``notes``."""
+
+    def __init__(self, rows: TraceRows, choices: _Choices) -> None:
+        self.choices, self.notes = choices, list[str]()
+        rows = self._only(rows, choices.where)
+        found = recognized_format(rows)
+        if found is None:
+            named = choices.worker or choices.duration or choices.start or choices.submit
+            if not named:
+                raise ProfileError(
+                    f"not a known trace ({', '.join(FORMATS[:-1])}): name the columns of the "
+                    f"worker, the round and the times (--worker, --round, --start and --end, or "
+                    f"--duration); the columns are {_listed(rows)}"
+                )
+            found = Recognized(name="columns", rows=rows, columns=TraceColumns())
+        self.found, self.rows = found, found.rows
+        self.columns = choices.applied_to(found.columns)
+        self.notes += found.notes
+        if not self.rows.count:
+            raise ProfileError("the trace has no rows of tasks")
+        self._require_columns()
+
+    @staticmethod
+    def _only(rows: TraceRows, where: Sequence[tuple[str, str]]) -> TraceRows:
+        for name, value in where:
+            cells = _column(rows, name)
+            keep = [i for i, each in enumerate(cells) if _text(each).lower() == value.lower()]
+            if not keep:
+                raise ProfileError(f"no row has {name}={value}")
+            rows = rows.take(keep)
+        return rows
+
+    def _require_columns(self) -> None:
+        columns, given = self.columns, _listed(self.rows)
+        if not columns.worker and self.choices.worker is None and self.found.name == "columns":
+            rule = "must name the column of the worker, or be order (the n-th row of a round)"
+            raise ParameterError("worker", rule, None, f"the columns are {given}")
+        if not columns.round and self.choices.round is None and self.found.name == "columns":
+            rule = "must name the column of the round, or be gap (gaps between starts)"
+            raise ParameterError("round", rule, None, f"the columns are {given}")
+        if columns.duration is None and (
+            columns.end is None or not (columns.start or columns.submit)
+        ):
+            rule = "must name the column of the seconds, unless start and end are given"
+            raise ParameterError("duration", rule, None, f"the columns are {given}")
+
+    def run(self) -> ImportedTrace:
+        """Return the profile and the decisions."""
+        seconds, starts = self._seconds()
+        failed = self._failed() | np.isnan(seconds)
+        rounds, round_names, workers, worker_names = self._places(seconds, starts)
+        cells = _cells(rounds, workers)
+        times, status, seen = self._matrix(
+            cells, (len(round_names), len(worker_names)), seconds, starts, failed
+        )
+        kept = self._kept(seen, round_names)
+        times, status, seen = times[kept], status[kept], seen[kept]
+        used = seen.any(axis=0)
+        times, status = times[:, used], status[:, used]
+        if not (status == 0).any():
+            raise ProfileError("no worker answered in any round, which leaves no delays to use")
+        self._say_missing(seen[:, used], status)
+        profile = DelayProfile(
+            times=_filled(times, status),
+            status=status,
+            meta=self._meta(int(used.sum())),
+        )
+        self._say_usual(profile)
+        return ImportedTrace(
+            profile=profile,
+            format=self.found.name,
+            columns=_described(self.columns),
+            workers=tuple(
+                name
+                for name, is_used in zip(worker_names, np.atleast_1d(used), strict=True)
+                if is_used
+            ),
+            rounds=tuple(round_names[i] for i in np.flatnonzero(kept)),
+            notes=tuple(self.notes),
+        )
+
+    # ---- times ----------------------------------------------------------------------------------
+
+    def _seconds(self) -> tuple[FloatArray, FloatArray]:
+        """Return the seconds (rows,) of each row, and its start, NaN where they are unknown."""
+        columns = self.columns
+        start, end, submit = (
+            None if name is None else self._moments(name)
+            for name in (columns.start, columns.end, columns.submit)
+        )
+        if columns.duration is not None:
+            seconds = self._durations(columns.duration)
+            starts: FloatArray = np.full(self.rows.count, np.nan)
+            if start is not None:
+                starts = start.seconds()
+            elif end is not None:
+                starts = end.seconds() - seconds
+            self._check_positive(seconds)
+            return seconds, starts
+        assert end is not None
+        begin = start if submit is None else submit
+        assert begin is not None
+        if submit is not None and start is not None:
+            early = start.since(submit) < 0
+            if early.any():
+                offset_s = -np.nanmin(start.since(submit))
+                self.notes.append(
+                    f"{early.sum()} of {self.rows.count} rows start before their request, by up to "
+                    f"{offset_s:.3g} s: the clocks differ, so times are from {columns.start} to "
+                    f"{columns.end}, without the way to the worker"
+                )
+                begin = start
+        seconds = end.since(begin)
+        self._check_positive(seconds)
+        return seconds, begin.seconds()
+
+    def _check_positive(self, seconds: FloatArray) -> None:
+        wrong = seconds <= 0
+        if wrong.any():
+            row = int(wrong.argmax())
+            rule = "a task must take more than 0 s"
+            raise ProfileError(f"row {row} (from 0): {rule}; got {seconds[row]:g} s")
+
+    def _moments(self, name: str) -> _Times:
+        values = _column(self.rows, name)
+        texts = [isinstance(v, str) and bool(_DAY.match(v)) for v in values]
+        if any(texts) or any(
+            isinstance(v, np.datetime64) or hasattr(v, "isoformat") for v in values
+        ):
+            return _moments_of_text(name, values)
+        numbers, known = _numbers(name, values)
+        unit = self.columns.unit or _named_unit(name)
+        if unit is None:
+            usual = float(np.median(numbers[known])) if known.any() else 0.0
+            unit = next((u for u, low, high in _EPOCHS if low <= usual < high), None)
+            if unit is None:
+                rule = f"must be given, because nothing says in which unit {name} is"
+                raise ParameterError("unit", rule, None, "s, ms, us or ns")
+            self._note(f"{name} is in {unit}, because {usual:.4g} is then a time of this century")
+        elif self.columns.unit is None:
+            self._note(f"times are in {unit}, because of the name of the column {name}")
+        return _Times(raw=numbers, known=known, per_second=_PER_SECOND[unit])
+
+    def _durations(self, name: str) -> FloatArray:
+        numbers, known = _numbers(name, _column(self.rows, name))
+        unit = self.columns.unit or _named_unit(name)
+        if unit is None:
+            rule = f"must be given, because nothing says in which unit {name} is"
+            raise ParameterError("unit", rule, None, "s, ms, us or ns")
+        if self.columns.unit is None:
+            self._note(f"times are in {unit}, because of the name of the column {name}")
+        return np.where(known, numbers / _PER_SECOND[unit], np.nan)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _failed(self) -> npt.NDArray[np.bool_]:
+        failed = np.zeros(self.rows.count, dtype=np.bool_)
+        for name, value in self.columns.failed:
+            wanted = value.lower()
+            cells = _column(self.rows, name)
+            failed |= np.array([_text(each).lower() == wanted for each in cells])
+        return failed
+
+    # ---- rounds and workers ---------------------------------------------------------------------
+
+    def _places(
+        self, seconds: FloatArray, starts: FloatArray
+    ) -> tuple[IndexArray, list[str], IndexArray, list[str]]:
+        """Return the round and the worker of each row, each with their names.
+
+        All attempts of one task have the round and the worker of the first attempt.
+        """
+        first = self._first_attempts(starts)
+        workers, names = np.zeros(self.rows.count, dtype=np.intp), ["0"]
+        if self.columns.worker:
+            workers, names = _numbered([_column(self.rows, name) for name in self.columns.worker])
+        if self.columns.round:
+            rounds, rounds_named = _numbered(
+                [_column(self.rows, name) for name in self.columns.round]
+            )
+        else:
+            rounds, rounds_named = self._separated(
+                seconds, starts, leaders=np.unique(first), workers=workers
+            )
+        rounds = rounds[first]
+        if not self.columns.worker:
+            return rounds, rounds_named, *self._in_order(rounds, starts)
+        workers = workers[first]
+        if self.columns.succeeding:
+            workers, names = self._succeeded(workers, names, rounds)
+        return rounds, rounds_named, workers, names
+
+    def _first_attempts(self, starts: FloatArray) -> IndexArray:
+        """Return, for each row, the number of the row with the first attempt at the same task."""
+        own = np.arange(self.rows.count)
+        if self.columns.task is None or np.isnan(starts).any():
+            return own
+        tasks, _ = _numbered([_column(self.rows, self.columns.task)])
+        first: dict[int, int] = {}
+        for row in np.argsort(starts, kind="stable").tolist():
+            first.setdefault(int(tasks[row]), row)
+        return np.array([first[task] for task in tasks.tolist()], dtype=np.intp)
+
+    def _separated(
+        self, seconds: FloatArray, starts: FloatArray, *, leaders: IndexArray, workers: IndexArray
+    ) -> tuple[IndexArray, list[str]]:
+        """Separate rounds by gaps between the starts of the rows ``leaders``."""
+        if np.isnan(starts).any():
+            rule = "must name a column: rounds are found by gaps only if every row has a start"
+            raise ParameterError("round", rule, None, f"the columns are {_listed(self.rows)}")
+        order = leaders[np.argsort(starts[leaders], kind="stable")]
+        gaps = np.diff(starts[order])
+        usual_s = float(np.nanmedian(seconds[order]))
+        least = self.columns.gap_s or self._least_gap(gaps, workers[order], usual_s=usual_s)
+        rounds = np.zeros(len(starts), dtype=np.intp)
+        rounds[order[1:]] = np.cumsum(gaps >= least)
+        count = int(rounds.max()) + 1
+        if count == 1:
+            self.notes.append("all rows are one round: no gap between starts separates them")
+        else:
+            within = gaps[gaps < least]
+            longest = float(within.max()) if within.size else 0.0
+            self.notes.append(
+                f"{count} rounds, separated by gaps between starts of at least "
+                f"{gaps[gaps >= least].min():.3g} s (within a round: at most {longest:.3g} s)"
+            )
+        return rounds, [str(i) for i in range(count)]
+
+    def _least_gap(self, gaps: FloatArray, workers: IndexArray, *, usual_s: float) -> float:
+        """Return the least gap between the starts of two rounds; infinity if there is one round.
+
+        The sorted gaps can be cut wherever neighbours differ by a factor of at least 2. The best
+        cut gives rounds in which each worker has one row; of equally good cuts, it is the one with
+        the largest factor. ``workers`` are the workers in the order of the starts.
+        """
+        floor = _SAME_START * usual_s
+        each = np.sort(np.maximum(gaps, floor))
+        if not each.size or each[-1] == floor:
+            return np.inf
+        ratios = each[1:] / each[:-1]
+        cuts = [i for i in np.argsort(-ratios).tolist()[:_MOST_CUTS] if ratios[i] >= _LEAST_RATIO]
+        if not cuts:
+            rule = "cannot be found by gaps, which differ by less than a factor of "
+            remedy = "give --round gap:SECONDS, the least gap between rounds, or --round COLUMN"
+            raise ParameterError("round", f"{rule}{_LEAST_RATIO:g}", "gap", remedy)
+        if not self.columns.worker:
+            return float(each[cuts[0] + 1])
+
+        def flaws(cut: int) -> int:
+            """Return the number of repeated and of missing workers in all rounds."""
+            rounds = np.concatenate([[0], np.cumsum(gaps >= each[cut + 1])])
+            pairs = np.unique(np.stack([rounds, workers]), axis=1)
+            sizes = np.bincount(pairs[0])
+            return len(workers) - int(pairs.shape[1]) + int((sizes.max() - sizes).sum())
+
+        return float(each[min(cuts, key=flaws) + 1])
+
+    def _in_order(self, rounds: IndexArray, starts: FloatArray) -> tuple[IndexArray, list[str]]:
+        """Return worker n for the n-th row of each round."""
+        workers = np.zeros(len(rounds), dtype=np.intp)
+        begun = np.where(np.isnan(starts), np.inf, starts)
+        taken: dict[int, int] = {}
+        for row in np.lexsort((np.arange(len(rounds)), begun, rounds)).tolist():
+            workers[row] = taken.get(int(rounds[row]), 0)
+            taken[int(rounds[row])] = int(workers[row]) + 1
+        return workers, [str(i) for i in range(int(workers.max()) + 1)]
+
+    def _succeeded(
+        self, workers: IndexArray, names: list[str], rounds: IndexArray
+    ) -> tuple[IndexArray, list[str]]:
+        """Let each worker that appears take the place of one that has disappeared before."""
+        first = np.full(len(names), np.iinfo(np.intp).max)
+        last = np.full(len(names), -1)
+        np.minimum.at(first, workers, rounds)
+        np.maximum.at(last, workers, rounds)
+        places: list[list[int]] = []  # the workers of each place, one after the other
+        place_of = np.zeros(len(names), dtype=np.intp)
+        for worker in np.argsort(first, kind="stable").tolist():
+            free = [i for i, held in enumerate(places) if last[held[-1]] < first[worker]]
+            if free:
+                places[free[0]].append(worker)
+            else:
+                places.append([worker])
+            place_of[worker] = free[0] if free else len(places) - 1
+        if len(places) == len(names):
+            return workers, names
+        self.notes.append(
+            f"{len(names)} workers took {len(places)} places: one that appears takes the place of "
+            "one that no longer occurs"
+        )
+        return place_of[workers], ["+".join(names[i] for i in held) for held in places]
+
+    # ---- the matrix -----------------------------------------------------------------------------
+
+    def _matrix(
+        self,
+        cells: dict[tuple[int, int], list[int]],
+        shape: tuple[int, int],
+        seconds: FloatArray,
+        starts: FloatArray,
+        failed: npt.NDArray[np.bool_],
+    ) -> tuple[FloatArray, npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+        """Return the seconds (rounds, workers), the status, and a mask of cells that have rows."""
+        if shape[0] * shape[1] > MOST_TIMES:
+            raise ProfileError(
+                f"a profile has at most {MOST_TIMES} times; got {shape} (rounds, workers)"
+            )
+        several = sum(len(each) > 1 for each in cells.values())
+        combine = self._combination(several, len(cells), starts)
+        times = np.full(shape, np.nan)
+        status = np.ones(shape, dtype=np.int8)
+        for place, each in cells.items():
+            ordered = sorted(each, key=lambda row: (np.nan_to_num(starts[row]), row))
+            times[place], failure = combine(ordered, seconds, starts, failed)
+            status[place] = failure
+        return times, status, ~np.isnan(times) | _has_rows(cells, shape)
+
+    def _combination(self, several: int, cells: int, starts: FloatArray) -> Callable[..., Any]:
+        chosen = self.columns.attempts
+        if several and chosen is None:
+            rule = (
+                f"must be given, because {several} of {cells} answers have several rows (a worker "
+            )
+            rule += "in a round)"
+            raise ParameterError("attempts", rule, None, "span, sum, first or last")
+        if chosen == "span" and np.isnan(starts).all():
+            chosen = "sum"
+        words = {
+            "span": "the time from their first start to their last end counts",
+            "sum": "their times are added",
+            "first": "the first counts",
+            "last": "the last counts",
+        }
+        if several and chosen is not None:
+            text = f"{several} of {cells} answers have several rows (retries, or several tasks): "
+            if self.found.name != "StragglerAnalysis":  # where each answer has several
+                self.notes.append(text + words[chosen])
+        return _COMBINATIONS[chosen or "last"]
+
+    def _kept(self, seen: npt.NDArray[np.bool_], names: list[str]) -> npt.NDArray[np.bool_]:
+        """Return a mask of the rounds (rounds,) that the profile keeps."""
+        share = seen.mean(axis=1)
+        kept = share == 1 if self.choices.drops else share >= _LEAST_SHARE
+        if not kept.any():
+            rule = "no round has a row of " + (
+                "every worker" if self.choices.drops else "half of the workers"
+            )
+            raise ProfileError(f"{rule}: check the columns of worker and round")
+        if not kept.all():
+            dropped = [names[i] for i in np.flatnonzero(~kept)[:5]]
+            least = "a row of every worker" if self.choices.drops else "rows of half of the workers"
+            more = ", …" if (~kept).sum() > 5 else ""
+            self.notes.append(
+                f"{(~kept).sum()} of {len(kept)} rounds left out, which lack {least}: "
+                f"{', '.join(dropped)}{more}"
+            )
+        return cast("npt.NDArray[np.bool_]", kept)
+
+    def _say_missing(self, seen: npt.NDArray[np.bool_], status: npt.NDArray[np.int8]) -> None:
+        absent, failed = int((~seen).sum()), int(((status != 0) & seen).sum())
+        if absent:
+            rounds = int((~seen).any(axis=1).sum())
+            self.notes.append(
+                f"{absent} of {seen.size} answers are missing, in {rounds} rounds: they count as "
+                "failures (--missing drop leaves these rounds out)"
+            )
+        if failed:
+            self.notes.append(f"{failed} of {seen.size} calls failed")
+
+    def _meta(self, workers: int) -> ProfileMeta:
+        load = self.choices.base_load
+        if load is None:
+            load = 1 / workers
+            self.notes.append(
+                f"the base load is taken to be 1/{workers}: each worker computed an equal part of "
+                "a job (--base-load changes this)"
+            )
+        return ProfileMeta(base_load=load, provider=self.found.provider, source=self.found.name)
+
+    def _say_usual(self, profile: DelayProfile) -> None:
+        usual_s = float(np.median(profile.times[profile.answered]))
+        if usual_s > MOST_USUAL_S:
+            self.notes.append(f"the median answer took {usual_s:.4g} s: check the unit (--unit)")
+
+
+def _span(
+    rows: list[int], seconds: FloatArray, starts: FloatArray, failed: Any
+) -> tuple[float, bool]:
+    if len(rows) == 1:
+        return float(seconds[rows[0]]), bool(failed[rows[0]])
+    end = (
+        float(np.nanmax(starts[rows] + seconds[rows]))
+        if not np.isnan(seconds[rows]).all()
+        else np.nan
+    )
+    return end - float(starts[rows[0]]), bool(failed[rows[-1]])
+
+
+def _sum(
+    rows: list[int], seconds: FloatArray, _starts: FloatArray, failed: Any
+) -> tuple[float, bool]:
+    return float(np.nansum(seconds[rows])) or np.nan, bool(failed[rows[-1]])
+
+
+def _first(
+    rows: list[int], seconds: FloatArray, _starts: FloatArray, failed: Any
+) -> tuple[float, bool]:
+    return float(seconds[rows[0]]), bool(failed[rows[0]])
+
+
+def _last(
+    rows: list[int], seconds: FloatArray, _starts: FloatArray, failed: Any
+) -> tuple[float, bool]:
+    return float(seconds[rows[-1]]), bool(failed[rows[-1]])
+
+
+_COMBINATIONS: Final = {"span": _span, "sum": _sum, "first": _first, "last": _last}
+
+
+def _cells(rounds: IndexArray, workers: IndexArray) -> dict[tuple[int, int], list[int]]:
+    cells: dict[tuple[int, int], list[int]] = {}
+    for row, place in enumerate(zip(rounds.tolist(), workers.tolist(), strict=True)):
+        cells.setdefault(place, []).append(row)
+    return cells
+
+
+def _has_rows(
+    cells: dict[tuple[int, int], list[int]], shape: tuple[int, int]
+) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(shape, dtype=np.bool_)
+    for place in cells:
+        mask[place] = True
+    return mask
+
+
+def _filled(times: FloatArray, status: npt.NDArray[np.int8]) -> FloatArray:
+    """Return the seconds; an unknown time is the slowest answer of its round, or of all rounds."""
+    answers = np.where(status == 0, times, -np.inf)
+    slowest = answers.max(axis=1, keepdims=True)
+    slowest[np.isneginf(slowest)] = answers.max()
+    return np.where(np.isnan(times), slowest, times)
+
+
+def _numbered(columns: Sequence[Sequence[object]]) -> tuple[IndexArray, list[str]]:
+    """Return the number of each row's value among the sorted values, and the values' names."""
+    keys = list(zip(*([_text(value) for value in column] for column in columns), strict=True))
+    missing = next((i for i, key in enumerate(keys) if "" in key), None)
+    if missing is not None:
+        raise ProfileError(f"row {missing} (from 0) has no value in the column of worker or round")
+    ordered = sorted(set(keys), key=lambda key: [_natural(text) for text in key])
+    index = {key: i for i, key in enumerate(ordered)}
+    return np.array([index[key] for key in keys], dtype=np.intp), ["/".join(key) for key in ordered]
+
+
+def _natural(text: str) -> list[tuple[int, float, str]]:
+    """Return a key that sorts w2 before w10, and numbers by value."""
+    try:
+        return [(0, float(text), "")]
+    except ValueError:
+        parts = re.split(r"(\d+)", text)
+        return [(0, float(p), "") if p.isdigit() else (1, 0.0, p) for p in parts]
+
+
+def _column(rows: TraceRows, name: str) -> Sequence[object]:
+    if not rows.has(name):
+        rule = f"must be a column of the trace ({_listed(rows)})"
+        raise ParameterError("column", rule, name, did_you_mean(name, tuple(rows.columns)))
+    return rows.columns[name]
+
+
+def _listed(rows: TraceRows) -> str:
+    names = list(rows.columns)
+    return ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+
+
+def _text(value: object) -> str:
+    """Return a value as text: a whole number without a fraction, nothing for a missing value."""
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _numbers(name: str, values: Sequence[object]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Return the numbers of a column, as integers if all are whole, and a mask of those known."""
+    numbers = [_number(name, row, value) for row, value in enumerate(values)]
+    known = np.array([each is not None for each in numbers], dtype=np.bool_)
+    whole = all(each is None or isinstance(each, int) for each in numbers)
+    kind = np.int64 if whole else np.float64
+    return np.array([0 if each is None else each for each in numbers], dtype=kind), known
+
+
+def _number(name: str, row: int, value: object) -> int | float | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() in MISSING):
+        return None
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        if isinstance(value, int | float):
+            number: int | float = value
+        else:
+            text = str(value)
+            number = int(text) if text.lstrip("+-").isdigit() else float(text)
+        if not abs(number) < 2**62:
+            raise ValueError
+    except ValueError:
+        rule = f"row {row} (from 0): {name} must be a number"
+        raise ProfileError(f"{rule}; got {str(value)[:40]!r}") from None
+    return None if number != number else number
+
+
+def _moments_of_text(name: str, values: Sequence[object]) -> _Times:
+    raw = np.zeros(len(values), dtype=np.int64)
+    known = np.zeros(len(values), dtype=np.bool_)
+    for row, value in enumerate(values):
+        if value is None:
+            continue
+        text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+        try:
+            raw[row], known[row] = _nanoseconds(text), True
+        except ValueError:
+            rule = f"row {row} (from 0): {name} must be a time such as 2026-01-31T12:00:00.5Z"
+            raise ProfileError(f"{rule}; got {text[:40]!r}") from None
+    return _Times(raw=raw, known=known, per_second=_PER_SECOND["ns"])
+
+
+def _nanoseconds(text: str) -> int:
+    """Return the nanoseconds since 1970 of a time in ISO 8601; without a zone, it is UTC."""
+    text, offset = text.strip().replace(",", ".").removesuffix("Z"), 0
+    if (zone := _ZONE.search(text, 10)) is not None:
+        text = text[: zone.start()]
+        offset = (int(zone["hours"]) * 60 + int(zone["minutes"])) * (
+            -1 if zone["sign"] == "-" else 1
+        )
+    moment = np.datetime64(text.strip(), "ns").astype(np.int64)
+    return int(moment) - offset * 60 * 10**9
+
+
+def _named_unit(name: str) -> str | None:
+    """Return the unit in the last word of a column's name, or None."""
+    parts = [part for part in re.split(r"[^A-Za-zµ]+", name) if part]
+    return _UNIT_WORDS.get(parts[-1].lower()) if len(parts) > 1 else None
+
+
+def _described(columns: TraceColumns) -> dict[str, str]:
+    """Return what each column is used for, in words."""
+    gap = "gap" if columns.gap_s is None else f"gap:{columns.gap_s:g}"
+    told = {
+        "worker": ",".join(columns.worker) or "order",
+        "round": ",".join(columns.round) or gap,
+        "submit": columns.submit,
+        "start": columns.start,
+        "end": columns.end,
+        "duration": columns.duration,
+        "unit": columns.unit,
+        "failed": " ".join(f"{name}={value}" for name, value in columns.failed),
+        "attempts": columns.attempts,
+    }
+    return {name: text for name, text in told.items() if text}
