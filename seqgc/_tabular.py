@@ -97,13 +97,45 @@ def html_table(table: Mapping[str, Any], *, caption: str = "") -> str:
     return f"<table>{''.join(lines)}</table>"
 
 
-def html_pairs(pairs: Mapping[str, str], *, caption: str = "") -> str:
-    """Return names and values as an HTML table of two columns. All texts are escaped."""
-    lines = [f"<caption>{escape(caption)}</caption>" if caption else ""]
-    lines += [
-        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs.items()
-    ]
-    return f"<table>{''.join(lines)}</table>"
+class Summarised:
+    """A base class for results, whose text and whose picture in a notebook are short.
+
+    A subclass defines `summary`, the names and values to show, and may define `summary_table`, a
+    table that a notebook shows below them.
+
+    Examples
+    --------
+    >>> class Result(Summarised):
+    ...     def summary(self):
+    ...         return {"jobs": 3, "seconds": 1.23456}
+    >>> Result()
+    <Result: jobs 3; seconds 1.235>
+    >>> Result()._repr_html_()
+    '<table><caption>Result</caption><tr><th>jobs</th><td>3</td></tr><tr><th>seconds</th>...'
+    """
+
+    __slots__ = ()
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the names and values that describe this object."""
+        raise NotImplementedError
+
+    def summary_table(self) -> Mapping[str, Any] | None:
+        """Return a table for a notebook, or None."""
+        return None
+
+    def __repr__(self) -> str:
+        words = "; ".join(f"{name} {number(value)}" for name, value in self.summary().items())
+        return f"<{type(self).__name__}: {words}>"
+
+    def _repr_html_(self) -> str:
+        lines = [f"<caption>{escape(type(self).__name__)}</caption>"]
+        lines += [
+            f"<tr><th>{escape(name)}</th><td>{escape(number(value))}</td></tr>"
+            for name, value in self.summary().items()
+        ]
+        table = self.summary_table()
+        return f"<table>{''.join(lines)}</table>" + ("" if table is None else html_table(table))
 
 
 def number(value: Any) -> str:

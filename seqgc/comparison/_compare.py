@@ -159,6 +159,8 @@ def compare(
     >>> from seqgc.profiles import LAMBDA_CNN
     >>> profile = LAMBDA_CNN.profile(20, workers=16, rng=np.random.default_rng(0))
     >>> found = compare(profile, ["uncoded", "gc-rep:s=3"])
+    >>> found
+    <Comparison: defences 2; workers 16; target 0.25; advice gc-rep:s=3 reaches 0.25 in ...>
     >>> [(row.defence, row.clocks_to_target) for row in found.rows]
     [('gc-rep:s=3', 23.0), ('uncoded', 23.0)]
     >>> found.lr, found.lr_is_edge, found.trial.seeds

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
+from seqgc._tabular import Summarised, columns
 from seqgc.costs import Architecture, FunctionSetup, Prices, read_prices
 from seqgc.errors import ParameterError, require_int, require_number
 from seqgc.schemes import Kind
@@ -139,8 +142,8 @@ class Row:
         return f"{self.defence}, {self.rule}" if self.rule else self.defence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Summarised):
     """The ``rows``, sorted by the time to the target, and the conditions of the comparison.
 
     ``lr`` is the common learning rate, the best rate for exact gradients. If ``lr_is_edge`` is
@@ -163,6 +166,27 @@ class Comparison:
     bound_s: float  # per clock
     lr_is_edge: bool = False
     chosen_on: int | None = None
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "defences": len(self.rows),
+            "workers": self.n,
+            "target": self.trial.target,
+            "advice": self.advice,
+        }
+
+    def summary_table(self) -> dict[str, npt.NDArray[Any]]:
+        return columns(
+            {
+                "defence": row.label,
+                "kind": row.kind,
+                "seconds": row.seconds_to_target,
+                "$": row.usd,
+                "times the bound": row.over_bound,
+                "staleness": row.staleness_mean,
+            }
+            for row in self.rows
+        )
 
     @property
     def premise(self) -> str:

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seqgc._tabular import Summarised, number
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._censored import completed, drawn
@@ -76,8 +77,8 @@ class ProfileMeta:
             raise ParameterError("schema", f"must be {SCHEMA}", self.schema, "update seqgc")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DelayProfile:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DelayProfile(Summarised):
     """The seconds from request to answer of each worker in each round, and their conditions.
 
     ``times`` (rounds, workers) float64 are seconds, from 1e-9 to 1e15. ``status`` (rounds, workers)
@@ -93,8 +94,9 @@ class DelayProfile:
     Examples
     --------
     >>> profile = DelayProfile.from_times([[0.5, 0.7], [0.6, 2.0]], meta=ProfileMeta(alpha=1.0))
-    >>> profile.num_rounds, profile.num_workers
-    (2, 2)
+    >>> profile
+    <DelayProfile: rounds 2; workers 2; median 0.65 s; longest 2 s; unanswered 0; base load 0;
+    alpha 1>
     >>> profile.at_load(0.25).times.tolist(), profile.times_at(np.array([0.0, 0.5])).tolist()
     ([[0.75, 0.95], [0.85, 2.25]], [[0.5, 1.2], [0.6, 2.5]])
     """
@@ -113,6 +115,20 @@ class DelayProfile:
         matrix = _checked_times(times)
         status = np.zeros(matrix.shape, dtype=np.int8)
         return cls(times=matrix, status=status, meta=meta or ProfileMeta())
+
+    def summary(self) -> dict[str, object]:
+        seconds = self.times[self.answered]
+        known = {"model": self.meta.model, "provider": self.meta.provider}
+        return {
+            "rounds": self.num_rounds,
+            "workers": self.num_workers,
+            "median": f"{number(np.median(seconds))} s" if seconds.size else "–",
+            "longest": f"{number(seconds.max())} s" if seconds.size else "–",
+            "unanswered": self.times.size - seconds.size,
+            "base load": self.meta.base_load,
+            **({} if self.meta.alpha is None else {"alpha": self.meta.alpha}),
+            **{name: value for name, value in known.items() if value},
+        }
 
     @property
     def num_rounds(self) -> int:

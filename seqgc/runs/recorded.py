@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc._bounded import open_bounded
+from seqgc._tabular import Summarised, number
 from seqgc.errors import one_line
 from seqgc.ports import FloatArray, IntArray, Table
 from seqgc.profiles import DelayProfile
@@ -475,8 +476,8 @@ def _newest_masters(rounds: Table, answers: Table) -> npt.NDArray[np.bool_]:
     return mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RecordedRun:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RecordedRun(Summarised):
     """A recorded run, which `read_run` reads from its folder.
 
     ``scheme`` is the scheme with which the run began. ``workers`` is the number of workers, or the
@@ -495,6 +496,19 @@ class RecordedRun:
     gaps: tuple[str, ...]
     header: RunHeader
     _tables: dict[str, Table]
+
+    def summary(self) -> dict[str, object]:
+        closed_s = self._tables["rounds"]["closed_s"]
+        return {
+            "path": str(self.path),
+            "scheme": self.scheme,
+            "workers": self.workers,
+            "rounds": len(closed_s),
+            "jobs": len(self._tables["jobs"]["job"]),
+            "time": f"{number(closed_s.max(initial=0.0))} s",
+            "outcome": self.outcome or "not ended",
+            **({"gaps": len(self.gaps)} if self.gaps else {}),
+        }
 
     def profile(self, *, alpha: float | None = None) -> DelayProfile:
         """Return the times of the workers' answers as a delay profile.
@@ -607,6 +621,9 @@ def read_run(folder: str | Path) -> RecordedRun:
     ...     run = read_run(folder)
     >>> run.scheme, run.answers()["took_s"].tolist(), run.answers()["outcome"].tolist()
     ('uncoded', [0.5, 0.5], ['used', 'unanswered'])
+    >>> run
+    <RecordedRun: path /...; scheme uncoded; workers 2; rounds 0; jobs 0; time 0 s; outcome not
+    ended; gaps 1>
     >>> run.gaps
     ('There are no losses: metrics.csv: No such file or directory.',)
     """

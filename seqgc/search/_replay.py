@@ -15,6 +15,7 @@ from typing import Unpack
 import numpy as np
 
 from seqgc import master
+from seqgc._tabular import Summarised, number
 from seqgc.errors import IllConditionedError, ParameterError, ScheduleError
 from seqgc.ports import (
     Arrival,
@@ -55,8 +56,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replay:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Replay(Summarised):
     """The outcome of a run on recorded times.
 
     For each round: ``round_seconds`` (rounds,), its duration; ``kappa_s`` (rounds,), the time of
@@ -65,7 +66,7 @@ class Replay:
     ``reasons``, the reason why it closed; and ``loads`` (rounds,), the mean load of a worker, as a
     fraction of a batch. ``job_finish_round`` (jobs,) is the round in which each job finished. If
     the scheme deals work, each job counts as a round, which begins when the job before ends, and
-    ``loads`` is None.
+    ``loads`` is None. ``setting`` is the setting that was replayed, if it is known.
     """
 
     round_seconds: FloatArray
@@ -75,6 +76,17 @@ class Replay:
     reasons: tuple[CloseReason, ...]
     job_finish_round: IntArray
     loads: FloatArray | None = None
+    setting: Setting | None = None
+
+    def summary(self) -> dict[str, object]:
+        return {
+            **({} if self.setting is None else {"setting": self.setting.label}),
+            "jobs": len(self.job_finish_round),
+            "rounds": len(self.round_seconds),
+            "run time": f"{number(self.runtime_s)} s",
+            "stragglers": int(np.count_nonzero(~self.responded)),
+            "waited out": int(np.count_nonzero(self.waited_out)),
+        }
 
     @property
     def runtime_s(self) -> float:
@@ -373,11 +385,18 @@ def replay(
     >>> from seqgc.profiles import DelayProfile
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0], [3.0, 1.0, 1.5]])
     >>> replayed = replay("gc:s=1", profile, alpha=0.0)
+    >>> replayed
+    <Replay: setting gc:s=1, mu=0, feasible; jobs 2; rounds 2; run time 3.5 s; stragglers 2;
+    waited out 2>
     >>> replayed.runtime_s, replayed.job_finish_round.tolist()
     (3.5, [0, 1])
     """
     rehearsal = Rehearsal.of(on, **settings)
     setting = Setting.of(setting, n=rehearsal.profile.num_workers)
+    return replace(_replayed(setting, rehearsal), setting=setting)
+
+
+def _replayed(setting: Setting, rehearsal: Rehearsal) -> Replay:
     if isinstance(setting.scheme, Deal):
         return deal(setting, rehearsal).replay
     if isinstance(setting.scheme, PolicyDefence):

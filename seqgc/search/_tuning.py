@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
+from seqgc._tabular import Summarised, columns, number
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
@@ -55,8 +57,8 @@ class Lead:
         return self.low_s > 0 and self.rounds >= _FEWEST_ROUNDS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Tuning(Summarised):
     """The result of a search.
 
     ``ranking`` is sorted by ``runtime_s``. It contains the ``top`` best candidates, and the best
@@ -87,6 +89,31 @@ class Tuning:
     rounds_seen: Mapping[int, int] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     stopped: bool = False
+
+    def summary(self) -> dict[str, object]:
+        best, lead = self.best, self.lead
+        found: dict[str, object] = {
+            "best": best.setting.label,
+            "run time": f"{number(best.runtime_s)} s",
+            "times the bound": best.ratio,
+            "jobs": self.num_jobs,
+            "tried": self.evaluated + self.pruned,
+        }
+        if lead is not None:
+            sure = "real" if lead.real else "may be chance"
+            found["lead"] = f"{number(lead.saved_s)} s, {sure}"
+        return found | ({"stopped": True} if self.stopped else {})
+
+    def summary_table(self) -> dict[str, npt.NDArray[Any]]:
+        return columns(
+            {
+                "setting": row.setting.label,
+                "run time, s": row.runtime_s,
+                "times the bound": row.ratio,
+                "bill, worker-s": row.billed_worker_s,
+            }
+            for row in self.ranking
+        )
 
     @property
     def best(self) -> Ranked:
@@ -144,6 +171,8 @@ def tune(
     --------
     >>> profile = DelayProfile.from_times([[1.0, 5.0, 2.0, 1.0], [3.0, 1.0, 1.5, 1.0]])
     >>> found = tune(profile, alpha=1.0, space=SearchSpace(families=("uncoded", "gc-rep")))
+    >>> found
+    <Tuning: best gc-rep:s=1, mu=0, feasible, 4 jobs a round; run time 6.5 s; ...>
     >>> found.best.setting.label, found.num_jobs, found.rounds_seen
     ('gc-rep:s=1, mu=0, feasible, 4 jobs a round', 8, {1: 2, 2: 2, 4: 2})
     """

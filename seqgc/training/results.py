@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+import numpy.typing as npt
 from torch import nn
 
 from seqgc import ports
+from seqgc._tabular import Summarised, columns, number
 from seqgc.models.evaluation import Best, Evaluation
 from seqgc.ports import Payload
 
@@ -100,8 +102,8 @@ class Parked:
         return f"{self.kind} after {steps}" + (f": {self.why}" if self.why else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainResult(Summarised):
     """The result of a finished run."""
 
     run: Path  # the folder of the run
@@ -123,6 +125,34 @@ class TrainResult:
     # validation are in the file `checkpoints/NAME.best.safetensors` of the run.
     modules: dict[str, nn.Module] = field(default_factory=dict, repr=False)
     best: dict[str, Best] = field(default_factory=dict)  # the best validation, by model
+
+    def summary(self) -> dict[str, object]:
+        shown: dict[str, object] = {
+            "run": str(self.run),
+            "scheme": ", then ".join(self.schemes),
+            "jobs": self.jobs,
+            "rounds": self.counts.rounds,
+            "time": f"{number(self.seconds)} s",
+        }
+        if self.ranking:
+            best = self.ranking[0]
+            shown["least loss"] = f"{number(self.evaluations[best].loss)} ({best})"
+        return shown | ({"failed": len(self.failed)} if self.failed else {})
+
+    def summary_table(self) -> dict[str, npt.NDArray[Any]]:
+        names = dict.fromkeys([*self.ranking, *self.evaluations, *self.unevaluated, *self.parked])
+        return columns(
+            (
+                {
+                    "model": name,
+                    "loss": self.evaluations[name].loss if name in self.evaluations else None,
+                    "accuracy": getattr(self.evaluations.get(name), "accuracy", None),
+                    "remark": self.unevaluated.get(name) or str(self.parked.get(name, "")),
+                }
+                for name in names
+            ),
+            names=("model", "loss", "accuracy", "remark"),
+        )
 
     @property
     def schemes(self) -> tuple[str, ...]:

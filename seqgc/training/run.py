@@ -100,6 +100,8 @@ def train(
     >>> plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=3)
     >>> with tempfile.TemporaryDirectory() as folder, workers.local(2) as w:
     ...     result = train(plan, w, run=Path(folder, "run"))
+    >>> result
+    <TrainResult: run /...run; scheme gc:s=1; jobs 3; rounds 3; time ... s; least loss ... (net)>
     >>> result.jobs, result.counts.rounds, result.scheme
     (3, 3, 'gc:s=1')
     """
