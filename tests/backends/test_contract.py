@@ -4,25 +4,52 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import boto3
 import pytest
 
 from seqgc.backends import LocalBackend, lambda_
 from seqgc.backends.dask_ import DaskBackend
-from seqgc.backends.lambda_ import LambdaBackend, ResidentBackend
+from seqgc.backends.lambda_ import (
+    LambdaBackend,
+    MicrovmFleet,
+    MicrovmLaunch,
+    MicrovmTransport,
+    ResidentBackend,
+)
 from seqgc.errors import ParameterError
-from seqgc.local_lambda import LocalLambda
+from seqgc.local_lambda import KeyPair, LocalLambda
+from seqgc.local_lambda.microvms import LocalMicrovms
 from seqgc.ports import Backend
 from seqgc.testing import BackendContract, Scripted, SerialBackendContract
 from seqgc.testing.scripted import task
 from tests.backends.dask import warm as warm
 from tests.backends.lambda_.in_memory import open_backend
-from tests.backends.lambda_.local import TRANSPORTS, inline, open_transport, scripted_workload
+from tests.backends.lambda_.local import (
+    REGION,
+    ROOT,
+    TRANSPORTS,
+    inline,
+    open_transport,
+    scripted_workload,
+)
 
 Factory = Callable[..., Backend]
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[MicrovmFleet]:
+    variables = {"SEQGC_FACTORIES": "tests.backends.scripted", "SEQGC_PRELOAD": ""}
+    launch = MicrovmLaunch(image=LocalMicrovms.image)
+    session = boto3.Session(*KeyPair.new(), region_name=REGION)
+    with (
+        LocalMicrovms({"PYTHONPATH": str(ROOT), **variables}) as service,
+        MicrovmFleet(4, launch, session=session, endpoint_url=service.endpoint_url) as fleet,
+    ):
+        yield fleet
 
 
 class TestLocalBackend(SerialBackendContract):
@@ -53,6 +80,19 @@ class TestLambdaBackend(BackendContract):
             transport = open_transport(request.param, lambda_service, clock=options["clock"])
             workload = scripted_workload(computation)
             return self.backend(n, transport, workload=workload, store=inline(), **options)
+
+        return opened
+
+
+class TestOnMicrovms(BackendContract):
+    """Each task is a request to a MicroVM, which computes several at once."""
+
+    @pytest.fixture
+    def factory(self, fleet: MicrovmFleet) -> Factory:
+        def opened(n: int, computation: Scripted, **options: Any) -> Backend:
+            transport = MicrovmTransport(fleet, clock=options["clock"])
+            workload = scripted_workload(computation)
+            return LambdaBackend(n, transport, workload=workload, store=inline(), **options)
 
         return opened
 
@@ -99,7 +139,7 @@ def test_every_transport_that_there_is_has_its_tests(lambda_service: LocalLambda
         transport = open_transport(kind, lambda_service)
         tested.add(type(transport))
         transport.close()
-    assert offered(lambda_, "submit", "poll") == tested
+    assert offered(lambda_, "submit", "poll") == tested | {MicrovmTransport}
 
 
 # ---- what is refused, in which words ------------------------------------------------------------

@@ -4,6 +4,9 @@ from seqgc.backends.lambda_._backend import Invoking as Invoking
 from seqgc.backends.lambda_._backend import LambdaBackend as LambdaBackend
 from seqgc.backends.lambda_._calls import ThrottlePolicy as ThrottlePolicy
 from seqgc.backends.lambda_._curl import CurlTransport as CurlTransport
+from seqgc.backends.lambda_._microvms import MicrovmFleet as MicrovmFleet
+from seqgc.backends.lambda_._microvms import MicrovmLaunch as MicrovmLaunch
+from seqgc.backends.lambda_._microvms import MicrovmTransport as MicrovmTransport
 from seqgc.backends.lambda_._resident import ResidentBackend as ResidentBackend
 from seqgc.backends.lambda_._stays import Staying as Staying
 from seqgc.backends.lambda_._switchboard import MASTER_PORTS as MASTER_PORTS

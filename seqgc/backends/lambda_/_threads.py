@@ -9,11 +9,11 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from seqgc._aws import is_on_this_machine, open_client, open_session
 from seqgc.backends._events import LONGEST_WAIT_S, MonotonicClock
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boto3.session import Session
     from botocore.credentials import Credentials
 
-__all__ = ["Boto3Transport", "CallThreads", "Ended", "HttpTransport"]
+__all__ = ["Boto3Transport", "CallThreads", "Ended", "HttpTransport", "RequestsTransport"]
 
 _Value = TypeVar("_Value")
 _Call: TypeAlias = tuple[int, Callable[[], _Value]]
@@ -300,7 +300,49 @@ class Boto3Transport(_ThreadedTransport):
         )
 
 
-class HttpTransport(_ThreadedTransport):
+class RequestsTransport(_ThreadedTransport):
+    """The base of transports that post with requests."""
+
+    def __init__(self, limits: Limits | None, *, clock: Clock | None) -> None:
+        from requests.adapters import HTTPAdapter
+
+        super().__init__(limits, clock=clock)
+        # The adapter is used without a session. A session would share cookies between threads,
+        # follow redirects, and replace the signature by a password from .netrc.
+        self._adapter = HTTPAdapter(
+            pool_connections=1, pool_maxsize=self._limits.connections, max_retries=0
+        )
+        self._release = self._adapter.close
+        self._options: dict[str, dict[str, Any]] = {}  # of requests, by URL
+
+    def _options_of(self, url: str) -> dict[str, Any]:
+        """Return the proxies, the certificates and the time limits of requests to a URL."""
+        import requests
+
+        if url in self._options:
+            return self._options[url]
+        with requests.Session() as session:  # the environment's proxies and certificates
+            bundle = os.environ.get("AWS_CA_BUNDLE")
+            options = dict(session.merge_environment_settings(url, {}, True, bundle, None))
+        if is_on_this_machine(url):
+            options["proxies"] = {}
+        timeout_s = (self._limits.connect_timeout_s, self._limits.answer_s)
+        self._options[url] = options | {"timeout": timeout_s, "stream": True}
+        return self._options[url]
+
+    def _post(self, tag: int, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        """Post a body and return the reply, whose time `poll` sets."""
+        import requests
+
+        headers = {**headers, "Accept-Encoding": "identity"}
+        request = requests.Request("POST", url, data=body, headers=headers).prepare()
+        with self._adapter.send(request, **self._options_of(url)) as response:
+            # Not `response.content`, which has no size limit and decompresses the answer.
+            answer = self._whole(response.raw.read)
+            return reply_of(tag, 0.0, response.status_code, answer, response.headers)
+
+
+class HttpTransport(RequestsTransport):
     """A `Transport` that sends invocations with requests, each in a thread.
 
     The target is a function URL or the Invoke API. Use this transport if libcurl is not available.
@@ -325,31 +367,8 @@ class HttpTransport(_ThreadedTransport):
         credentials: Credentials | None = None,
         clock: Clock | None = None,
     ) -> None:
-        import requests
-        from requests.adapters import HTTPAdapter
-
         super().__init__(limits, clock=clock)
         self._target, self._signer = target, Signer(target, credentials=credentials)
-        # The adapter is used without a session. A session would share cookies between threads,
-        # follow redirects, and replace the signature by a password from .netrc.
-        self._adapter = HTTPAdapter(
-            pool_connections=1, pool_maxsize=self._limits.connections, max_retries=0
-        )
-        self._release = self._adapter.close
-        with requests.Session() as session:  # the environment's proxies and certificates
-            bundle = os.environ.get("AWS_CA_BUNDLE")
-            self._options = session.merge_environment_settings(target.url, {}, True, bundle, None)
-        if is_on_this_machine(target.url):
-            self._options["proxies"] = {}
-        timeout_s = (self._limits.connect_timeout_s, self._limits.answer_s)
-        self._options |= {"timeout": timeout_s, "stream": True}
 
     def _send(self, tag: int, body: bytes) -> Reply:
-        import requests
-
-        headers = {**self._signer.headers(body), "Accept-Encoding": "identity"}
-        request = requests.Request("POST", self._target.url, data=body, headers=headers).prepare()
-        with self._adapter.send(request, **self._options) as response:
-            # Not `response.content`, which has no size limit and decompresses the answer.
-            answer = self._whole(response.raw.read)
-            return reply_of(tag, 0.0, response.status_code, answer, response.headers)
+        return self._post(tag, self._target.url, body, self._signer.headers(body))
