@@ -373,6 +373,7 @@ def event_of(answer: ResultMessage | FailureMessage, *, at: float) -> Arrival | 
         at=at,
         results=answer.results,
         flaws=answer.flaws,
+        phases=answer.phases,
     )
 
 

@@ -34,7 +34,7 @@ from seqgc.backends._processes import without_script
 from seqgc.errors import ParameterError, WireError, WorkerError, reraise_stop
 from seqgc.ports import Arrival, Clock, Computing, Failure, Notice, Task
 from seqgc.wire import FailureMessage, ResultMessage, TaskMessage, decode, encode, encode_pieces
-from seqgc.worker import Compute, ComputeFactory, run_task
+from seqgc.worker import TIMER, Compute, ComputeFactory, run_task
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -755,13 +755,15 @@ class Station(WorkerPlugin):
         if not isinstance(request, TaskMessage):
             raise TypeError(f"must be a task message, not {type(request).__name__}")
         address = request.subject.address
+        TIMER.begin()
         try:
-            computed = run_task(
-                request.task, self._compute(), cancelled=lambda: address in self._forgotten
-            )
+            with TIMER.phase("started_s"):
+                compute = self._compute()
+            computed = run_task(request.task, compute, cancelled=lambda: address in self._forgotten)
             if computed is None:
                 return []
-            return encode_pieces(request.result(*computed), run_id=self._run_id)
+            result = request.result(*computed, phases=TIMER.phases())
+            return encode_pieces(result, run_id=self._run_id)
         except BaseException as error:
             reraise_stop(error)
             return encode_pieces(request.failure(fault_of(error)), run_id=self._run_id)

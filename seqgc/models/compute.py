@@ -34,7 +34,7 @@ from seqgc.models.model import Model, Objective, with_shared_modules
 from seqgc.models.objectives import LocalModule, LocalObjective, ObjectiveGroup, forms_of
 from seqgc.models.precision import Precision, torch_dtype
 from seqgc.ports import Flaw, FlawedResult, FloatArray, WeightedPoints, WeightRef, WeightStore
-from seqgc.worker import PROGRESS
+from seqgc.worker import PROGRESS, TIMER, FetchWeights
 
 __all__ = [
     "ALONE",
@@ -117,7 +117,7 @@ class TorchCompute:
         local = cache(lambda module: LocalModule(module, dtype))  # by identity
         self._local: Final = {o.name: LocalObjective(o, local(o.module)) for o in objectives}
         # A reference always names the same weights, so the cache is never stale.
-        self._fetch: Final = lru_cache(maxsize=cached_weights)(store.fetch)
+        self._fetch: Final = lru_cache(maxsize=cached_weights)(_timed(store.fetch))
         self._groups: Final = dict[str, ObjectiveGroup]()
         for form in forms_of(o for o in objectives if group_sizes.get(o.name, 1) > 1):
             of_size = cache(partial(ObjectiveGroup, self._local[form[0].name]))
@@ -277,6 +277,14 @@ class TorchComputeFactory:
             cached_weights=cached,
             group_sizes=group_sizes,
         )
+
+
+def _timed(fetch: FetchWeights) -> FetchWeights:
+    def timed_fetch(ref: WeightRef) -> FloatArray:
+        with TIMER.phase("fetched_s"):
+            return fetch(ref)
+
+    return timed_fetch
 
 
 class _Storages:

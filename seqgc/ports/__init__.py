@@ -64,6 +64,7 @@ from seqgc.ports._records import Part as Part
 from seqgc.ports._records import ResultForm as ResultForm
 from seqgc.ports._records import Table as Table
 from seqgc.ports._records import Task as Task
+from seqgc.ports._records import TaskPhases as TaskPhases
 from seqgc.ports._records import Term as Term
 from seqgc.ports._records import WeightedPoints as WeightedPoints
 from seqgc.ports._records import WeightRef as WeightRef

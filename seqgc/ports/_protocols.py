@@ -30,6 +30,7 @@ from seqgc.ports._records import (
     MiniTask,
     ResultForm,
     Task,
+    TaskPhases,
     WeightedPoints,
     WeightRef,
 )
@@ -62,7 +63,7 @@ class Arrival:
     """The event that a worker's results, by slot, have reached the master at ``at``.
 
     ``flaws`` describes, by model, the parts of the results that cannot be used. These parts are
-    zeros.
+    zeros. ``phases`` says how the worker spent the time; it is None if the worker did not say.
     """
 
     round: int
@@ -71,6 +72,7 @@ class Arrival:
     at: float
     results: Mapping[int, FloatArray]
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
+    phases: TaskPhases | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

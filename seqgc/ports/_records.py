@@ -136,6 +136,22 @@ class ResultForm(NamedTuple):
     marks: tuple[slice, ...] = ()
 
 
+class TaskPhases(NamedTuple):
+    """The seconds that a worker spent on a task, by its own clock.
+
+    ``waited_s``: the task waited for an earlier task of the same worker. ``started_s``: the worker
+    prepared itself, for example by building a model at a cold start. ``fetched_s``: it fetched
+    weights. ``computed_s``: it computed, without the other phases. The clocks of master and worker
+    are not compared: what is left of the time that the master measured was spent on the way, there
+    and back, or in an injected delay.
+    """
+
+    waited_s: float = 0.0
+    started_s: float = 0.0
+    fetched_s: float = 0.0
+    computed_s: float = 0.0
+
+
 # ---- the tasks of workers -----------------------------------------------------------------------
 
 

@@ -89,6 +89,10 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     loads: _Seconds | list[_Seconds] | None = None  # of the tasks, if they differ from ``load``
     took_s: _Seconds | None = None
     elapsed_s: _Seconds | None = None
+    waited_s: _Seconds | None = None  # see `seqgc.ports.TaskPhases`
+    started_s: _Seconds | None = None
+    fetched_s: _Seconds | None = None
+    computed_s: _Seconds | None = None
     kappa_s: _Seconds = 0.0
     duration_s: _Seconds = 0.0
     reason: str = ""

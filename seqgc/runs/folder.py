@@ -180,7 +180,8 @@ class EventLog:
 
     Each line is a JSON object with ``event`` and ``at_s``, the seconds since the log was opened. An
     answer also has ``elapsed_s``, the seconds since the round's first task left, and ``took_s``,
-    the seconds since its own task left. With these times, the rounds of a run are a delay profile.
+    the seconds since its own task left; and the phases of the worker, if it reports them
+    (`seqgc.ports.TaskPhases`). With these times, the rounds of a run are a delay profile.
     A dispatch has ``load``, the mean load of the workers in the round as a share of a job's batch,
     and, if the tasks have other loads, ``loads`` in the order of the workers.
     The answer to one mini-task of a task that continues is a ``part``, with the ``slot``.
@@ -274,6 +275,8 @@ class EventLog:
             fields["reason"] = seen.reason
         if isinstance(seen, ports.Failure) and seen.flaws:
             fields["flaws"] = {model: flaw.why for model, flaw in seen.flaws.items()}
+        if isinstance(seen, ports.Arrival) and seen.phases is not None:
+            fields |= seen.phases._asdict()
         is_part = isinstance(seen, ports.PartialArrival)
         self._write("part" if is_part else type(seen).__name__.lower(), **fields)
 

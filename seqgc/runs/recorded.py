@@ -17,7 +17,7 @@ import numpy.typing as npt
 from seqgc._bounded import open_bounded
 from seqgc._tabular import Summarised, number
 from seqgc.errors import one_line
-from seqgc.ports import FloatArray, IntArray, Table
+from seqgc.ports import FloatArray, IntArray, Table, TaskPhases
 from seqgc.profiles import DelayProfile
 from seqgc.runs._delays import profile_of_tables
 from seqgc.runs._log import END, LOG, Gaps, LogEvent, RunHeader, header_of, read_run_log
@@ -213,7 +213,7 @@ class LogTables:
             {
                 "round": whole, "worker": whole, "attempt": whole, "master": whole,
                 "at_s": real, "elapsed_s": real, "took_s": real, "outcome": whole, "late": whole,
-                "load": real,
+                "load": real, **dict.fromkeys(TaskPhases._fields, real),
             },
             most=_MOST_ANSWERS,
         )  # fmt: skip
@@ -305,14 +305,17 @@ class LogTables:
         _, load = self._sent.get(address[:2], {}).pop(event.attempt, (math.nan, math.nan))
         elapsed_s = math.nan if event.elapsed_s is None else event.elapsed_s
         took_s = math.nan if event.took_s is None else event.took_s
+        spent = (getattr(event, name) for name in TaskPhases._fields)
+        phases = [math.nan if seconds is None else seconds for seconds in spent]
         place = self._given_up.pop(address, None)
         late = event.round in self._closed
         if place is None:
             place = self._answers.append(
-                *address, self._master, at_s, elapsed_s, took_s, outcome, late, load
+                *address, self._master, at_s, elapsed_s, took_s, outcome, late, load, *phases
             )
         else:
-            values = {"at_s": at_s, "elapsed_s": elapsed_s, "took_s": took_s, "outcome": outcome}
+            values = dict(zip(TaskPhases._fields, phases, strict=True))
+            values |= {"at_s": at_s, "elapsed_s": elapsed_s, "took_s": took_s, "outcome": outcome}
             for name, value in values.items():
                 self._answers.set(place, name, value)
             self._answers.set(place, "late", late)
@@ -353,9 +356,8 @@ class LogTables:
         """Add the tasks of a worker in a round as unanswered, until a late answer replaces them."""
         for attempt, (sent_s, load) in self._sent.pop((round, worker), {}).items():
             address = round, worker, attempt
-            place = self._answers.append(
-                *address, self._master, at_s, math.nan, at_s - sent_s, _UNANSWERED, False, load
-            )
+            row = *address, self._master, at_s, math.nan, at_s - sent_s, _UNANSWERED, False, load
+            place = self._answers.append(*row, *[math.nan] * len(TaskPhases._fields))
             if place is not None:
                 self._given_up[address] = place
         _forget(self._given_up)
@@ -561,7 +563,9 @@ class RecordedRun(Summarised):
         ``late``, True if the round had closed before the answer; and ``load``. The outcome is
         ``used``, ``dropped`` (not used), ``failed`` or ``unanswered``. For an unanswered task, the
         times are those of its cancellation, or of the end of its master. ``load`` is the task's
-        share of a job's batch, or NaN if the log does not have it.
+        share of a job's batch. ``waited_s``, ``started_s``, ``fetched_s`` and ``computed_s`` are
+        the seconds that the worker reports (`seqgc.ports.TaskPhases`). A value that the log does
+        not have is NaN.
         """
         return dict(self._tables["answers"])
 

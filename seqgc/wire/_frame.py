@@ -14,7 +14,7 @@ from seqgc.errors import WireError
 
 Array: TypeAlias = npt.NDArray[Any]
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 MAX_FRAME_BYTES = 1 << 28  # four ResNet-18 gradients in float32 are 180 MB
 _MAX_HEADER_BYTES = 1 << 22
 _MAGIC = b"SGCF"

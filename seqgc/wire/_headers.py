@@ -27,6 +27,7 @@ from seqgc.ports import (
     Payload,
     Quantized,
     Task,
+    TaskPhases,
     WeightedPoints,
     WeightRef,
     WorkItem,
@@ -39,6 +40,7 @@ from seqgc.wire._message_types import (
     InvokeMessage,
     Line,
     Name,
+    Phases,
     Record,
     ResultMessage,
     StoreRef,
@@ -283,6 +285,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
     results: list[_Slot]
     flaws: dict[Name, tuple[FlawKind, Line]] = msgspec.field(default_factory=dict)
     is_last: bool = True
+    phases: Phases | None = None
 
     @classmethod
     def of(cls, message: ResultMessage) -> tuple[ResultHeader, list[Array]]:
@@ -308,6 +311,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
             results=slots,
             flaws={m: (flaw.kind, one_line(flaw.why)) for m, flaw in message.flaws.items()},
             is_last=message.is_last,
+            phases=message.phases,
         )
         return header, arrays
 
@@ -324,6 +328,7 @@ class ResultHeader(Record, frozen=True, kw_only=True, tag="result"):
                 rounding_seed=self.rounding_seed,
                 flaws={m: Flaw(kind=k, why=one_line(why)) for m, (k, why) in self.flaws.items()},
                 is_last=self.is_last,
+                phases=None if self.phases is None else TaskPhases(*self.phases),
             )
         except ParameterError as error:
             raise WireError(f"result frame: {error}") from error

@@ -30,7 +30,16 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from seqgc.errors import WireError, one_line
-from seqgc.ports import Flaw, FloatArray, Payload, Task, WeightRef, part_lengths, without_diverged
+from seqgc.ports import (
+    Flaw,
+    FloatArray,
+    Payload,
+    Task,
+    TaskPhases,
+    WeightRef,
+    part_lengths,
+    without_diverged,
+)
 from seqgc.wire._frame import MAX_FRAME_BYTES
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -44,6 +53,8 @@ _MAX_CODE_CHARACTERS = 100
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # SHA-256, hexadecimal
+_Seconds: TypeAlias = Annotated[float, Meta(ge=0, lt=1e9)]
+Phases: TypeAlias = tuple[_Seconds, _Seconds, _Seconds, _Seconds]  # see `TaskPhases`
 Line: TypeAlias = Annotated[str, Meta(max_length=1000)]  # `one_line` cuts a text to this length
 
 
@@ -173,8 +184,9 @@ class TaskMessage:
         flaws: Mapping[str, Flaw] = MappingProxyType({}),
         *,
         is_last: bool = True,
+        phases: TaskPhases | None = None,
     ) -> ResultMessage:
-        """Return the answer with these results (by slot) and known ``flaws`` (by model).
+        """Return the answer with these results (by slot), known ``flaws`` (by model) and phases.
 
         If ``is_last`` is False, another answer to the task follows.
 
@@ -203,6 +215,7 @@ class TaskMessage:
             pieces=pieces,
             flaws=flaws,
             is_last=is_last,
+            phases=phases,
         )
 
     def delay_of(self, answer: ResultMessage) -> float:
@@ -216,10 +229,17 @@ class TaskMessage:
         """Return the message that reports that this task will not be computed."""
         return FailureMessage(subject=self.subject, reason=reason, final=final)
 
-    def receipt(self, *, digest: str, size_bytes: int) -> ReceiptMessage:
+    def receipt(
+        self, *, digest: str, size_bytes: int, phases: TaskPhases | None = None
+    ) -> ReceiptMessage:
         """Return the message that reports that the frame of the results is in the store."""
-        key = self._key(digest)
-        return ReceiptMessage(subject=self.subject, key=key, digest=digest, size_bytes=size_bytes)
+        return ReceiptMessage(
+            subject=self.subject,
+            key=self._key(digest),
+            digest=digest,
+            size_bytes=size_bytes,
+            phases=phases,
+        )
 
     def check(self, answer: AnswerMessage) -> None:
         """Raise `WireError` unless ``answer`` is the only answer to this task.
@@ -322,6 +342,7 @@ class ResultMessage:
 
     If ``is_last`` is False, the message has the only result of one mini-task, without flaws, and
     the worker continues with the task (`TaskMessage.part_delays_s`).
+    ``phases`` is the worker's account of its time.
     """
 
     subject: Subject
@@ -331,6 +352,7 @@ class ResultMessage:
     pieces: Mapping[int, tuple[int, ...]] | None = None
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
     is_last: bool = True
+    phases: TaskPhases | None = None
 
 
 class FailureMessage(Record, frozen=True, kw_only=True, tag="failure"):
@@ -352,12 +374,15 @@ class ReceiptMessage(Record, frozen=True, kw_only=True, tag="receipt"):
     """The message that reports that the frame of a `ResultMessage` is in the store, under ``key``.
 
     ``digest`` is the SHA-256 of the frame, in hexadecimal, and ``size_bytes`` is the frame's size.
+    ``phases`` is the worker's account of its time. It is not in the frame, so that equal results
+    have the same key.
     """
 
     subject: Subject
     key: Name
     digest: Digest
     size_bytes: Annotated[int, Meta(ge=0, le=MAX_FRAME_BYTES)]
+    phases: Phases | None = None
 
 
 class ReadyMessage(Record, frozen=True, kw_only=True, tag="ready"):

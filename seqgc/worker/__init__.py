@@ -11,6 +11,8 @@ from seqgc.worker._progress import WorkerProgress as WorkerProgress
 from seqgc.worker._serving import Connection as Connection
 from seqgc.worker._serving import StayReport as StayReport
 from seqgc.worker._serving import TaskServer as TaskServer
+from seqgc.worker._timing import TIMER as TIMER
+from seqgc.worker._timing import TaskTimer as TaskTimer
 from seqgc.worker._workloads import FACTORIES as FACTORIES
 from seqgc.worker._workloads import Compute as Compute
 from seqgc.worker._workloads import ComputeFactory as ComputeFactory

@@ -8,15 +8,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final, TypeAlias
 
 from seqgc import wire
 from seqgc.errors import StoreError, WireError, reraise_stop
 from seqgc.ports import BlobStore, FloatArray, WeightRef, WeightStore
-from seqgc.wire import InvokeMessage, StayMessage, StoreRef, WorkloadRef
+from seqgc.wire import InvokeMessage, ResultMessage, StayMessage, StoreRef, WorkloadRef
 from seqgc.worker._serving import StayReport
+from seqgc.worker._timing import TIMER
 from seqgc.worker._workloads import Compute, Registry, failure_of, run_task
 
 _WARM = 2  # number of computes to keep, because two runs may use a function in turn
@@ -104,6 +105,7 @@ class FunctionWorker:
         function cannot be reached. The service then reports that the function failed.
         """
         received = self._now()
+        TIMER.begin()
         frame = wire.from_json(event, max_bytes=self._max_bytes)
         run_id, message = wire.decode_invocation(frame, max_bytes=self._max_bytes)
         if isinstance(message, StayMessage):
@@ -111,13 +113,12 @@ class FunctionWorker:
         warm = (run_id, message.workload.canonical) in self._warm
         failure, stored = "", 0
         try:
-            result = self._result(run_id, message)
+            result = self._result(message, self._compute(run_id, message.workload))
             assert result is not None, "an invocation cannot be cancelled"
             computed = self._now()
             if (wait_s := received + message.request.delay_s - self._now()) > 0:
                 self._sleep(wait_s)
-            reply = self._fitted(run_id, message, result)
-            stored = 0 if reply is result else len(result)
+            reply, stored = self._fitted(run_id, message, result)
         except BaseException as error:
             reraise_stop(error)
             computed = self._now()
@@ -147,32 +148,34 @@ class FunctionWorker:
         ) -> Iterator[tuple[float, bytes]]:
             if isinstance(request, wire.TaskMessage):
                 raise WireError("a function must get an InvokeMessage; got a TaskMessage")
-            if (frame := self._result(run_id, request, cancelled)) is not None:
-                yield request.request.delay_s, frame
+            made = self._compute(run_id, request.workload)
+            if (result := self._result(request, made, cancelled)) is not None:
+                yield request.request.delay_s, wire.encode(result, run_id=run_id)
 
         make = partial(self._compute, run_id, message.workload)
         return stay(run_id, message, make=make, answer=answer)
 
     def _result(
         self,
-        run_id: str,
         message: InvokeMessage,
+        made: tuple[Compute, _RunWeights],
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> bytes | None:
-        """Return the frame of the task's results, or None if it was cancelled."""
-        compute, weights = self._compute(run_id, message.workload)
+    ) -> ResultMessage | None:
+        """Return the results of a task, or None if it was cancelled."""
+        compute, weights = made
         with weights.lent(dict(message.weights), lambda: self._store(message.store)):
             computed = run_task(message.request.task, compute, cancelled=cancelled)
         if computed is None:
             return None
-        return wire.encode(message.request.result(*computed), run_id=run_id)
+        return message.request.result(*computed, phases=TIMER.phases())
 
     def _compute(self, run_id: str, workload: WorkloadRef) -> tuple[Compute, _RunWeights]:
         key = (run_id, workload.canonical)
         if key not in self._warm:
             factory = self._registry.find(workload.name)
             weights = _RunWeights(self._make_room)
-            self._warm[key] = factory(workload.settings, weights.fetch), weights
+            with TIMER.phase("started_s"):
+                self._warm[key] = factory(workload.settings, weights.fetch), weights
             while len(self._warm) > _WARM:
                 self._warm.popitem(last=False)
         self._warm.move_to_end(key)
@@ -192,14 +195,24 @@ class FunctionWorker:
             oldest = next(cache for cache in caches if cache)
             oldest.pop(min(list(oldest), key=lambda ref: ref.version), None)
 
-    def _fitted(self, run_id: str, message: InvokeMessage, result: bytes) -> bytes:
-        """Return ``result`` if it fits into a reply; otherwise store it and return a receipt."""
-        if wire.envelope_bytes(len(result)) <= message.inline_limit_bytes:
-            return result
-        digest = hashlib.sha256(result).hexdigest()
-        receipt = message.request.receipt(digest=digest, size_bytes=len(result))
-        self._store(message.store).put(receipt.key, result)
-        return wire.encode(receipt, run_id=run_id)
+    def _fitted(
+        self, run_id: str, message: InvokeMessage, result: ResultMessage
+    ) -> tuple[bytes, int]:
+        """Return the frame of a reply, and the number of bytes that were put into the store.
+
+        The reply is ``result`` if it fits. Otherwise the result is stored, without its phases, so
+        that equal results have equal bytes; and the reply is a receipt.
+        """
+        frame = wire.encode(result, run_id=run_id)
+        if wire.envelope_bytes(len(frame)) <= message.inline_limit_bytes:
+            return frame, 0
+        frame = wire.encode(replace(result, phases=None), run_id=run_id)
+        digest = hashlib.sha256(frame).hexdigest()
+        receipt = message.request.receipt(
+            digest=digest, size_bytes=len(frame), phases=result.phases
+        )
+        self._store(message.store).put(receipt.key, frame)
+        return wire.encode(receipt, run_id=run_id), len(frame)
 
 
 # ---- weights ------------------------------------------------------------------------------------
@@ -245,7 +258,8 @@ class _RunWeights:
             rule = "can be fetched only while a task is computed"
             raise StoreError(f"weights of {ref.model!r}, version {ref.version} {rule}")
         else:
-            params = self._open().fetch(ref)
+            with TIMER.phase("fetched_s"):
+                params = self._open().fetch(ref)
         if ref not in self.cache:  # another thread may have been faster
             self._make_room(params.nbytes)
             self.cache[ref] = params

@@ -37,6 +37,7 @@ from seqgc.wire import (
     decode,
     encode,
 )
+from seqgc.worker._timing import TIMER
 from seqgc.worker._workloads import failure_of
 
 __all__ = ["Connection", "StayReport", "TaskServer"]
@@ -180,6 +181,7 @@ class TaskServer:
         task, request = _task(message), _request(message)
         self.tasks += 1
         since, when = math.nan, received  # the beginning of the delays, the time of the last answer
+        TIMER.begin(waited_s=time.monotonic() - received)
         try:
             for delay_s, frame in self._answer(message, lambda: self._unwanted(task)):
                 if delay_s:

@@ -39,6 +39,7 @@ from seqgc.ports import (
     WorkItem,
 )
 from seqgc.wire import Json, ResultMessage, TaskMessage
+from seqgc.worker._timing import TIMER
 
 OwnFunction: TypeAlias = Callable[..., object]
 
@@ -101,7 +102,7 @@ def answers(
     """
     if not message.part_delays_s:
         if (computed := run_task(message.task, compute, cancelled=cancelled)) is not None:
-            yield message.result(*computed)
+            yield message.result(*computed, phases=TIMER.phases())
         return
     results: dict[int, FloatArray] = {}
     flaws: dict[str, Flaw] = {}
@@ -117,7 +118,7 @@ def answers(
                 continue
         results |= result
         flaws |= own
-    yield message.result(results, flaws)
+    yield message.result(results, flaws, phases=TIMER.phases())
 
 
 def _computed(task: Task, item: WorkItem, compute: Compute, flaws: dict[str, Flaw]) -> FloatArray:

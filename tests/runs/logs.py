@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from seqgc.ports import TaskPhases
+
 
 def header(scheme: str, workers: int, *, jobs: int, bundle: int = 1, pieces: int = 0) -> object:
     return {
@@ -27,6 +29,7 @@ def write_run(
     bundle: int = 1,
     master_s: float = 0.0,
     notices: Sequence[Mapping[str, object]] = (),
+    phases: TaskPhases | None = None,
 ) -> Path:
     """Write the folder of a run in rounds of these seconds (rounds, n).
 
@@ -48,7 +51,7 @@ def write_run(
         for s, w in sorted([*used, *((s, w) for w, s in gone.items())]):
             kind = "failure" if w in gone else "arrival"
             more = {"reason": "gone"} if w in gone else {}
-            times = {"elapsed_s": s, "took_s": s}
+            times = {"elapsed_s": s, "took_s": s} | (phases._asdict() if phases else {})
             place = {"round": round, "worker": w, "attempt": 0}
             lines.append({"event": kind, "at_s": now + s, **place, **times, **more})
         late = sorted(set(range(n)) - {w for _, w in used} - set(gone))

@@ -84,9 +84,9 @@ def test_what_fits_the_reply_is_in_the_reply_and_what_does_not_is_in_the_store()
     message = invocation(big)
     result = message.request.result({0: 2.5 * big})
     frame = encode(result, run_id="r")
-    fits = envelope_bytes(len(frame))
+    fits = envelope_bytes(len(frame) + 100)  # for the phases
     assert results(ask(worker, invocation(big, limit_bytes=fits))) == [*(2.5 * big)]
-    receipt = ask(worker, invocation(big, limit_bytes=fits - 1))
+    receipt = ask(worker, invocation(big, limit_bytes=envelope_bytes(len(frame)) - 1))
     assert isinstance(receipt, ReceiptMessage)
     assert (receipt.size_bytes, receipt.digest) == (len(frame), hashlib.sha256(frame).hexdigest())
     stored = store.get(receipt.key, digest=receipt.digest, size_bytes=receipt.size_bytes)
@@ -388,7 +388,7 @@ def test_the_report_says_how_an_invocation_went() -> None:
     assert (first.warm, second.warm, first.failure) == (False, True, "")
     assert (first.stored_bytes, first.sent_bytes > 40, first.received_bytes > 80) == (0, True, True)
     large = worker.serve(to_mapping(encode(invocation(WEIGHTS, limit_bytes=0), run_id="r")))
-    assert large.stored_bytes == first.sent_bytes
+    assert 0 < large.stored_bytes < first.sent_bytes  # the phases are in the receipt
     message = invocation(WEIGHTS, settings={"fail": "no\nway"})
     failed = worker.serve(to_mapping(encode(message, run_id="r")))
     assert failed.failure.startswith("ValueError: no way (")

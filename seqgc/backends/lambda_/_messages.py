@@ -3,13 +3,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from seqgc.errors import ParameterError, StoreError, WireError, one_line
-from seqgc.ports import BlobStore, FloatArray, Task, WeightRef, payload_format
+from seqgc.ports import BlobStore, FloatArray, Task, TaskPhases, WeightRef, payload_format
 from seqgc.wire import (
     MESSAGE_LIMIT_BYTES,
     AnswerMessage,
@@ -129,7 +129,8 @@ class Invocations:
         message = self.answer(request, frame)
         if not isinstance(message, ResultMessage):
             raise WireError(f"{receipt.key!r} holds a {type(message).__name__}, which is dropped")
-        return message
+        phases = None if receipt.phases is None else TaskPhases(*receipt.phases)
+        return replace(message, phases=phases)
 
     def _check_answer(self, request: TaskMessage) -> None:
         """Raise `WireError` if the answer of a task would be too large for a reply."""
