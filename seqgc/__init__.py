@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seqgc.training import Stop as Stop
     from seqgc.training import TrainingPlan as TrainingPlan
     from seqgc.training import Validation as Validation
+    from seqgc.training import gradients as gradients
     from seqgc.training import grid as grid
     from seqgc.training import load_checkpoint as load_checkpoint
     from seqgc.training import record_profile as record_profile
@@ -60,8 +61,8 @@ _HOMES = {
     "seqgc.tables": ("run_app",),
     "seqgc.training": (
         "AugmentedDataset", "Callback", "Model", "RecordingPlan", "Stop", "TrainingPlan",
-        "Validation", "grid", "load_checkpoint", "record_profile", "registered_model", "resume",
-        "train",
+        "Validation", "gradients", "grid", "load_checkpoint", "record_profile", "registered_model",
+        "resume", "train",
     ),
 }  # fmt: skip
 _ROOMS = "plot", "workers"

@@ -10,6 +10,7 @@ from seqgc.rounds._foreign import require_worker as require_worker
 from seqgc.rounds._gate import RoundGate as RoundGate
 from seqgc.rounds._part_tasks import part_task as part_task
 from seqgc.rounds._part_tasks import part_update as part_update
+from seqgc.rounds._paused import PausedPolicy as PausedPolicy
 from seqgc.rounds._policy import RoundPolicy as RoundPolicy
 from seqgc.rounds._policy_defence import PolicyDefence as PolicyDefence
 from seqgc.rounds._policy_defence import RunPolicy as RunPolicy

@@ -45,6 +45,8 @@ from seqgc.training.workload import TorchWorkload as TorchWorkload
 if TYPE_CHECKING:
     from seqgc.rounds import Adaptation as Adaptation
     from seqgc.training.adaptive import Switch as Switch
+    from seqgc.training.own_loop import Gradients as Gradients
+    from seqgc.training.own_loop import gradients as gradients
     from seqgc.training.plan import ROUND_LIMIT_S as ROUND_LIMIT_S
     from seqgc.training.plan import RecordingPlan as RecordingPlan
     from seqgc.training.plan import TrainingPlan as TrainingPlan
@@ -64,6 +66,7 @@ _MASTERS = {
     "results": ("RunCounts", "TrainResult"),
     "work": ("Crew", "TaskSizes", "Work", "Workers", "task_sizes"),
     "adaptive": ("Switch",),
+    "own_loop": ("Gradients", "gradients"),
     "record": ("record_profile",),
     "run": ("resume", "train"),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeGuard, get_args
@@ -29,6 +29,7 @@ from seqgc.rounds import (
     bundles_of,
     needs_of,
     num_bundles,
+    num_rounds,
 )
 from seqgc.schemes import Deal, Defence, by_rounds, parse_scheme
 from seqgc.training.jobs import JobPlan, bundle_size
@@ -372,6 +373,27 @@ class PlannedRun:
     def num_jobs(self) -> int:
         """The planned number of jobs: ``steps`` for each bundle."""
         return self.plan.steps * self.bundles
+
+    def header(self, *, jobs: int, provider: str) -> dict[str, object]:
+        """Return the fields of the first line of the run's log.
+
+        ``jobs`` is the number of jobs, and ``provider`` the kind of the workers.
+        """
+        setting, sizes = self.setting, batch_sizes(self.plan.models)
+        return {
+            "scheme": setting.scheme.spec,
+            "workers": setting.scheme.n,
+            "jobs": jobs,
+            "rounds": num_rounds(setting.scheme, jobs),
+            "mu": setting.rule.mu,
+            "wait_out": setting.rule.wait_out,
+            "payload": self.plan.payload,
+            "models": [model.name for model in self.plan.models],
+            "batch": sizes[0] if len(sizes) == 1 else None,
+            "provider": provider,
+            "pieces": setting.scheme.num_pieces,
+            "sizes": asdict(self.sizes),
+        }
 
     @property
     def max_delay(self) -> int:

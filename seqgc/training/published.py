@@ -4,17 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
 from seqgc.errors import StoreError
+from seqgc.models.model import Model
+from seqgc.models.results import ResultLayout
 from seqgc.ports import FloatArray, WeightRef, WeightStore
-from seqgc.training.learner import Learner
 
-__all__ = ["PublishedWeights"]
+__all__ = ["PublishedModel", "PublishedWeights"]
 
 _LAST_FAILS: Final = 5  # number of removals that may fail in the last call of `keep`
+
+
+class PublishedModel(Protocol):
+    """The part of a model in training that `PublishedWeights` needs (`Learner`)."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def layout(self) -> ResultLayout: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def changes(self) -> int:
+        """The number of changes of the weights."""
+
+    def vector(self) -> FloatArray:
+        """Return a copy of the trainable parameters, (P,), read-only."""
+
+    def move_to(self, vector: torch.Tensor) -> None:
+        """Make the trainable parameters views of ``vector`` (P,), if this is possible."""
+
+    def move_out(self) -> None:
+        """Give each trainable parameter its own memory again."""
+
+    def is_in(self, vector: torch.Tensor) -> bool:
+        """Return True if the trainable parameters are views of ``vector``."""
 
 
 class PublishedWeights:
@@ -30,7 +57,7 @@ class PublishedWeights:
     (`seqgc.models.optimizers.move_together`).
     """
 
-    def __init__(self, learners: Sequence[Learner], *, store: WeightStore) -> None:
+    def __init__(self, learners: Sequence[PublishedModel], *, store: WeightStore) -> None:
         self._learners: Final = tuple(learners)
         self._store: Final = store
         ends = accumulate((each.layout.parameters for each in learners), initial=0)

@@ -25,7 +25,15 @@ from seqgc.errors import ModelError, StoreError, reraise_stop
 from seqgc.models.evaluation import Evaluation, evaluate
 from seqgc.models.group_sizes import GroupChoice
 from seqgc.models.model import Model
-from seqgc.ports import Backend, Dispatch, Notice, Observer, OutlastingBackend, Seen
+from seqgc.ports import (
+    Backend,
+    BlobStore,
+    Dispatch,
+    Notice,
+    Observer,
+    OutlastingBackend,
+    Seen,
+)
 from seqgc.runs import LOG
 from seqgc.runs.folder import RunDirectory, log_functions, new_run_path, require_new
 from seqgc.runs.snapshots import SnapshotFolder
@@ -41,7 +49,7 @@ from seqgc.training.tuner import BackgroundTuner, Tuner
 from seqgc.training.work import Crew, LeaseObserver, Work, Workers
 from seqgc.training.workload import ModelsWorkload, try_models
 
-__all__ = ["one_thread", "resume", "started", "train"]
+__all__ = ["one_thread", "resume", "started", "train", "weight_store"]
 
 
 @contextmanager
@@ -227,12 +235,8 @@ def _execute(
         groups = choose_groups()
         work = replace(work, group_sizes=groups.sizes)
         crew = stack.enter_context(workers.open(work))
-        store = crew.store
-        if crew.grace_s is not None:
-            retiring = RetiringStore(store, rounds=planned.max_delay, grace_s=crew.grace_s)
-            store = retiring
-            stack.callback(retiring.close)
-            observers = [_retire_weights(retiring), *observers]
+        store, retires = stack.enter_context(weight_store(crew, rounds=planned.max_delay))
+        observers = [*retires, *observers]
         workload = planned.workload(store=store, callbacks=callbacks, tried=True)
         workload.require_steps(plan.steps)
         stack.callback(workload.discard_weights)  # needed if the run fails
@@ -356,6 +360,19 @@ def started(crew: Crew, workers: Workers, *, observers: Sequence[Observer]) -> I
     with closing(crew.start()) as backend:
         tell("ready", {"seconds": time.monotonic() - began, "note": crew.note})
         yield backend
+
+
+@contextmanager
+def weight_store(crew: Crew, *, rounds: int) -> Iterator[tuple[BlobStore, list[Observer]]]:
+    """Yield the store for a run's weights, and the observers that remove old versions from it.
+
+    ``rounds`` is the number of earlier rounds whose weights tasks may still read.
+    """
+    if crew.grace_s is None:
+        yield crew.store, []
+        return
+    with closing(RetiringStore(crew.store, rounds=rounds, grace_s=crew.grace_s)) as store:
+        yield store, [_retire_weights(store)]
 
 
 def _retire_weights(store: RetiringStore) -> Observer:

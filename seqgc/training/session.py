@@ -30,7 +30,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -48,7 +47,7 @@ from seqgc.errors import (
     StoreError,
     one_line,
 )
-from seqgc.rounds import PolicyDefence, num_rounds
+from seqgc.rounds import PolicyDefence
 from seqgc.runs.checkpoints import save_states
 from seqgc.runs.folder import EventLog, Forgiving, RunDirectory
 from seqgc.runs.headcount import forget_headcount
@@ -228,7 +227,8 @@ class TrainingSession:
                 warn=self.warn,
             )
             stack.enter_context(closing(self._checkpoints))
-            self._notify("run" if self._recorder.master == 1 else "resume", self._header())
+            header = self._run.header(jobs=self.num_jobs, provider=self._provider)
+            self._notify("run" if self._recorder.master == 1 else "resume", header)
             for text in warnings:
                 self.warn(text)
             self._began = time.perf_counter()
@@ -380,23 +380,6 @@ class TrainingSession:
 
     def _notify(self, kind: str, fields: dict[str, object]) -> None:
         self._observe(ports.Notice(kind=kind, fields=fields))
-
-    def _header(self) -> dict[str, object]:
-        setting = self._run.setting
-        return {
-            "scheme": setting.scheme.spec,
-            "workers": setting.scheme.n,
-            "jobs": self.num_jobs,
-            "rounds": num_rounds(setting.scheme, self.num_jobs),
-            "mu": setting.rule.mu,
-            "wait_out": setting.rule.wait_out,
-            "payload": self._run.plan.payload,
-            "models": list(self._workload.names),
-            "batch": sizes[0] if len(sizes := self._workload.batch_sizes) == 1 else None,
-            "provider": self._provider,
-            "pieces": setting.scheme.num_pieces,
-            "sizes": asdict(self._run.sizes),
-        }
 
     # ---- checkpoints and the end ----------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from seqgc.errors import ParameterError, ScheduleError, StoreError, one_line, re
 from seqgc.models.evaluation import Best, require_valid
 from seqgc.models.model import Model, distinct_models
 from seqgc.models.precision import Precision, torch_dtype
-from seqgc.models.results import LossSums, ModelResult
+from seqgc.models.results import LossSums, ModelResult, ResultLayout
 from seqgc.models.soundness import require_sound
 from seqgc.models.trial import try_first
 from seqgc.ports import (
@@ -43,7 +43,16 @@ from seqgc.training.published import PublishedWeights
 from seqgc.training.results import Parked, Parking
 from seqgc.training.work import batch_sizes
 
-__all__ = ["FLIGHT", "ModelsWorkload", "PartsState", "TorchWorkload", "WorkloadState", "try_models"]
+__all__ = [
+    "FLIGHT",
+    "ModelsWorkload",
+    "PartsState",
+    "TorchWorkload",
+    "WorkloadState",
+    "joined_form",
+    "split_results",
+    "try_models",
+]
 
 FLIGHT: Final = "flight.safetensors"
 """The file of a checkpoint for tensors that belong to jobs in flight or to callbacks."""
@@ -76,6 +85,23 @@ class WorkloadState:
     parts: dict[int, PartsState] = field(default_factory=dict)  # by job that has begun
     # Jobs that are computed again, although their losses are recorded (`seqgc.training.resizing`).
     noted: list[int] = field(default_factory=list)
+
+
+def joined_form(layouts: Sequence[ResultLayout], precision: Precision) -> ResultForm:
+    """Return the form of a result in which the results of several models are joined."""
+    starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
+    marks = [
+        slice(start + each.marks.start, start + each.marks.stop)
+        for start, each in zip(starts, layouts, strict=False)
+    ]
+    return ResultForm(np.dtype(precision), starts[-1], tuple(marks))
+
+
+def split_results(layouts: Sequence[ResultLayout], gradient: FloatArray) -> list[ModelResult]:
+    """Return the result of each model in a joined one. Gradients are views where possible."""
+    ends = np.cumsum([layout.size for layout in layouts])
+    vectors = np.split(gradient, ends[:-1])
+    return [layout.read(each) for layout, each in zip(layouts, vectors, strict=True)]
 
 
 def try_models(models: Sequence[Model], *, precision: Precision) -> None:
@@ -198,13 +224,7 @@ class ModelsWorkload(ABC):
 
     def result_form(self, job: int) -> ResultForm:
         """Return the form of a job's results, in which the results of its models are joined."""
-        layouts = [each.layout for each in self._bundle(job)]
-        starts = np.cumsum([0, *(each.size for each in layouts)]).tolist()
-        marks = [
-            slice(start + each.marks.start, start + each.marks.stop)
-            for start, each in zip(starts, layouts, strict=False)
-        ]
-        return ResultForm(np.dtype(self._precision), starts[-1], tuple(marks))
+        return joined_form([each.layout for each in self._bundle(job)], self._precision)
 
     def module(self, name: str) -> nn.Module:
         """Return a model's module as trained so far. It is not a copy, so do not change it."""
@@ -267,9 +287,8 @@ class ModelsWorkload(ABC):
     def _results(self, job: int, gradient: FloatArray) -> list[tuple[Learner, ModelResult]]:
         """Return each model of a job with its result. Gradients are views where possible."""
         bundle = self._bundle(job)
-        ends = np.cumsum([learner.layout.size for learner in bundle])
-        vectors = np.split(gradient, ends[:-1])
-        return [(m, m.layout.read(each)) for m, each in zip(bundle, vectors, strict=True)]
+        results = split_results([learner.layout for learner in bundle], gradient)
+        return list(zip(bundle, results, strict=True))
 
     def _park_overflown(self, results: Sequence[tuple[Learner, ModelResult]]) -> None:
         overflown = [m.model.name for m, result in results if not result.is_finite]
