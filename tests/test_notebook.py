@@ -21,7 +21,7 @@ short = replace(plan, models=models[:2], steps=3)
 with LocalCluster(n_workers=1, processes=False, protocol="tcp://", dashboard_address=None) as there:
     by_dask = train(short, workers.dask(4, scheduler=there.scheduler_address), run="by-dask")
 with workers.local(4) as four:
-    by_processes = train(short, four, run="by-processes")
+    by_processes = train(short, four, run="by-processes", quiet=True)
 for name, seen in by_dask.evaluations.items():  # other workers answered first: rounded otherwise
     assert abs(seen.loss - by_processes.evaluations[name].loss) < 1e-4
 
@@ -43,7 +43,13 @@ def test_classes_of_cells_train_on_workers_and_are_plotted(
     notebook.cells.append(nbformat.v4.new_code_cell(ON_DASK))
     place = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=150, startup_timeout=150, resources=place).execute()
-    *_, plot, last = (cell.outputs for cell in notebook.cells if cell.cell_type == "code")
+    *_, training, plot, last = (c.outputs for c in notebook.cells if c.cell_type == "code")
+    (progress,) = (
+        each for each in training if "<progress" in each.get("data", {}).get("text/html", "")
+    )
+    assert "60 of 60 rounds" in progress.data["text/html"]  # updated to the end
+    assert "loss: width-" in progress.data["text/plain"]
+    assert sum("display_data" in each.output_type for each in last) == 1  # the other one is quiet
     assert "image/png" in plot[-1].data
     assert "move the code of the script or notebook into a module" in last[-1].text
     (log,) = tmp_path.glob("runs/*/metrics.csv")

@@ -9,12 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from rich.progress import BarColumn, TextColumn
-
+from seqgc.cli._messages import in_json, is_quiet
 from seqgc.cli._options import ProfileFile, RehearsalOptions, numbers
 from seqgc.cli._report import page_path
 from seqgc.cli._show import Screen, TableOutput, busy, print_pairs, text_table
-from seqgc.cli.progress import progress_bar
 from seqgc.comparison import (
     Comparison,
     Metering,
@@ -28,6 +26,7 @@ from seqgc.config._tables import RunConfig, read_config, validated, with_models
 from seqgc.costs import Architecture, read_prices
 from seqgc.errors import ParameterError, did_you_mean, one_line
 from seqgc.plot import tables
+from seqgc.progress import working
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting
 from seqgc.search import Rehearsal
@@ -200,8 +199,7 @@ def compare(
         with busy("importing PyTorch, checking the models"):
             plan = models_plan(own)
         trial = replace(trial, most=plan.steps, plan=plan)
-    with progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar:
-        task = bar.add_task("compare", total=1.0)
+    with working("compare", quiet=in_json() or is_quiet(), after_s=0.0) as tell:
         comparison = compare_defences(
             rehearsal,
             where.settings(defence or (), n=rehearsal.profile.num_workers),
@@ -210,7 +208,7 @@ def compare(
             workers=cast("WorkerKind", where.worker_kind),
             trial=trial,
             metering=metering,
-            progress=lambda doing, share: bar.update(task, description=doing, completed=share),
+            progress=tell,
         )
     try:
         _show(comparison, page, output)

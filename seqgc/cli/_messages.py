@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, TextIO
+from typing import Final, TextIO
 
 import numpy as np
 
 from seqgc._command_line import VARIABLE, message_format
 from seqgc.errors import ParameterError, ProfileWarning, did_you_mean
+from seqgc.progress import Level
 
 _FORMATS: Final = ("text", "json")
-
-Level = Literal["info", "warning", "error"]
 
 
 @dataclass(slots=True)

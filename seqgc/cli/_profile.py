@@ -23,7 +23,7 @@ from seqgc.cli._show import (
     show,
     text_table,
 )
-from seqgc.cli.progress import RunProgress
+from seqgc.cli.progress import run_progress
 from seqgc.config._making import make_delays, make_models, make_workers
 from seqgc.config._tables import RunConfig, Values, validated
 from seqgc.errors import ParameterError, ProfileError, require_int
@@ -227,7 +227,7 @@ def _record(
             warmup=warm_up_rounds,
             timeout_s=config.timeout_s,
         )
-        with RunProgress("recording", total=len(loads) * (warm_up_rounds + rounds)) as progress:
+        with run_progress("recording", total=len(loads) * (warm_up_rounds + rounds)) as progress:
             return record_profile(plan, workers, observers=[progress])
 
 

@@ -14,7 +14,7 @@ import tomli_w
 
 from seqgc.cli._messages import say
 from seqgc.cli._show import busy
-from seqgc.cli.progress import RunProgress
+from seqgc.cli.progress import run_progress
 from seqgc.config._making import make_callbacks, make_plan
 from seqgc.config._tables import RunConfig, Values
 from seqgc.costs import Budget, find_prices
@@ -51,6 +51,7 @@ class PreparedRun:
                 observers=observers,
                 config=self._settled(self.config),
                 callbacks=callbacks,
+                quiet=True,  # `_watched` shows the progress
             )
 
     def _settled(self, config: RunConfig) -> str:
@@ -88,6 +89,7 @@ class PreparedRun:
                 other_workers=other_workers is not None,
                 config="" if other_workers is None else self._settled(other_workers),
                 callbacks=callbacks,
+                quiet=True,  # `_watched` shows the progress
             )
 
     def train_or_resume(self, run: Path) -> TrainResult:
@@ -113,7 +115,7 @@ class PreparedRun:
         planned = plan.on(crew.n)
         rounds = num_rounds(planned.setting.scheme, planned.num_jobs)
         counted = budget if self.forecast is not None else None
-        with RunProgress(config.scheme, total=rounds, spending=counted) as progress:
+        with run_progress(config.scheme, total=rounds, spending=counted) as progress:
             shown = Forgiving(progress, warn=lambda _: None)  # a broken display cannot show errors
             own = make_callbacks(config)
             yield [*([budget] if budget else []), shown], [*own, progress]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -10,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -22,6 +21,7 @@ from seqgc._tabular import csv_text
 from seqgc.cli._messages import in_json, is_quiet, plain, say
 from seqgc.errors import ParameterError
 from seqgc.ports import Table
+from seqgc.progress import Screen as Screen
 
 _STDOUT: Final = "-"
 
@@ -125,21 +125,6 @@ def text_table(
     return table
 
 
-class Screen(Console):
-    """A console that raises `BrokenPipeError` if a pipe is broken; rich would end the program."""
-
-    @property
-    def draws(self) -> bool:
-        """True if the output is a real terminal, on which progress can be drawn.
-
-        The environment variable ``FORCE_COLOR`` has no influence.
-        """
-        return self.is_terminal and self.is_interactive and self.file.isatty()
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-
 def discard_output() -> None:
     """Discard text that could not be printed. Otherwise Python would print it again at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
@@ -161,18 +146,6 @@ WAIT_OUT = "a round that stayed open past its closing rule, to wait for answers 
 def waited_out(rounds: int) -> str:
     """Return the number of wait-outs as text, with an explanation of the word."""
     return f"{rounds}  (a wait-out: {WAIT_OUT})"
-
-
-def why_switched(fields: Mapping[str, object]) -> str:
-    """Return a text with the two schemes of a switch and its reason.
-
-    ``fields`` are the fields of the switch in the event log.
-    """
-    predicted = cast("Mapping[str, float]", fields["predicted_s"])
-    return (
-        f"{fields['from']} -> {fields['to']}; {predicted['to']:.3g} s predicted for "
-        f"the remaining jobs instead of {predicted['from']:.3g} s"
-    )
 
 
 @contextmanager

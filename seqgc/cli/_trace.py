@@ -24,7 +24,7 @@ TraceFile = Annotated[
 _SHOWN_ROUNDS, _SHOWN_WORKERS = 3, 6  # of the matrix, in a dry run
 
 HELP = (
-    "Make a delay profile of a trace: one row for each task of a worker.\n\n"
+    "Make a delay profile of a trace that has a row for each task.\n\n"
     f"These formats are recognised by their content: {', '.join(profiles.FORMATS[:-1])}. For other "
     "traces, name the columns; a nested JSON object has dotted names (a.b). Columns that are named "
     "here replace the ones of a recognised format. The report lists every decision."

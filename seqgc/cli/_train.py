@@ -13,7 +13,7 @@ import typer
 from seqgc.cli._cost import show_forecast
 from seqgc.cli._options import AsJson, apply, configured
 from seqgc.cli._run import prepare
-from seqgc.cli._show import show, waited_out, why_switched
+from seqgc.cli._show import show, waited_out
 from seqgc.config._making import make_delays, make_workers
 from seqgc.config._tables import (
     Values,
@@ -24,6 +24,7 @@ from seqgc.config._tables import (
     with_models,
 )
 from seqgc.errors import ModelError, ParameterError
+from seqgc.progress import why_switched
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
-from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
+from seqgc.cli._messages import in_json, is_quiet
 from seqgc.cli._options import (
     CaseResult,
     ProfileFile,
@@ -24,9 +24,9 @@ from seqgc.cli._options import (
     words,
 )
 from seqgc.cli._show import WAIT_OUT, Screen, TableOutput, text_table
-from seqgc.cli.progress import progress_bar
 from seqgc.config._names import FUNCTIONS
 from seqgc.plot import tables
+from seqgc.progress import working
 from seqgc.rounds import WaitOut
 from seqgc.schemes import Deal
 from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning
@@ -144,11 +144,8 @@ def tune(
 
 def _searched(rehearsal: Rehearsal, space: SearchSpace, ranked: RankingOptions) -> Tuning:
     """Search with a progress bar, until the first SIGINT."""
-    with (
-        progress_bar(BarColumn(), TextColumn("{task.percentage:.0f} %,")) as bar,
-        _interrupted() as interrupted,
-    ):
-        task = bar.add_task("search", total=None)
+    quiet = in_json() or is_quiet()
+    with working("search", quiet=quiet, after_s=0.0) as tell, _interrupted() as interrupted:
         return search_rehearsal(
             rehearsal,
             space=space,
@@ -156,7 +153,7 @@ def _searched(rehearsal: Rehearsal, space: SearchSpace, ranked: RankingOptions) 
             top=ranked.top,
             pareto=ranked.pareto,
             seed=ranked.seed,
-            progress=lambda settled, total: bar.update(task, completed=settled, total=total),
+            progress=lambda settled, total: tell("search", settled / max(total, 1)),
             stop=interrupted.is_set,
         )
 

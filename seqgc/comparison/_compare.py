@@ -46,6 +46,7 @@ from seqgc.comparison._rows import Comparison, Metering, Row, Trial
 from seqgc.comparison._softmax import SoftmaxProblem, SoftmaxTrainees
 from seqgc.comparison._training import Trainees
 from seqgc.errors import ModelError, ParameterError, require_int
+from seqgc.progress import working
 from seqgc.rounds import Setting
 from seqgc.runs import ProfileSource
 from seqgc.schemes import Defence
@@ -127,6 +128,7 @@ def compare(
     trial: Trial | None = None,
     metering: Metering | None = None,
     progress: Progress | None = None,
+    quiet: bool = False,
 ) -> Comparison:
     """Compare defences on recorded delays, by the time until models reach a target loss.
 
@@ -144,7 +146,8 @@ def compare(
     evaluation. ``reading`` is the interpretation of the recorded seconds (`seqgc.profiles.Pace`);
     None means `Rehearsal.recorded`. If ``workers`` is ``"function"``, each task is a separate
     invocation. ``progress`` is called before each step with the name of the step, and the progress
-    from 0 to 1.
+    from 0 to 1. If it is None, a terminal or notebook shows the progress after a second, unless
+    ``quiet`` is True.
 
     Raises
     ------
@@ -166,7 +169,32 @@ def compare(
     >>> found.lr, found.lr_is_edge, found.trial.seeds
     (8.0, False, 10)
     """
-    trial, metering = trial or Trial(), metering or Metering()
+    with working("compare", quiet=quiet or progress is not None) as tell:
+        return _compared(
+            on,
+            defences,
+            models=models,
+            clocks=clocks,
+            reading=reading,
+            workers=workers,
+            trial=trial or Trial(),
+            metering=metering or Metering(),
+            tell=progress or tell,
+        )
+
+
+def _compared(
+    on: Rehearsal | ProfileSource,
+    defences: Sequence[str | Defence | Setting],
+    *,
+    models: int,
+    clocks: int | None,
+    reading: ProfileReading | None,
+    workers: WorkerKind,
+    trial: Trial,
+    metering: Metering,
+    tell: Progress,
+) -> Comparison:
     if trial.is_own and trial.lrs is None:
         trial = replace(trial, lrs=(1.0,))
     if trial.app is not None and models > 1:
@@ -178,7 +206,6 @@ def compare(
     if trial.app is not None:  # the number of pieces that `run_app` would choose
         items = require_int("items", trial.app.items, least=1)
         settings = [replace(s, scheme=s.scheme.fitted(1, batch=items)) for s in settings]
-    tell = progress or (lambda _what, _share: None)
     first, field, chosen_on = _trainees(trial, models, whole.n, seeds=1)[0], whole, None
     for setting in settings:
         first.check(setting)

@@ -179,7 +179,7 @@ def _search(rehearsal: Rehearsal, *, seconds: float) -> _ProfileSearch:
 
 
 def _tune(rehearsal: Rehearsal, space: SearchSpace) -> Tuning:
-    return tune(rehearsal, space=space, top=_NO_LIMIT, prune=False, pareto=True)
+    return tune(rehearsal, space=space, top=_NO_LIMIT, prune=False, pareto=True, quiet=True)
 
 
 def search_section(

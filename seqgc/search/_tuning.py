@@ -15,6 +15,7 @@ from seqgc._tabular import Summarised, columns, number
 from seqgc.errors import ParameterError, require_int
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile
+from seqgc.progress import working
 from seqgc.runs import ProfileSource
 from seqgc.schemes import entry_of
 from seqgc.search._pruned_search import Progress, PrunedSearch, Ranked, Stop, pareto_front
@@ -132,6 +133,7 @@ def tune(
     seed: int | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
+    quiet: bool = False,
     **settings: Unpack[ReplaySettings],
 ) -> Tuning:
     """Search the scheme, its parameters and the closing rule that are fastest on recorded delays.
@@ -160,7 +162,9 @@ def tune(
     replayed. ``seed`` determines the position of the held-out rounds, and the bootstrap; if it is
     None, the last rounds are held out, and the bootstrap uses 0. ``progress`` is called with the
     number of candidates that were replayed or skipped, and with the total. ``stop`` is called
-    between replays; once it returns True, the search ends with the candidates replayed so far.
+    between replays; once it returns True, the search ends with the candidates replayed so far. If
+    there is no ``progress``, a terminal or notebook shows it after a second, unless ``quiet`` is
+    True.
 
     Raises
     ------
@@ -179,8 +183,33 @@ def tune(
     space, rehearsal = space or SearchSpace(), Rehearsal.of(on, **settings)
     require_int("seed", seed or 0, least=0)
     require_int("top", top, least=1)
+    with working("search", quiet=quiet or progress is not None) as tell:
+        return _search(
+            rehearsal,
+            space,
+            holdout=holdout,
+            top=top,
+            pareto=pareto,
+            prune=prune,
+            seed=seed,
+            tell=progress or (lambda settled, total: tell("search", settled / max(total, 1))),
+            stops=stop or (lambda: False),
+        )
+
+
+def _search(
+    rehearsal: Rehearsal,
+    space: SearchSpace,
+    *,
+    holdout: float | None,
+    top: int,
+    pareto: bool,
+    prune: bool,
+    seed: int | None,
+    tell: Progress,
+    stops: Stop,
+) -> Tuning:
     seen, held = _stages(rehearsal, space, holdout=holdout, seed=seed)
-    tell, stops = progress or (lambda _settled, _total: None), stop or (lambda: False)
     if rehearsal.recorded == "speed":
         space = speeds_space(space)
         return _at_speed(seen, held, space, top=top, pareto=pareto, tell=tell, stop=stops)

@@ -34,8 +34,10 @@ from seqgc.ports import (
     OutlastingBackend,
     Seen,
 )
+from seqgc.progress import RunProgress
+from seqgc.rounds import num_rounds
 from seqgc.runs import LOG
-from seqgc.runs.folder import RunDirectory, log_functions, new_run_path, require_new
+from seqgc.runs.folder import Forgiving, RunDirectory, log_functions, new_run_path, require_new
 from seqgc.runs.snapshots import SnapshotFolder
 from seqgc.stores import RetiringStore
 from seqgc.training.adaptive import Switch
@@ -75,6 +77,7 @@ def train(
     config: str = "",
     tuner: Tuner | None = None,
     callbacks: Sequence[object] = (),
+    quiet: bool = False,
 ) -> TrainResult:
     """Train the models of a plan on workers that may be slow or fail.
 
@@ -84,6 +87,7 @@ def train(
     recorded. If the plan has an ``adaptation``, ``tuner`` searches for better settings, by default
     in a background process. The tuner is closed at the end of the run. ``callbacks`` are called for
     steps, validations, checkpoints and the end, and may stop a model or the run (see `Callback`).
+    A terminal or a notebook shows the progress of the run, unless ``quiet`` is True.
 
     Raises
     ------
@@ -132,6 +136,7 @@ def train(
         observers=observers,
         tuner=tuner,
         callbacks=callbacks,
+        quiet=quiet,
     )
 
 
@@ -146,6 +151,7 @@ def resume(
     other_workers: bool = False,
     config: str = "",
     callbacks: Sequence[object] = (),
+    quiet: bool = False,
 ) -> TrainResult:
     """Continue a run whose master has ended.
 
@@ -212,6 +218,7 @@ def resume(
             observers=observers,
             tuner=tuner,
             callbacks=callbacks,
+            quiet=quiet,
         )
 
 
@@ -225,12 +232,20 @@ def _execute(
     observers: Sequence[Observer],
     tuner: Tuner | None,
     callbacks: Sequence[object],
+    quiet: bool,
 ) -> TrainResult:
     plan, switches = planned.plan, list[Switch]()
     workers.check(work)
     RandomState.now()  # raises if no checkpoint can hold the state
     with ExitStack() as stack:
         stack.enter_context(one_thread())
+        if not quiet:
+            rounds = num_rounds(planned.setting.scheme, planned.num_jobs)
+            progress = RunProgress(planned.setting.scheme.spec, total=rounds)
+            stack.enter_context(progress)
+            # A display that is broken cannot show errors.
+            observers = [*observers, Forgiving(progress, warn=lambda _: None)]
+            callbacks = [*callbacks, progress]  # not of the fingerprint: it receives the losses
         try_models(plan.models, precision=plan.precision)
         groups = choose_groups()
         work = replace(work, group_sizes=groups.sizes)

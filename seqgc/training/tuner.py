@@ -219,7 +219,7 @@ def choose(question: Question) -> Choice:
         jobs_per_round=(current.jobs_per_round,),
         max_delay=min(question.max_delay, LONGEST_DELAY),
     )
-    result = tune(rehearsal, space=space, top=1)
+    result = tune(rehearsal, space=space, top=1, quiet=True)
     best = result.best.setting
     rule = replace(current.rule, mu=best.rule.mu, wait_out=best.rule.wait_out)
     return Choice(

@@ -17,9 +17,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from seqgc.cli import main
-from seqgc.cli.progress import RunProgress
 from seqgc.deploy import Deployment, write_deployment
 from seqgc.ports import Close, Seen
+from seqgc.progress import RunProgress
 
 Out = pytest.CaptureFixture[str]
 

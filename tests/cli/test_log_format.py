@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seqgc.cli import main
-from seqgc.cli.progress import RunProgress
+from seqgc.cli.progress import run_progress
 from seqgc.ports import Notice
 from tests.cli.inside import command
 from tests.cli.kit import TRAIN
@@ -62,7 +62,7 @@ def test_notices_and_warnings_of_python_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: Out
 ) -> None:
     def lint(**_: object) -> None:
-        with RunProgress("gc:s=1", total=1) as progress:
+        with run_progress("gc:s=1", total=1) as progress:
             progress(Notice(kind="slowdown", fields={"since": 3, "times": float("inf")}))
         with warnings.catch_warnings(action="always"):
             warnings.warn("old\nnews", stacklevel=1)

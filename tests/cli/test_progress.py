@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from seqgc import SearchSpace, Trial, compare, tune
 from seqgc.cli import main
-from seqgc.cli.progress import RunProgress
+from seqgc.cli.progress import run_progress
 from seqgc.ports import Close, Dispatch, Finish, Notice, RoundRecord, Seen
+from seqgc.progress import RunProgress, working
 from tests.cli.inside import speaking
 from tests.kit import decoded
 
@@ -72,7 +76,7 @@ def test_elsewhere_it_is_a_line_a_second_and_one_at_the_end(capsys: Out) -> None
     def pause() -> None:
         clock.now += 0.5
 
-    progress = RunProgress("gc:s=1", total=6, clock=clock)
+    progress = run_progress("gc:s=1", total=6, clock=clock)
     progress.on_step("small", 1, 0.25, {})
     rounds = [closed(t, True, t % 2 == 0, waited_out=t == 1) for t in range(5)]
     shown(progress, *rounds, pause=pause)
@@ -90,7 +94,7 @@ def test_a_resumed_run_goes_on_where_it_was_and_its_pace_is_its_own(capsys: Out)
     def pause() -> None:
         clock.now += 2.0
 
-    progress = RunProgress("gc:s=1", total=6, clock=clock)
+    progress = run_progress("gc:s=1", total=6, clock=clock)
     resumed = Notice(kind="resume", fields={"rounds": 90})
     shown(progress, [resumed], closed(80, True), pause=pause)
     err = capsys.readouterr().err
@@ -104,7 +108,7 @@ def test_a_resumed_run_is_drawn_where_it_was_before_a_round_closes(
     screen = terminal(monkeypatch, "xterm")
     resumed = Notice(kind="resume", fields={"rounds": 90})
     first = Dispatch(round=80, attempt=0, assignment={})
-    shown(RunProgress("gc:s=1", total=6), [resumed, first], pause=lambda: None)
+    shown(run_progress("gc:s=1", total=6), [resumed, first], pause=lambda: None)
     assert "80 of 90 rounds" in screen.getvalue()
 
 
@@ -112,7 +116,7 @@ def test_of_many_models_it_is_the_best_the_median_and_the_worst(capsys: Out) -> 
     class Spent:
         spent_usd = 0.012345
 
-    progress = RunProgress("gc:s=1", total=2, spending=Spent())
+    progress = run_progress("gc:s=1", total=2, spending=Spent())
     for name in range(40):
         progress.on_step(f"model-{name}", 1, 10.0 + name, {})
     parked = {"model": "model-0", "cause": "diverged", "step": 3, "why": "loss nan", "job": 0}
@@ -125,7 +129,7 @@ def test_of_many_models_it_is_the_best_the_median_and_the_worst(capsys: Out) -> 
 
 def test_on_a_terminal_it_is_drawn_within_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch, "xterm")
-    progress = RunProgress("m-sgc:B=1,W=2,lam=27", total=2)
+    progress = run_progress("m-sgc:B=1,W=2,lam=27", total=2)
     for name in range(3):
         progress.on_step(f"model-{name}", 1, 0.5, {})
     told = Notice(kind="warning", fields={"text": "look"})
@@ -141,7 +145,7 @@ def test_on_a_terminal_it_is_drawn_within_its_width(monkeypatch: pytest.MonkeyPa
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch, "dumb")
-    shown(RunProgress("gc:s=1", total=1), closed(0, True), pause=lambda: None)
+    shown(run_progress("gc:s=1", total=1), closed(0, True), pause=lambda: None)
     assert screen.getvalue().startswith("gc:s=1: 1 of 1 rounds, ")
     assert "\x1b" not in screen.getvalue()
 
@@ -150,7 +154,7 @@ def test_force_color_does_not_draw_into_a_file(
     capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    shown(RunProgress("gc:s=1", total=1), closed(0, True), pause=lambda: None)
+    shown(run_progress("gc:s=1", total=1), closed(0, True), pause=lambda: None)
     assert capsys.readouterr().err.startswith("gc:s=1: 1 of 1 rounds, ")
 
 
@@ -167,7 +171,7 @@ def test_quiet_leaves_warnings_and_is_an_option_before_two_dashes(
 ) -> None:
     warning = Notice(kind="warning", fields={"text": "look"})
     with speaking(line.split()):
-        shown(RunProgress("gc:s=1", total=1), [warning], closed(0, True), pause=lambda: None)
+        shown(run_progress("gc:s=1", total=1), [warning], closed(0, True), pause=lambda: None)
     first, *more = capsys.readouterr().err.splitlines()
     assert first == "warning: look"
     assert len(more) == (0 if quiet else 1)
@@ -178,3 +182,47 @@ def test_quiet_is_an_option_of_verbs_and_leaves_errors(capsys: Out) -> None:
     assert capsys.readouterr().err.startswith("seqgc: ")
     assert main(["scheme", "gc:s=1", "-n", "2", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_in_python_only_a_terminal_shows_a_run(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Notice(kind="warning", fields={"text": "look"})
+    shown(RunProgress("gc:s=1", total=1), [told], closed(0, True), pause=lambda: None)
+    assert capsys.readouterr() == ("", "")
+    screen = terminal(monkeypatch, "xterm")
+    shown(RunProgress("gc:s=1", total=1, draws=False), [told], closed(0, True), pause=lambda: None)
+    assert not screen.getvalue()
+    shown(RunProgress("gc:s=1", total=1), [told], closed(0, True), pause=lambda: None)
+    assert "1 of 1 rounds" in screen.getvalue()
+    assert "warning: look" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("after_s", "quiet", "seen"), [(0.0, False, True), (0.0, True, False), (9.0, False, False)]
+)
+def test_long_work_is_shown_on_a_terminal_unless_it_is_quick_or_quiet(
+    after_s: float, quiet: bool, seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = terminal(monkeypatch, "xterm")
+    with working("begin", quiet=quiet, after_s=after_s) as tell:
+        tell("search [red]", 0.25)
+    assert ("search [red]" in screen.getvalue()) == seen
+    assert ("25 %" in screen.getvalue()) == seen
+
+
+def test_searches_and_comparisons_show_their_progress_unless_they_are_told_not_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SimpleNamespace(monotonic=count(step=2.0).__next__)  # each step takes two seconds
+    monkeypatch.setattr("seqgc.progress.time", slow)
+    name, space = "lambda-cnn:workers=4,rounds=4", SearchSpace(families=("gc-rep",))
+    trial, calls = Trial(seeds=1, lrs=(8.0,)), list[object]()
+    for more in ({"quiet": True}, {"progress": lambda *call: calls.append(call)}, {}):
+        screen = terminal(monkeypatch, "xterm")
+        tune(name, space=space, **more)  # type: ignore[arg-type]
+        assert ("search" in screen.getvalue()) == (not more)
+        screen = terminal(monkeypatch, "xterm")
+        compare(name, ["uncoded"], trial=trial, **more)  # type: ignore[arg-type]
+        assert ("compare" in screen.getvalue()) == (not more)
+    assert calls

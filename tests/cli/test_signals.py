@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from seqgc.cli import main
-from seqgc.cli.progress import RunProgress
+from seqgc.cli.progress import run_progress
 from seqgc.errors import one_line
 from tests.cli.inside import busy
 from tests.kit import interrupts
@@ -120,7 +120,7 @@ def test_a_terminal_that_goes_away_while_something_is_shown_on_it_spoils_nothing
     verbs: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def do() -> None:
-        with busy("importing"), RunProgress("gc:s=1", total=1):
+        with busy("importing"), run_progress("gc:s=1", total=1):
             done.append(True)
 
     done = list[bool]()

@@ -15,8 +15,8 @@ from distributed import LocalCluster
 
 from seqgc.backends import dask_, local
 from seqgc.cli import main
-from seqgc.cli.progress import RunProgress
 from seqgc.ports import Close, Seen
+from seqgc.progress import RunProgress
 from seqgc.runs import read_run
 from seqgc.testing import eventually
 from tests.backends.dask import warm as warm

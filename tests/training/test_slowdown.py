@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seqgc import workers
-from seqgc.cli.progress import RunProgress
+from seqgc.cli.progress import run_progress
 from seqgc.errors import BudgetError
 from seqgc.ports import Dispatch, Seen
 from seqgc.training import TrainingPlan, resume, train
@@ -37,7 +37,7 @@ def slowdowns(run: Path) -> list[dict[str, object]]:
 def test_it_is_one_line_on_record_and_one_for_people(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with RunProgress("gc:s=1", total=STEPS) as progress:
+    with run_progress("gc:s=1", total=STEPS) as progress:
         train(plan(), crew(), run=tmp_path / "run", observers=[progress])
     (line,) = slowdowns(tmp_path / "run")
     assert (line["event"], line["since"], line["round"]) == ("slowdown", SLOW, SLOW + 7)
