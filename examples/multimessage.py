@@ -74,6 +74,7 @@ class MultiMessagePolicy(Engine[Chunks]):
     """A policy that runs one job after the other; the work of a task is its chunks, in order."""
 
     needs: Final = frozenset[Capability]({"partial"})
+    counts_called_off = True
 
     def __init__(
         self, of: MultiMessage, rule: ClosingRule, num_jobs: int, shares: FloatArray | None
@@ -130,8 +131,7 @@ class MultiMessagePolicy(Engine[Chunks]):
             actions.append(Close(record=self._records.close(job, self._now), jobs=(job,)))
             self._call_off_all(job, [i for i in range(self._n) if self._held(i)], actions)
             self._forget_round(job)
-            self._flawed.clear()
-            self._job, self._givers = job + 1, {}
+            self._job, self._givers, self._flawed = job + 1, {}, {}
             self._ask(range(self._n))
         return None if new else "another worker has computed its chunk before"
 

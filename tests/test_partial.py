@@ -387,6 +387,15 @@ def test_a_part_that_cannot_be_used_waits_for_the_judgement_of_the_whole(wrong: 
     assert kinds == ["Failure", "PartialArrival", "Arrival"]
 
 
+def test_a_part_that_comes_again_is_not_used_again() -> None:
+    """As after the process of its worker was replaced; the policy may hear of it."""
+    backend = Answering(({0: SOUND}, False), ({0: LARGE}, False), ({1: SOUND}, True))
+    policy = OneTask()
+    master.run(policy, backend, Sums(2), max_norm=1e6)  # type: ignore[arg-type]
+    kinds = [type(event).__name__ for event in policy.events]
+    assert kinds == ["PartialArrival", "PartialArrival", "Arrival"]
+
+
 def test_a_last_answer_that_lacks_a_result_is_a_failure() -> None:
     backend = Answering(({1: SOUND}, True), ({0: SOUND}, False), ({1: SOUND}, True))
     policy = OneTask()

@@ -141,6 +141,10 @@ class Engine(ABC, Generic[Work]):
     """If True, a worker that has failed holds one task at a time, until it answers a task with
     work. If it held other tasks when it failed, their failures are not counted."""
 
+    counts_called_off: bool = False
+    """If True, the time of tasks that were called off counts as well: a worker is replaced if
+    nothing was heard from it for a time limit, although each of its tasks was out for less."""
+
     def __init__(self, n: int, rule: ClosingRule, *, num_jobs: int) -> None:
         self._n, self._rule = n, rule
         self._num_jobs = require_int("num_jobs", num_jobs, least=0)
@@ -156,6 +160,7 @@ class Engine(ABC, Generic[Work]):
         self._until: dict[int, tuple[float, float]] = {}
         self._failing: dict[int, str] = {}  # by worker: why its newest task with work failed
         self._silent = Counter[int]()  # by worker: time limits since anything was heard
+        self._quiet_from: dict[int, float] = {}  # by worker: when its silence began
         self._attempts: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by round and worker
         self._to_ask: dict[int, None] = {}  # workers that may get work now, in order
         self._idle: dict[int, None] = {}  # workers for which there was no work, in order
@@ -453,6 +458,8 @@ class Engine(ABC, Generic[Work]):
     def _limit(self, task: EngineTask[Work], from_at: float) -> None:
         """Begin the time limit of a task at the time ``from_at``, instead of any earlier one."""
         if math.isfinite(self._rule.timeout_s):
+            if self.counts_called_off:
+                from_at = self._quiet_from.setdefault(task.worker, from_at)
             limit_at = from_at + self._rule.timeout_s
             self._alarms.set(limit_at, partial(self._miss, task), of=task)
 
@@ -461,6 +468,7 @@ class Engine(ABC, Generic[Work]):
 
     def _settle(self, event: Arrival | Failure, actions: list[Action]) -> None:
         require_worker(event.worker, self._n)
+        self._quiet_from.pop(event.worker, None)
         task = self._awaited(event.round, event.worker, event.attempt)
         if task is None:
             actions.append(ports.Drop(event=event, reason=self._why_dropped(event)))
@@ -485,6 +493,7 @@ class Engine(ABC, Generic[Work]):
 
     def _settle_part(self, event: PartialArrival, actions: list[Action]) -> None:
         require_worker(event.worker, self._n)
+        self._quiet_from.pop(event.worker, None)
         task = self._awaited(event.round, event.worker, event.attempt)
         if task is None:
             actions.append(ports.Drop(event=event, reason=self._why_dropped(event)))
@@ -558,6 +567,7 @@ class Engine(ABC, Generic[Work]):
             if task is not self._held(worker)[0]:
                 return  # the worker is replaced once for all its tasks
         self._silent[worker] += 1
+        self._quiet_from.pop(worker, None)
         if all(self._silent[each] >= TIME_LIMITS for each in {worker, *self._able}):
             first = next(iter(self._silent))
             self._failing[first] = why

@@ -6,7 +6,7 @@ from master        `TaskMessage`        compute this task
                    `InvokeMessage`      to a function that does not know the run: compute this task
                    `StayMessage`        to a function: connect to the master and become resident
 from worker        `ReadyMessage`       the worker accepts tasks
-                   `ResultMessage`      the results of a task
+                   `ResultMessage`      the results of a task, or of one of its mini-tasks
                    `FailureMessage`     the task cannot be computed
                    `ReceiptMessage`     the results are in the store
 from either        `LeaveMessage`       the function is going to leave, or is told to leave

@@ -7,12 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from seqgc.backends import LocalBackend, Messaging, local
-from seqgc.ports import Arrival, Failure, Notice
+from seqgc.ports import Arrival, Failure, Notice, PartialArrival
 from seqgc.testing import eventually
 from seqgc.testing.scripted import address, next_event, next_events, task
 from tests.backends.scripted import Scripted, is_running
@@ -96,6 +97,22 @@ def test_what_a_leaving_worker_has_is_computed_by_others_and_nothing_fails(
         *(("Arrival", 0, worker, 0) for worker in range(4)),
         ("Arrival", 1, 3, 0),
     ]
+
+
+def test_a_moved_task_is_answered_again_mini_task_by_mini_task(
+    four: Wanted, tmp_path: Path
+) -> None:
+    """The master has asked for the whole task; the loop knows which result it has already."""
+    backend = four.backend
+    backend.dispatch(0, [replace(task(0, 3, "plain", "gate a"), item_loads=(0.1, 0.1))])
+    assert address(next_event(backend)) == ("PartialArrival", 0, 3, 0)
+    eventually((tmp_path / "begun a").exists, "the second mini-task")
+    four.change(2)
+    (tmp_path / "go a").touch()
+    again, last = next_events(backend, 2)
+    assert isinstance(again, PartialArrival)
+    assert isinstance(last, Arrival)
+    assert (again.slot, list(last.results)) == (0, [10])
 
 
 def test_a_worker_that_returns_computes_what_waits_for_a_process(

@@ -15,7 +15,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ import pytest
 from seqgc import workers
 from seqgc.backends import LocalBackend, Messaging
 from seqgc.errors import ParameterError, WorkerError
-from seqgc.ports import Arrival, Failure, FloatArray
+from seqgc.ports import Arrival, Failure, FloatArray, PartialArrival
 from seqgc.testing import HandWoundClock, eventually
 from seqgc.testing.scripted import address, next_event, next_events, task
 from seqgc.worker import Compute
@@ -126,6 +126,21 @@ def test_a_worker_killed_while_computing_fails_its_task_and_is_replaced(
     (tmp_path / "go b").touch()
     arrivals = {address(event) for event in next_events(backend, 2)}
     assert arrivals == {("Arrival", 0, 0, 1), ("Arrival", 0, 1, 0)}
+
+
+def test_what_a_worker_answered_before_it_was_killed_has_arrived(
+    backend: LocalBackend, tmp_path: Path
+) -> None:
+    whole = task(0, 0, "plain", "gate a", "plain")
+    backend.dispatch(0, [replace(whole, item_loads=(0.1, 0.1, 0.1))])
+    part = next_event(backend)
+    assert isinstance(part, PartialArrival)
+    assert part.slot == 0
+    eventually((tmp_path / "begun a").exists, "the second mini-task")
+    kill(backend.pids[0])
+    failure = next_event(backend)
+    assert isinstance(failure, Failure)
+    assert failure.reason == KILLED
 
 
 def test_a_worker_killed_while_its_answer_waits_fails_its_task(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-import examples.ksync  # noqa: F401 (registers k-sync)
+import examples.ksync
+import examples.multimessage  # noqa: F401 (registers uc-mmc)
 from seqgc import master
 from seqgc.ports import (
     Arrival,
@@ -18,6 +19,7 @@ from seqgc.ports import (
     Flaw,
     FloatArray,
     MiniTask,
+    PartialArrival,
     Policy,
     Seen,
     Task,
@@ -57,6 +59,7 @@ SPECS = [
     "flexrr:slack=2,pieces=1,helpers=0",
     "bsp-rr:pieces=1",
     "k-sync:k=3",
+    "uc-mmc:r=2",
     "lb-bsp",
     "antdt-nd",
     "antdt-dd",
@@ -124,11 +127,17 @@ def in_a_second(_: Address) -> Turn:
 
 
 class _Script(dict[Address, Turn]):
+    """A script from a function; ``parts`` are the numbers of answers of tasks with several."""
+
     def __init__(self, turn: Callable[[Address], Turn]) -> None:
         self._turn = turn
+        self.parts: dict[Address, int] = {}
 
-    def get(self, address: Address, default: object = None) -> Turn:  # type: ignore[override]  # noqa: ARG002
-        return self._turn(address)
+    def get(self, address: Address, default: object = None) -> object:  # type: ignore[override]  # noqa: ARG002
+        turn, parts = self._turn(address), self.parts.get(address, 1)
+        if isinstance(turn, tuple) or parts < 2:
+            return turn  # a task that fails has not answered a part before
+        return [turn * part / parts for part in range(1, parts + 1)]
 
 
 Damage: TypeAlias = Callable[[Address, FloatArray], tuple[FloatArray, bool]]
@@ -144,9 +153,11 @@ class Crew(ScriptedBackend):
         turn: Callable[[Address], Turn] = in_a_second,
         damage: Damage | None = None,
     ) -> None:
-        super().__init__(_Script(turn))
+        self._parts = _Script(turn)
+        super().__init__(self._parts)
         self._compute, self._damage = workload.compute, damage
         self.tasks: dict[Address, Task] = {}
+        self._answered = set[tuple[Address, int]]()  # mini-tasks, by slot
 
     @property
     def elapsed_s(self) -> float:
@@ -154,20 +165,32 @@ class Crew(ScriptedBackend):
         return self.clock.now() - 100.0
 
     def dispatch(self, round: int, tasks: Sequence[Task]) -> Sequence[float]:
-        self.tasks |= {(round, task.worker, task.attempt): task for task in tasks}
+        tasks = list(tasks)
+        sent = {(round, task.worker, task.attempt): task for task in tasks}
+        self.tasks |= sent
+        self._parts.parts |= {each: len(task.item_loads) for each, task in sent.items()}
         return super().dispatch(round, tasks)
 
-    def receive(self, until: float) -> Arrival | Failure | None:
+    def receive(self, until: float) -> Arrival | PartialArrival | Failure | None:
         event = super().receive(until)
-        if not isinstance(event, Arrival):
+        if event is None or isinstance(event, Failure):
             return event
         address = event.round, event.worker, event.attempt
+        slots = {item.slot for item in self.tasks[address].items}
+        slots &= {event.slot} if isinstance(event, PartialArrival) else slots
         results, raised = dict[int, FloatArray](), False
         for item in self.tasks[address].items:
+            if item.slot not in slots or (address, item.slot) in self._answered:
+                continue
             results[item.slot] = self._compute(item.parts)
             if self._damage is not None:
                 results[item.slot], bad = self._damage(address, results[item.slot])
                 raised |= bad
+        if isinstance(event, PartialArrival):
+            if raised:  # it waits for the last answer
+                return self.receive(until)
+            self._answered.add((address, event.slot))
+            return replace(event, results=results)
         flaws = {"b": Flaw(kind="raised", why="no memory")} if raised else {}
         return replace(event, results=results, flaws=flaws)
 

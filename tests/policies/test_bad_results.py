@@ -135,6 +135,20 @@ def test_models_are_left_out_one_by_one_in_a_task_of_several_jobs() -> None:
     assert left_out == ["", "", "", "a", "b", "c", "d", ""], "each once: no single one is to blame"
 
 
+def test_a_death_after_a_mini_task_was_answered_is_no_evidence_about_it() -> None:
+    first, second, blame = item(0, "ab"), item(1, "ab"), Blame()
+    for attempt in range(3):
+        address = 0, 1, attempt
+        assert sent_without(blame, address, [first, second]) == ""
+        chunks = {"chunks": np.arange(1), "coefficients": np.ones(1)}
+        assert blame.clear_part(address, [MiniTask(slot=0, job=0, **chunks)])
+        about = {"round": 0, "worker": 1, "attempt": attempt, "at": 0.0}
+        blame.lost(Failure(**about, reason="killed", model="b"))
+    assert sent_without(blame, (0, 1, 3), [first]) == ""
+    assert sent_without(blame, (0, 1, 4), [second]) == "b"
+    assert not blame.clear_part((0, 1, 4), []), "the whole answer tells if the model was at fault"
+
+
 def test_the_last_model_is_not_left_out_after_another_one_has_failed() -> None:
     blame = Blame(names={"a", "b"}, failed={"a": "crashed"})
     for attempt in range(4):
