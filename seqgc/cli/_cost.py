@@ -269,8 +269,12 @@ def _priced(
         bill = prices.bill(usage, architecture=arch)
         return {**asdict(usage), "usd": bill.usd, "usd_by_kind": asdict(bill)}
 
-    services = predicted.compare(prices)
     likely = None if estimate.likely is None else facts_of(estimate.likely)
+    own = "resident" if predicted.use.resident else "functions"
+    services = predicted.compare(prices)
+    if estimate.likely is not None:  # a recorded use differs from that of a plan
+        usd = prices.bill(estimate.likely, architecture=arch).usd
+        services = [replace(each, usd=usd) if each.service == own else each for each in services]
     at_most_usd = prices.bill(estimate.at_most, architecture=arch).usd
     facts: Values = {
         "prices_as_of": dated.as_of.isoformat(),
@@ -313,8 +317,8 @@ def _priced(
         pairs["transfer"] = f"{out:,.2f} GB to a master outside the region  (${bill.transfer:.4f})"
     pairs["starts"] = f"billed (INIT): {start_s:g} s each are expected, at most {init_limit_s:g} s"
     for each in services:
-        usd = f"${each.usd:.4f}" if each.usd is not None else f"unknown, as {each.why}"
-        pairs[_SERVICES[each.service]] = f"{usd} ({each.uses})"
+        price = f"${each.usd:.4f}" if each.usd is not None else f"unknown, as {each.why}"
+        pairs[_SERVICES[each.service]] = f"{price} ({each.uses})"
     days: dict[str, list[str]] = {}
     for day, source in {dated.origin(name) for name in asdict(prices)}:
         days.setdefault(source, []).append(day.isoformat())

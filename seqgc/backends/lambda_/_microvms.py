@@ -117,7 +117,7 @@ class MicrovmFleet:
     Raises
     ------
     ParameterError
-        If ``count`` is not positive.
+        If ``count`` is not positive, if there is no region, or if boto3 is too old.
     WorkerError
         If the service refuses a launch, or a MicroVM ends or is not running in time.
     """
@@ -133,17 +133,22 @@ class MicrovmFleet:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
         count = require_int("count", count, least=1)
         self.launch: Final = launch
         self._now = now
-        self._client = open_client(
-            session or open_session(),
-            "lambda-microvms",
-            config=Config(retries={"mode": "standard", "total_max_attempts": 8}),
-            region_name=region,
-            endpoint_url=endpoint_url,
-        )
+        try:
+            self._client = open_client(
+                session or open_session(),
+                "lambda-microvms",
+                config=Config(retries={"mode": "standard", "total_max_attempts": 8}),
+                region_name=region,
+                endpoint_url=endpoint_url,
+            )
+        except BotoCoreError as error:
+            rule = f"must be given, and boto3 must know lambda-microvms ({one_line(error)})"
+            raise ParameterError("region", rule, region, "pip install -U boto3") from None
         self._microvms: list[_Microvm] = []
         self._lock = threading.Lock()  # guards the numbers of tasks
         try:

@@ -247,6 +247,14 @@ def test_a_run_on_microvms_trains_the_same_weights(fleet: MicrovmFleet, tmp_path
     torch.testing.assert_close(remote, here, rtol=0, atol=1e-10)
 
 
+def test_a_fleet_without_a_region_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    with pytest.raises(ParameterError, match=r"`region` must be given.*You must specify a region"):
+        MicrovmFleet(1, LAUNCH, session=boto3.Session(*KeyPair.new()))
+
+
 def test_a_task_must_not_outlast_the_idle_time(fleet: MicrovmFleet) -> None:
     with pytest.raises(ParameterError, match=r"`idle_s` must be at least 901 s.*; got 900"):
         MicrovmTransport(fleet, limits=Limits(timeout_s=901.0))
