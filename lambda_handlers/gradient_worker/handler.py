@@ -11,15 +11,17 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from lambda_handlers.gradient_worker._snapshot import register_hooks
 from lambda_handlers.gradient_worker._telemetry import Telemetry
 from lambda_handlers.gradient_worker.setup import make_worker, wants_trace
 from seqgc.errors import WireError
 
 __all__ = ["handler"]
 
-# Made once for each environment, so that only a cold start takes this time.
+# Made once for each environment, or with SnapStart once for each version.
 _telemetry = Telemetry(trace=wants_trace(os.environ))
 _worker = make_worker(os.environ)
+register_hooks(os.environ)
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, object]:

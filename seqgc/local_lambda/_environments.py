@@ -330,7 +330,9 @@ class Environment:
                 return await self._next
             case "POST", "invocation", request_id, ("response" | "error") as kind:
                 return self._take(request_id, request.body, failed=kind == "error")
-            case "POST", "init", "error":
+            case "GET", "restore", "next":  # the snapshot is the fork, which is over
+                return json_response(200, {})
+            case "POST", ("init" | "restore"), "error":
                 self._answer = InvocationAnswer(body=request.body or b"", failed=True)
                 return _ACCEPTED
         return Response(status=404)

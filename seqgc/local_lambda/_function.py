@@ -196,7 +196,10 @@ class Function:
             f"Memory Size: {self.settings.deployed.memory_mb} MB",
             f"Max Memory Used: {used_mb} MB",
         ]
-        if init_s is not None:
+        if init_s is not None and self.settings.deployed.snapstart:
+            parts.append(f"Restore Duration: {1e3 * init_s:.2f} ms")
+            parts.append(f"Billed Restore Duration: {math.ceil(1e3 * init_s)} ms")
+        elif init_s is not None:
             parts.append(f"Init Duration: {1e3 * init_s:.2f} ms")
         return ("\t".join(parts) + "\t\n").encode()
 

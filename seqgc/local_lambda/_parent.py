@@ -5,11 +5,16 @@ forks or kills an environment. It reports each environment that has ended. If th
 parent kills all environments.
 
 In every environment, AWS's runtime client first sets up logging and imports the handler, and then
-requests its first invocation. The parent runs the client up to this request and forks there, like
-SnapStart, which starts environments from a snapshot. Output that was printed before the fork is at
-the beginning of each environment's log. If the handler cannot be imported, the parent undoes the
-changes of the client. Each environment then runs the client from the beginning, and reports the
-failure itself.
+requests its first invocation. The parent runs the client up to this request and forks there. Output
+that was printed before the fork is at the beginning of each environment's log. If the handler
+cannot be imported, the parent undoes the changes of the client. Each environment then runs the
+client from the beginning, and reports the failure itself.
+
+With SnapStart, the client runs the function's hooks before the snapshot, and asks for the restored
+snapshot before it asks for an invocation. The parent forks at that first question. Every
+environment has the random state of the fork, as every restored snapshot has that of the snapshot,
+and then runs the hooks after the restore. A hook that fails before the snapshot fails in every
+environment; Lambda, in contrast, does not publish such a version.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import random
 import select
 import signal
 import socket
@@ -31,6 +37,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
 from typing import NoReturn
@@ -87,7 +94,8 @@ class Parent:
         _return_memory_early()
         code = 1
         try:
-            run_runtime(self._settings.handler, self._serve)
+            deployed = self._settings.deployed
+            run_runtime(self._settings.handler, self._serve, snapstart=deployed.snapstart)
             code = 0
         except _OverError:
             code = 0
@@ -172,8 +180,9 @@ class Parent:
         for descriptor in (1, 2):
             os.dup2(log, descriptor)
         os.close(log)
-        stream = time.strftime(f"%Y/%m/%d/[$LATEST]{number:032x}", time.gmtime())
-        os.environ["AWS_LAMBDA_LOG_STREAM_NAME"] = stream
+        if not self._settings.deployed.snapstart:
+            stream = time.strftime(f"%Y/%m/%d/[$LATEST]{number:032x}", time.gmtime())
+            os.environ["AWS_LAMBDA_LOG_STREAM_NAME"] = stream
 
 
 def _return_memory_early() -> None:
@@ -192,12 +201,16 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
+def run_runtime(
+    handler: str, fork: Callable[[], tuple[str, str]], *, snapstart: bool = False
+) -> None:
     """Run AWS's runtime client, and call ``fork`` once before its first request for an invocation.
 
-    In the parent, ``fork`` does not return, but raises an error at the end. In an environment, it
-    returns the address and the key of a Runtime API. The paths of all requests to this API begin
-    with the key, which neither the handler's variables nor its child processes have.
+    If ``snapstart``, call ``fork`` before the client asks for the restored snapshot instead, after
+    the hooks before the snapshot. In the parent, ``fork`` does not return, but raises an error at
+    the end. In an environment, it returns the address and the key of a Runtime API. The paths of
+    all requests to this API begin with the key, which neither the handler's variables nor its child
+    processes have.
     """
     os.environ[_ADDRESS] = _NOWHERE
     sys.modules[_COMPILED] = None  # type: ignore[assignment]
@@ -207,32 +220,36 @@ def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
     del sys.modules[_COMPILED]
     compiled = importlib.util.find_spec(_COMPILED)  # search once, not in each environment
     arguments = ["bootstrap", handler]
-    wait, handlers = Client.wait_next_invocation, logging.root.handlers[:]
+    first_question = "restore_next" if snapstart else "wait_next_invocation"
+    wait, handlers = getattr(Client, first_question), logging.root.handlers[:]
+    hooks = _remembered_hooks() if snapstart else []
     out, err = sys.stdout, sys.stderr
     reached = False
 
     def become_environment() -> None:
         nonlocal reached
-        reached, Client.wait_next_invocation = True, wait
-        if "numpy" in sys.modules:  # NumPy imports this lazily, in 12 ms for each environment
-            importlib.import_module("numpy.random")
-        gc.collect()
-        gc.freeze()  # later garbage collections do not change these pages, so they stay shared
-        _connect(compiled, *fork())
+        reached = True
+        setattr(Client, first_question, wait)
+        _connect(compiled, *_forked(fork, snapstart=snapstart))
 
     with tempfile.TemporaryFile() as printed:
         stop = _redirect(printed.fileno())
 
-        def first_wait(client: object) -> object:
+        def first_wait(client: Client) -> object:
             stop()
             printed.seek(0)
             output = printed.read(KEPT_LOG_BYTES)
             printed.close()
-            become_environment()
+            try:
+                become_environment()
+            except BaseException as error:
+                client.post_init_error = partial(_raise, error)  # else it reports a failed hook
+                raise
             os.write(1, output)
+            client.lambda_runtime_address = os.environ[_ADDRESS]
             return wait(client)
 
-        Client.wait_next_invocation = first_wait
+        setattr(Client, first_question, first_wait)
         try:
             runtime.main(arguments)
         except BaseException:
@@ -244,7 +261,48 @@ def run_runtime(handler: str, fork: Callable[[], tuple[str, str]]) -> None:
     sys.stdout, sys.stderr = out, err
     logging.root.handlers[:] = handlers
     become_environment()
+    if hooks:
+        importlib.import_module("snapshot_restore_py").get_before_snapshot()[:] = hooks
     runtime.main(arguments)
+
+
+def _forked(fork: Callable[[], tuple[str, str]], *, snapstart: bool) -> tuple[str, str]:
+    """Call ``fork`` and return its result. Environments of a snapshot keep its random state."""
+    generator = None
+    if "numpy" in sys.modules:  # NumPy imports this lazily, in 12 ms for each environment
+        generator = importlib.import_module("numpy.random")
+    gc.collect()
+    gc.freeze()  # later garbage collections do not change these pages, so they stay shared
+    state = random.getstate()
+    api = fork()
+    if snapstart:
+        random.setstate(state)  # a fork seeds Python's generator again
+    elif generator is not None:
+        generator.seed()  # a fork does not seed NumPy's
+    return api
+
+
+def _raise(error: BaseException, *_: object) -> NoReturn:
+    raise error
+
+
+def _remembered_hooks() -> list[object]:
+    """Return a list that gets the hooks before the snapshot when the runtime client runs them.
+
+    The client forgets each hook before it runs it, so that a failed hook would not fail again.
+    """
+    from awslambdaric import lambda_runtime_hooks_runner as runner
+    from snapshot_restore_py import get_before_snapshot
+
+    hooks: list[object] = []
+    run = runner.run_before_snapshot
+
+    def remember_and_run() -> None:
+        hooks[:] = get_before_snapshot()
+        run()
+
+    runner.run_before_snapshot = remember_and_run
+    return hooks
 
 
 def _redirect(file: int) -> Callable[[], None]:
@@ -269,8 +327,6 @@ def _connect(compiled: ModuleSpec | None, address: str, key: str) -> None:
     """Connect the runtime client to an environment's own Runtime API."""
     from awslambdaric import lambda_runtime_client as client
 
-    if (random := sys.modules.get("numpy.random")) is not None:
-        random.seed()  # a fork seeds Python's generator again, but not NumPy's
     os.environ[_ADDRESS] = f"{address}/{key}"
     if compiled is None:
         raise ImportError(f"awslambdaric lacks its compiled module {_COMPILED}; install it again")

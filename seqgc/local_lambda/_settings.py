@@ -50,6 +50,9 @@ class DeployedAs:
         Names that requests use.
     memory_mb
         Memory size in MB. The function and its logs show it, but it is not enforced.
+    snapstart
+        Start environments as SnapStart does, after the hooks before the snapshot and with the same
+        state of random generators; then run the hooks after the restore.
     code
         Working directory of the function, in which modules are searched first.
     path
@@ -60,6 +63,7 @@ class DeployedAs:
     aliases: tuple[str, ...] = ("live",)
     region: str = "us-east-1"
     memory_mb: int = 1769
+    snapstart: bool = False
     code: Path = Path()
     path: tuple[str, ...] | None = None
 

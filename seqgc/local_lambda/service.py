@@ -209,6 +209,8 @@ def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
     """Return the environment variables of a function: Lambda's and the configured variables."""
     deployed = settings.deployed
     own = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    if not deployed.snapstart:  # Lambda does not set it with SnapStart
+        own["AWS_LAMBDA_LOG_GROUP_NAME"] = f"/aws/lambda/{deployed.function_name}"
     own |= dict.fromkeys(_ONE_THREAD, "1")  # the default memory pays for one core
     own |= {
         "_HANDLER": settings.handler,
@@ -217,8 +219,7 @@ def _variables(settings: ServiceSettings, mount: Path | None) -> dict[str, str]:
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(deployed.memory_mb),
         "AWS_LAMBDA_FUNCTION_NAME": deployed.function_name,
         "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
-        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
-        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{deployed.function_name}",
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "snap-start" if deployed.snapstart else "on-demand",
         "AWS_REGION": deployed.region,
         "LAMBDA_TASK_ROOT": str(deployed.code),
         "PYTHONPATH": os.pathsep.join(settings.search),

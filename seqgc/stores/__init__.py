@@ -19,4 +19,5 @@ from seqgc.stores.memory import InlineStore as InlineStore
 from seqgc.stores.memory import MemoryStore as MemoryStore
 from seqgc.stores.retention import RetiringStore as RetiringStore
 from seqgc.stores.s3 import S3Store as S3Store
+from seqgc.stores.s3 import import_s3 as import_s3
 from seqgc.stores.s3 import open_s3 as open_s3

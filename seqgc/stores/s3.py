@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -160,6 +161,16 @@ def _code(error: Exception) -> str:
     """Return the code of an error of S3, or an empty string for any other exception."""
     response = getattr(error, "response", None)
     return str(response["Error"].get("Code", "")) if response and "Error" in response else ""
+
+
+def import_s3() -> None:
+    """Import the client of S3 if it is installed, so that `open_s3` takes less time later.
+
+    No session, client or credentials are made.
+    """
+    with suppress(ImportError):
+        import boto3.session  # noqa: F401
+        import botocore.client  # noqa: F401
 
 
 def open_s3(session: Session | None = None) -> S3Client:

@@ -197,6 +197,15 @@ class Registry:
             _import(module)
         self.listed.extend(module for module in modules if module not in self.listed)
 
+    def import_modules(self) -> None:
+        """Import all modules of the list now, for example before a snapshot of the process.
+
+        Raise `ParameterError` if a module cannot be imported.
+        """
+        while self._modules:
+            _import(self._modules[0])
+            del self._modules[0]
+
     def find(self, name: str) -> WorkloadFactory:
         """Return the factory with this name.
 
