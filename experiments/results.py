@@ -9,10 +9,11 @@ the same version of matplotlib.
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from seqgc.search import ResultTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,39 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["Table", "arguments", "figure", "folder_arguments", "save"]
 
 
-class Table:
-    """A CSV file to which each case's rows are appended as soon as they are measured.
-
-    The first ``keys`` of its ``fields`` identify a case: ``case in table`` is true if the file has
-    a row of it.
-    """
-
-    def __init__(self, path: Path, fields: Sequence[str], *, keys: int) -> None:
-        self._path, self._fields = path, fields
-        self._present = {tuple(row[field] for field in fields[:keys]) for row in self.rows()}
-
-    def __contains__(self, case: tuple[object, ...]) -> bool:
-        return tuple(map(str, case)) in self._present
+class Table(ResultTable):
+    """A CSV file to which each case's rows are appended as soon as they are measured."""
 
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Measure a case's ``rows``, then write and print them."""
         measured = list(rows)
-        is_new = not self._path.exists()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, self._fields, lineterminator="\n")
-            if is_new:
-                writer.writeheader()
-            writer.writerows(measured)
+        super().append(measured)
         for row in measured:
             print(*row.values(), sep=", ", flush=True)
-
-    def rows(self) -> list[dict[str, str]]:
-        """Return all rows that the file has, as text."""
-        if not self._path.exists():
-            return []
-        with self._path.open(newline="") as file:
-            return list(csv.DictReader(file))
 
 
 def arguments(description: str, *, quick: str) -> argparse.ArgumentParser:

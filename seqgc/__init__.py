@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seqgc.search import Rehearsal as Rehearsal
     from seqgc.search import SearchSpace as SearchSpace
     from seqgc.search import replay as replay
+    from seqgc.search import sweep as sweep
     from seqgc.search import tune as tune
     from seqgc.tables import run_app as run_app
     from seqgc.training import AugmentedDataset as AugmentedDataset
@@ -57,7 +58,7 @@ _HOMES = {
     "seqgc.rounds": ("ClosingRule", "Setting"),
     "seqgc.runs": ("read_run",),
     "seqgc.schemes": ("GC", "MSGC", "SRSGC", "Uncoded", "parse_scheme"),
-    "seqgc.search": ("Rehearsal", "SearchSpace", "replay", "tune"),
+    "seqgc.search": ("Rehearsal", "SearchSpace", "replay", "sweep", "tune"),
     "seqgc.tables": ("run_app",),
     "seqgc.training": (
         "AugmentedDataset", "Callback", "Model", "RecordingPlan", "Stop", "TrainingPlan",
@@ -70,8 +71,8 @@ _ROOMS = "plot", "workers"
 __all__ = [  # noqa: RUF022 (in alphabetical order)
     "ClosingRule", "DelayProfile", "GC", "LAMBDA_CNN", "MSGC", "Rehearsal", "SRSGC",
     "SearchSpace", "Setting", "Trial", "Uncoded", "__version__", "compare", "default_defences",
-    "make_code", "parse_scheme", "plot", "read_profile", "read_run", "replay", "run_app", "tune",
-    "workers",
+    "make_code", "parse_scheme", "plot", "read_profile", "read_run", "replay", "run_app",
+    "sweep", "tune", "workers",
 ]  # fmt: skip
 
 

@@ -166,8 +166,9 @@ def working(
     try:
         yield tell
     finally:
-        with suppress(OSError):
-            bar.stop()
+        if bar.live.is_started:  # otherwise rich would print an empty line
+            with suppress(OSError):
+                bar.stop()
 
 
 class RunProgress:

@@ -184,6 +184,11 @@ def compare(
     defence: Annotated[
         list[str] | None, "Defence to compare, for example ssp:slack=1. Repeatable. By default all."
     ] = None,
+    holdout: Annotated[
+        float | None,
+        "Fraction of the rounds, at the end, to judge all defences on. Codes are chosen on the "
+        "rounds before. By default half, if no defence is named.",
+    ] = None,
     page: Annotated[
         Path | None, "-o", "--output", "HTML file for a page with the comparison."
     ] = None,
@@ -206,6 +211,7 @@ def compare(
             models=rehearsal.models or 1,
             clocks=where.clocks,
             workers=cast("WorkerKind", where.worker_kind),
+            holdout=holdout,
             trial=trial,
             metering=metering,
             progress=tell,

@@ -30,6 +30,7 @@ from seqgc.cli import (
     _profile,
     _report,
     _scheme,
+    _sweep,
     _train,
     _tune,
     _workers,
@@ -124,6 +125,7 @@ _HELP = {
     "scheme": "Show the load of a scheme and the stragglers that it tolerates.",
     "replay": "Replay a scheme, or another defence, on recorded delays.",
     "tune": "Find the fastest scheme and its settings on recorded delays.",
+    "sweep": "Replay several schemes on several profiles, and show means with intervals.",
     "compare": "Compare time and cost of all defences on recorded delays.",
     "train": "Train several models at once on unreliable workers. Exact schemes give exact "
     "gradients.",
@@ -146,6 +148,7 @@ def _verb(name: str, verb: Callable[..., object], *, epilog: str | None = None) 
 _verb("scheme", with_plugins(_scheme.scheme))
 _verb("replay", with_plugins(_scheme.replay))
 _verb("tune", with_plugins(_tune.tune))
+_verb("sweep", with_plugins(_sweep.sweep))
 _verb("compare", with_plugins(_compare.compare))
 app.add_typer(_profile.app, name="profile")
 _verb("train", _train.train, epilog=_EPILOG)

@@ -40,7 +40,7 @@ from seqgc.config._tables import RunConfig, Values, import_plugins
 from seqgc.errors import ParameterError, ProfileError
 from seqgc.ports import Table
 from seqgc.runs import read_delays
-from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal
+from seqgc.search import Conformity, ProfileReading, Reading, Rehearsal, ReplaySettings
 
 ProfileFile = Annotated[
     Path, typer.Argument(help="Delay profile (.npz or .csv), folder of a run, or lambda-cnn.")
@@ -103,17 +103,20 @@ class RehearsalOptions:
         if self.base_load is not None:
             profile = replace(profile, meta=replace(profile.meta, base_load=self.base_load))
         with naming(path):
-            return Rehearsal(
-                profile=profile,
-                num_jobs=self.jobs,
-                alpha=self.alpha,
-                batch=self.batch,
-                repeat=self.repeat,
-                conformity=cast("Conformity", self.conformity),
-                models=self.models,
-                reading=Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
-                recorded=cast("ProfileReading", self.reading),
-            )
+            return Rehearsal(profile=profile, **self.settings())
+
+    def settings(self) -> ReplaySettings:
+        """Return the settings of the replay, without the profile."""
+        return {
+            "num_jobs": self.jobs,
+            "alpha": self.alpha,
+            "batch": self.batch,
+            "repeat": self.repeat,
+            "conformity": cast("Conformity", self.conformity),
+            "models": self.models,
+            "reading": Reading(rtt_s=self.rtt, after=self.after, resident=self.resident),
+            "recorded": cast("ProfileReading", self.reading),
+        }
 
 
 ALPHA_UNKNOWN: Final = (

@@ -58,6 +58,7 @@ __all__ = ["compare", "default_defences", "require_comparable"]
 Progress: TypeAlias = Callable[[str, float], None]
 """A function that is called with the name of the next step, and the progress from 0 to 1."""
 
+_HALF: Final = 0.5  # of the rounds, on which defences are evaluated after a choice
 _RATE: Final = 4.0  # the first learning rate
 _SEARCH_SHARE: Final = 0.1  # approximate share of the search for codes in the total time
 _SEEDS: Final = 10
@@ -125,6 +126,7 @@ def compare(
     clocks: int | None = None,
     reading: ProfileReading | None = None,
     workers: WorkerKind = "function",
+    holdout: float | None = None,
     trial: Trial | None = None,
     metering: Metering | None = None,
     progress: Progress | None = None,
@@ -138,9 +140,12 @@ def compare(
     or a rehearsal, whose slope and interpretation are also used. ``defences``
     are specs or settings, which are evaluated on the whole profile. By default,
     `default_defences` are chosen on the first half of the profile, and evaluated on the second
-    half. ``models`` is the number of models; if the trial has a plan, the default is the number in
-    the plan. Models take turns in bundles. A bundle has as many models as the defence's delay
-    allows, unless the setting gives the number.
+    half. ``holdout`` is the fraction of the rounds, at the end of the profile, on which all
+    defences are evaluated; the default ones are then chosen on the rounds before.
+
+    ``models`` is the number of models; if the trial has a plan, the default is the number in the
+    plan. Models take turns in bundles. A bundle has as many models as the defence's delay allows,
+    unless the setting gives the number.
 
     ``clocks`` is the number of clocks that are timed; None means the number of rounds for the
     evaluation. ``reading`` is the interpretation of the recorded seconds (`seqgc.profiles.Pace`);
@@ -177,6 +182,7 @@ def compare(
             clocks=clocks,
             reading=reading,
             workers=workers,
+            holdout=holdout,
             trial=trial or Trial(),
             metering=metering or Metering(),
             tell=progress or tell,
@@ -191,6 +197,7 @@ def _compared(
     clocks: int | None,
     reading: ProfileReading | None,
     workers: WorkerKind,
+    holdout: float | None,
     trial: Trial,
     metering: Metering,
     tell: Progress,
@@ -207,12 +214,14 @@ def _compared(
         items = require_int("items", trial.app.items, least=1)
         settings = [replace(s, scheme=s.scheme.fitted(1, batch=items)) for s in settings]
     first, field, chosen_on = _trainees(trial, models, whole.n, seeds=1)[0], whole, None
+    if holdout is not None:  # raises if the fraction or the profile does not allow it
+        _, field = _split(whole, clocks=clocks, fraction=holdout)
     for setting in settings:
         first.check(setting)
     share = 0.0
     if not settings:
         share = _SEARCH_SHARE
-        chosen, field = _halves(whole, clocks=clocks)
+        chosen, field = _split(whole, clocks=clocks, fraction=holdout or _HALF)
         chosen_on = 0 if field is whole else chosen.profile.num_rounds
         usual = default_defences(
             chosen, models=models, progress=lambda what, part: tell(what, part * share)
@@ -257,15 +266,15 @@ def _compared(
     )
 
 
-def _halves(whole: Field, *, clocks: int | None) -> tuple[Rehearsal, Field]:
-    """Return the half on which defences are chosen, and the half on which they are evaluated.
+def _split(whole: Field, *, clocks: int | None, fraction: float) -> tuple[Rehearsal, Field]:
+    """Return the rounds on which defences are chosen, and the rounds on which they are evaluated.
 
-    If the profile has only one round, it is used for both.
+    If the profile has only one round, it is used for both, unless the fraction was requested.
     """
     profile = whole.rehearsal.profile
-    if profile.num_rounds < 2:
+    if profile.num_rounds < 2 and fraction == _HALF:
         return whole.rehearsal, whole
-    chosen, judged = hold_out(profile, fraction=0.5)
+    chosen, judged = hold_out(profile, fraction=fraction)
     return replace(whole.rehearsal, profile=chosen), whole.on(judged, clocks=clocks)
 
 

@@ -113,6 +113,7 @@ class Evaluator:
             received=timed.received,
             sent=timed.sent,
             failed=at_common.failed,
+            seeds_seconds=tuple(end.seconds for end in at_common.each),
         )
 
     def _raced(self, setting: Setting) -> dict[float, _Ends]:

@@ -107,6 +107,9 @@ class Row:
     than six seeds it reaches from the best to the worst time, with less confidence. If the seed at
     an end did not reach the target, this end is infinite.
 
+    ``seeds_seconds`` are the seconds to the target of each seed, in the order of the seeds, at the
+    common learning rate; a seed that did not reach the target has infinity.
+
     ``best_lr`` and ``best_seconds`` are the defence's own best rate, and the seconds at this rate.
     If ``best_is_edge`` is True, this rate is the smallest or the largest that was tried, and a rate
     beyond may be better. ``staleness_mean`` and ``staleness_max`` are the numbers of clocks whose
@@ -135,6 +138,7 @@ class Row:
     sent: float = 0.0
     failed: str = ""
     best_is_edge: bool = False
+    seeds_seconds: tuple[float, ...] = ()
 
     @property
     def label(self) -> str:

@@ -142,16 +142,22 @@ def defences(result: Comparison) -> Table:
     """Return a row for each defence of a comparison, in its order.
 
     The columns are ``defence`` and the fields of `seqgc.comparison.Row`. ``seconds_low`` and
-    ``seconds_high`` are the ends of ``seconds_between``. A number is NaN if the target was not
+    ``seconds_high`` are the ends of ``seconds_between``; ``seeds_seconds`` are numbers separated by
+    spaces. A number is NaN if the target was not
     reached.
     """
 
-    def row_of(fields: dict[str, object], between: tuple[float, float] | None) -> dict[str, object]:
+    def row_of(
+        fields: dict[str, object], between: tuple[float, float] | None, seconds: tuple[float, ...]
+    ) -> dict[str, object]:
         del fields["seconds_between"]
         low, high = between or (None, None)
-        return fields | {"seconds_low": low, "seconds_high": high}
+        each = " ".join(map(repr, seconds))
+        return fields | {"seeds_seconds": each, "seconds_low": low, "seconds_high": high}
 
-    return columns(row_of(asdict(row), row.seconds_between) for row in result.rows)
+    return columns(
+        row_of(asdict(row), row.seconds_between, row.seeds_seconds) for row in result.rows
+    )
 
 
 def findings(found: Iterable[Finding]) -> Table:

@@ -15,6 +15,12 @@ from seqgc.search._replay import deal as deal
 from seqgc.search._replay import replay as replay
 from seqgc.search._space import Closing as Closing
 from seqgc.search._space import SearchSpace as SearchSpace
+from seqgc.search._sweep import SWEEP_FIELDS as SWEEP_FIELDS
+from seqgc.search._sweep import ResultTable as ResultTable
+from seqgc.search._sweep import SweepProgress as SweepProgress
+from seqgc.search._sweep import latex_table as latex_table
+from seqgc.search._sweep import mean_interval as mean_interval
+from seqgc.search._sweep import sweep as sweep
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import bootstrap_total as bootstrap_total

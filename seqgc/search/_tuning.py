@@ -340,10 +340,7 @@ def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None
     saved = np.zeros(max(len(winner), len(other)))
     saved[: len(other)] += other
     saved[: len(winner)] -= winner
-    # Repetitions of a recorded round are not independent: add up their differences.
-    rounds = on.profile.num_rounds
-    each: FloatArray = np.zeros(min(rounds, len(saved)))
-    np.add.at(each, np.arange(len(saved)) % rounds, saved)
+    each = round_totals(saved, rounds=on.profile.num_rounds)
     low, high = bootstrap_total(each, seed=seed, confidence=_CONFIDENCE)
     return Lead(
         runner_up=others[0],
@@ -388,6 +385,16 @@ def hold_out(
     kept = np.delete(np.arange(rounds), np.s_[start : start + size])
     held = profile.select_rounds(start, stop=start + size)
     return replace(profile, times=profile.times[kept], status=profile.status[kept]), held
+
+
+def round_totals(seconds: FloatArray, *, rounds: int) -> FloatArray:
+    """Return the sums (min(rounds, m),) of ``seconds`` (m,) over repetitions of recorded rounds.
+
+    Repetitions of a recorded round are not independent, so their seconds are added.
+    """
+    totals: FloatArray = np.zeros(min(rounds, len(seconds)))
+    np.add.at(totals, np.arange(len(seconds)) % rounds, seconds)
+    return totals
 
 
 def bootstrap_total(

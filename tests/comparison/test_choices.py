@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from seqgc.comparison import SoftmaxProblem, Trial, compare, interval_words
 from seqgc.comparison._evaluation import interval_of_median
+from seqgc.errors import ParameterError
 from seqgc.profiles import LAMBDA_CNN
 from seqgc.search import Rehearsal, SearchSpace, tune
 
@@ -80,6 +81,22 @@ def test_the_interval_holds_the_median_with_95_percent(seeds: int) -> None:
     assert (holds >= 0.95) == is_sure
     assert is_sure == (seeds >= 6)
     assert low == 0 or 1 - 2 * binom.cdf(low + 1, seeds, 0.5) < 0.95
+
+
+def test_a_part_at_the_end_is_held_out_to_judge_on(on: Rehearsal) -> None:
+    trial = replace(AT_ONCE, seeds=2)
+    named = ["uncoded", "backup:b=1"]
+    found = compare(on, named, trial=trial, holdout=0.25)
+    end = replace(on, profile=on.profile.select_rounds(9, stop=12))
+    alone = compare(end, named, trial=trial)
+    assert (found.clocks, found.chosen_on) == (3, None)
+    assert found.rows == alone.rows
+    assert compare(on, trial=trial, holdout=0.25).chosen_on == 9
+    for row in found.rows:
+        assert len(row.seeds_seconds) == 2
+        assert np.median(row.seeds_seconds) == row.seconds_to_target
+    with pytest.raises(ParameterError, match="`holdout` must satisfy"):
+        compare(on, named, trial=trial, holdout=1.0)
 
 
 def test_codes_are_chosen_on_one_half_and_all_are_judged_on_the_other(on: Rehearsal) -> None:
