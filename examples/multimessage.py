@@ -83,7 +83,7 @@ class MultiMessagePolicy(Engine[Chunks]):
         self._of, self._job = of, 0
         self._shares = (of.chunk_fractions if shares is None else shares).tolist()
         self._givers: dict[int, int] = {}  # by chunk that has arrived: the worker
-        self._records = rounds.Records(of.n, "everyone")
+        self._records = rounds.Records(of.n, "dealt")
 
     @property
     def rounds(self) -> int:

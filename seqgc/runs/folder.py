@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import os
 import secrets
@@ -184,7 +185,8 @@ class EventLog:
     (`seqgc.ports.TaskPhases`). With these times, the rounds of a run are a delay profile.
     A dispatch has ``load``, the mean load of the workers in the round as a share of a job's batch,
     and, if the tasks have other loads, ``loads`` in the order of the workers.
-    The answer to one mini-task of a task that continues is a ``part``, with the ``slot``.
+    The answer to one mini-task of a task that continues is a ``part``, with the ``slot`` and the
+    ``load`` of the mini-tasks up to this one.
     A decoded job has ``error``, which is 0 unless the job was decoded approximately (`Decoding`). A
     job whose gradient comes in parts is logged as decoded when its round closes. A part that is
     applied to the weights again is logged as a ``repeat``.
@@ -195,6 +197,8 @@ class EventLog:
         self._file = path.open("a", encoding="utf-8")
         self._began = time.monotonic()
         self._sent: dict[int, _Sent] = {}  # of the latest rounds
+        # Of the latest rounds, by worker, attempt and slot: the loads of parts.
+        self._part_loads: dict[int, dict[tuple[int, int, int], float]] = {}
         self._workers: object = None  # number of workers, once the run has begun
         self._is_dealt = False  # with `deal`, a dispatch has no load of a round
         self._in_parts: set[int] = set()  # jobs that have had updates by parts
@@ -222,6 +226,7 @@ class EventLog:
                 had = {"mini_tasks": counts[0] if len(set(counts)) == 1 else counts}
                 about = {"round": round, "attempt": attempt, "jobs": jobs}
                 self._write("dispatch", **about, **had, **some, **self._loads(seen))
+                self._note_part_loads(seen)
             case ports.Dispatched():
                 self._note_sent(seen)
             case ports.Arrival() | ports.PartialArrival() | ports.Failure() | ports.Drop():
@@ -245,6 +250,15 @@ class EventLog:
             return {**mean}
         return {**mean, "loads": loads[0] if len(set(loads)) == 1 else loads}
 
+    def _note_part_loads(self, dispatch: ports.Dispatch) -> None:
+        """Record the loads of the answers to single mini-tasks, if they are asked for."""
+        for worker, items in (dispatch.item_loads or {}).items():
+            slots = [(worker, dispatch.attempt, task.slot) for task in dispatch.assignment[worker]]
+            loads_until = dict(zip(slots, itertools.accumulate(items), strict=True))
+            self._part_loads.setdefault(dispatch.round, {}).update(loads_until)
+        if len(self._part_loads) > _ROUNDS:
+            del self._part_loads[min(self._part_loads)]
+
     def _write(self, event: str, **fields: object) -> None:
         at_s = round(time.monotonic() - self._began, 6)
         self._file.write(json.dumps({"event": event, "at_s": at_s, **fields}) + "\n")
@@ -264,6 +278,9 @@ class EventLog:
         fields: dict[str, object] = dict(zip(("round", "worker", "attempt"), address, strict=True))
         if isinstance(about, ports.PartialArrival):
             fields["slot"] = about.slot
+            place = about.worker, about.attempt, about.slot
+            if (load := self._part_loads.get(about.round, {}).get(place)) is not None:
+                fields["load"] = load
         if (sent := self._sent.get(about.round)) is not None:
             fields["elapsed_s"] = about.at - sent.began_at
             left_at = sent.left_at.get(address[1:])

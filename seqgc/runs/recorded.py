@@ -220,7 +220,7 @@ class LogTables:
         self._parts = Columns(
             {
                 "round": whole, "worker": whole, "attempt": whole, "slot": whole, "master": whole,
-                "at_s": real, "elapsed_s": real, "took_s": real, "used": whole,
+                "at_s": real, "elapsed_s": real, "took_s": real, "load": real, "used": whole,
             },
             most=_MOST_ANSWERS,
         )  # fmt: skip
@@ -327,7 +327,10 @@ class LogTables:
         elapsed_s = math.nan if event.elapsed_s is None else event.elapsed_s
         took_s = math.nan if event.took_s is None else event.took_s
         address = event.round, event.worker, event.attempt, event.slot
-        place = self._parts.append(*address, self._master, self._at(event), elapsed_s, took_s, True)
+        load = math.nan if event.load is None else event.load
+        place = self._parts.append(
+            *address, self._master, self._at(event), elapsed_s, took_s, load, True
+        )
         self._latest_part = address, place
 
     def _drop_part(self, event: LogEvent) -> None:
@@ -575,8 +578,8 @@ class RecordedRun(Summarised):
         Only workers of a defence that asks for such answers send them (`Dispatch.item_loads`). The
         rows are ordered by round and time. The columns are ``round``, ``worker``, ``attempt``, the
         ``slot`` of the mini-task, ``master``, ``at_s``, ``elapsed_s`` and ``took_s`` as in
-        `answers`, and ``used``, False if the answer was dropped. The last answer of a task is in
-        `answers`.
+        `answers`, ``load``, the load of all mini-tasks up to this one, and ``used``, False if the
+        answer was dropped. The last answer of a task is in `answers`.
         """
         return dict(self._tables["parts"])
 

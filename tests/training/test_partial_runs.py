@@ -42,6 +42,7 @@ def test_local_workers_that_complete_no_task_train_to_the_weights_of_a_loop(tmp_
         (worker, worker) for worker in range(N)
     }
     assert parts["used"].all()
+    assert parts["load"].tolist() == [FIRST_CHUNK] * 6 * N
     assert (parts["took_s"] < 3600).all()
     assert set(answers["outcome"]) == {"unanswered"}
     assert run.rounds()["round"].tolist() == list(range(6))
