@@ -145,7 +145,7 @@ def working(
     bar = bars.Progress(
         name, *parts, bars.TextColumn("left"), console=console, redirect_stdout=sys.stdout.isatty()
     )
-    hidden = quiet or notebook or not console.draws
+    drawn = not quiet and not notebook and console.draws
     task, view, began_s = bar.add_task(label, total=None), _NotebookView(), time.monotonic()
     last_s = -math.inf
 
@@ -157,11 +157,11 @@ def working(
         if notebook and (now_s - last_s >= _UPDATED_EVERY_S or share >= 1):
             last_s = now_s
             view.show(what, share, ())
-        elif not hidden:
+        elif drawn:
             bar.start()
             bar.update(task, description=what, total=1.0, completed=share)
 
-    if not hidden and not after_s:
+    if drawn and not after_s:
         bar.start()
     try:
         yield tell

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc import Rehearsal, SearchSpace, Setting, Trial, compare, parse_scheme, replay, tune
+from seqgc import Rehearsal, SearchSpace, Setting, Trial, compare, parse_scheme, replay, sweep, tune
 from seqgc.cli import main
 from seqgc.costs import Usage, read_prices
 from seqgc.pipeline import Chain, Layer, Level, Source, plan, write_chain
@@ -63,6 +63,10 @@ CASES: dict[str, tuple[list[str], Callable[[], Table]]] = {
     "compare": (
         [NAME, "--seeds", "1", "--lr", "8", "--defence", "uncoded", "--defence", "ssp:slack=1"],
         compared,
+    ),
+    "sweep": (
+        ["uncoded", "gc-rep:s=1", "--on", NAME, "--on", "lambda-cnn:workers=4", "--seeds", "2"],
+        lambda: sweep(["uncoded", "gc-rep:s=1"], [NAME, "lambda-cnn:workers=4"], seeds=2),
     ),
     "profile lint": (["odd.csv"], lambda: tables.findings(lint(named_profile(NAME)))),
     "profile stats": (

@@ -211,13 +211,16 @@ def test_long_work_is_shown_on_a_terminal_unless_it_is_quick_or_quiet(
     assert ("25 %" in screen.getvalue()) == seen
 
 
-def test_searches_and_comparisons_show_their_progress_unless_they_are_told_not_to(
-    monkeypatch: pytest.MonkeyPatch,
+def test_searches_and_comparisons_show_their_progress_on_a_terminal_unless_told_not_to(
+    capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SimpleNamespace(monotonic=count(step=2.0).__next__)  # each step takes two seconds
     monkeypatch.setattr("seqgc.progress.time", slow)
     name, space = "lambda-cnn:workers=4,rounds=4", SearchSpace(families=("gc-rep",))
     trial, calls = Trial(seeds=1, lrs=(8.0,)), list[object]()
+    tune(name, space=space)
+    compare(name, ["uncoded"], trial=trial)
+    assert capsys.readouterr() == ("", "")
     for more in ({"quiet": True}, {"progress": lambda *call: calls.append(call)}, {}):
         screen = terminal(monkeypatch, "xterm")
         tune(name, space=space, **more)  # type: ignore[arg-type]

@@ -23,9 +23,9 @@ from seqgc.profiles import named_profile, write_profile
 from seqgc.runs import ProfileSource, read_run
 from tests.runs.logs import write_run
 
-NAME = "lambda-cnn:workers=8,rounds=12,seed=3"
+NAME = "lambda-cnn:workers=4,rounds=8,seed=3"
 SPACE = SearchSpace(families=("uncoded", "gc-rep"), mus=(0.0,), jobs_per_round=(1,))
-TRIAL = Trial(seeds=1, lrs=(8.0,))
+TRIAL = Trial(seeds=1, lrs=(8.0,), target=1.5, batch=64)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def of_profile(tmp_path: Path) -> dict[str, ProfileSource | Rehearsal]:
 @pytest.fixture
 def of_run(tmp_path: Path) -> dict[str, ProfileSource | Rehearsal]:
     seconds = named_profile(NAME).times.tolist()
-    folder = write_run(tmp_path / "run", seconds, scheme="gc-rep:s=1", needed=7)
+    folder = write_run(tmp_path / "run", seconds, scheme="gc-rep:s=1", needed=3)
     run = read_run(folder)
     return {"folder": folder, "text": str(folder), "run": run, "": run.profile(alpha=0.5)}
 
@@ -54,26 +54,29 @@ def test_every_source_of_delays_gives_the_same_results(
             replay("gc-rep:s=1", source, alpha=0.5).runtime_s,
             tune(source, alpha=0.5, space=SPACE).best,
             compare(Rehearsal.of(source, alpha=0.5), ["gc-rep:s=1"], trial=TRIAL).rows,
-            default_defences(Rehearsal.of(source, alpha=0.5), models=1)[0],
         )
         for name, source in request.getfixturevalue(kind).items()
     }
     assert all(result == results[""] for result in results.values()), results
 
 
+def test_defences_are_chosen_on_any_source(of_profile: dict[str, ProfileSource]) -> None:
+    assert default_defences(NAME, models=1) == default_defences(of_profile[""], models=1)
+
+
 @pytest.mark.parametrize(
     "given",
     [
         "gc-rep:s=1",
-        parse_scheme("gc-rep:s=1", n=8),
+        parse_scheme("gc-rep:s=1", n=4),
         Setting(scheme="gc-rep:s=1"),
-        Setting(scheme=parse_scheme("gc-rep:s=1", n=8)),
+        Setting(scheme=parse_scheme("gc-rep:s=1", n=4)),
     ],
     ids=["spec", "scheme", "setting of a spec", "setting"],
 )
 def test_a_spec_a_scheme_and_a_setting_mean_the_same(given: str | Setting) -> None:
-    expected = Setting(scheme=parse_scheme("gc-rep:s=1", n=8))
-    assert Setting.of(given, n=8) == expected
+    expected = Setting(scheme=parse_scheme("gc-rep:s=1", n=4))
+    assert Setting.of(given, n=4) == expected
     assert replay(given, NAME).runtime_s == replay(expected, Rehearsal.of(NAME)).runtime_s
     (row,) = compare(NAME, [given], trial=TRIAL).rows
     assert row.defence == "gc-rep:s=1"
