@@ -277,6 +277,13 @@ def test_a_long_pause_does_not_hide_the_rounds_before_and_after_it() -> None:
     assert trace.profile.times.shape == (5, 2)
 
 
+def test_a_burst_of_tasks_is_one_round_although_their_starts_come_in_ticks() -> None:
+    starts = [0.016 * tick for tick in (0, 0, 0, 1, 1, 4, 4, 9)]
+    rows = {"who": list(range(8)), "from_s": starts, "s": [1.0] * 8}
+    trace = import_trace(rows, worker="who", round="gap", start="from_s", duration="s", unit="s")
+    assert trace.profile.times.shape == (1, 8)
+
+
 def test_gaps_that_differ_little_do_not_separate_rounds() -> None:
     rows = {"who": ["a", "b", "c", "d"], "from_s": [0.0, 1.0, 2.1, 3.3], "s": [1.0, 1.0, 1.0, 1.0]}
     with pytest.raises(ParameterError, match="gap:SECONDS"):

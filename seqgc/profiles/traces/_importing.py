@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,32 +19,32 @@ from seqgc.errors import (
     did_you_mean,
     require_number,
 )
-from seqgc.ports import FloatArray
+from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta
 from seqgc.profiles._files import MOST_TIMES, read_profile
 from seqgc.profiles._lint import MOST_USUAL_S
+from seqgc.profiles.traces._cells import (
+    PER_SECOND,
+    IndexArray,
+    Moments,
+    are_times_in_text,
+    cell_text,
+    column_of,
+    epoch_unit,
+    listed_columns,
+    moments_of_text,
+    named_unit,
+    numbered,
+    numbers_of,
+)
 from seqgc.profiles.traces._formats import FORMATS, Recognized, TraceColumns, recognized_format
-from seqgc.profiles.traces._rows import MISSING, TraceRows, lists_answers, read_rows, rows_of
+from seqgc.profiles.traces._gaps import least_gap
+from seqgc.profiles.traces._rows import TraceRows, lists_answers, read_rows, rows_of
 
 __all__ = ["ImportedTrace", "import_trace", "read_or_import"]
 
-IndexArray: TypeAlias = npt.NDArray[np.intp]
-_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _ATTEMPTS: Final = ("span", "sum", "first", "last")
 _MISSING_RULES: Final = ("fail", "drop")
-_UNIT_WORDS: Final = {
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "s"),
-    **dict.fromkeys(("ms", "msec", "millis", "millisecond", "milliseconds"), "ms"),
-    **dict.fromkeys(("us", "µs", "usec", "micros", "microsecond", "microseconds"), "us"),
-    **dict.fromkeys(("ns", "nsec", "nanos", "nanosecond", "nanoseconds"), "ns"),
-}
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_ZONE: Final = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$")
-# Times of day since 1970, from 1973 to 5138, in each unit.
-_EPOCHS: Final = (("s", 1e8, 1e11), ("ms", 1e11, 1e14), ("us", 1e14, 1e17), ("ns", 1e17, 1e20))
-_LEAST_RATIO: Final = 2.0  # between the gaps that separate rounds and the gaps within rounds
-_SAME_START: Final = 0.01  # of the median time: shorter gaps between starts do not matter
-_MOST_CUTS: Final = 16  # of the sorted gaps, that are tried
 _LEAST_SHARE: Final = 0.5  # of the workers, in a round that is kept
 
 
@@ -120,7 +119,7 @@ def import_trace(
     >>> trace.notes[0]
     'times are in ms, because of the name of the column took_ms'
     """
-    _check_choice("unit", unit, tuple(_PER_SECOND))
+    _check_choice("unit", unit, tuple(PER_SECOND))
     _check_choice("attempts", attempts, _ATTEMPTS)
     _check_choice("missing", missing, _MISSING_RULES)
     if base_load is not None:
@@ -252,25 +251,6 @@ def _check_choice(argument: str, value: str | None, known: Sequence[str]) -> Non
         raise ParameterError(argument, rule, value, did_you_mean(value, known))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Times:
-    """A column of times: ``raw`` numbers, NaN or ``known`` False where a row has none."""
-
-    raw: npt.NDArray[Any]
-    known: npt.NDArray[np.bool_]
-    per_second: int
-
-    def since(self, other: _Times) -> FloatArray:
-        """Return the seconds (rows,) from the times of ``other`` to these times."""
-        difference = (self.raw - other.raw) / self.per_second
-        return np.where(self.known & other.known, difference, np.nan)
-
-    def seconds(self) -> FloatArray:
-        """Return the seconds since the first time; for a duration, use `since` zero instead."""
-        origin = self.raw[self.known].min() if self.known.any() else 0
-        return np.where(self.known, (self.raw - origin) / self.per_second, np.nan)
-
-
 class _Importer:
     """The import of one trace, which collects the decisions in ``notes``."""
 
@@ -284,7 +264,7 @@ class _Importer:
                 raise ProfileError(
                     f"not a known trace ({', '.join(FORMATS[:-1])}): name the columns of the "
                     f"worker, the round and the times (--worker, --round, --start and --end, or "
-                    f"--duration); the columns are {_listed(rows)}"
+                    f"--duration); the columns are {listed_columns(rows)}"
                 )
             found = Recognized(name="columns", rows=rows, columns=TraceColumns())
         self.found, self.rows = found, found.rows
@@ -297,15 +277,15 @@ class _Importer:
     @staticmethod
     def _only(rows: TraceRows, where: Sequence[tuple[str, str]]) -> TraceRows:
         for name, value in where:
-            cells = _column(rows, name)
-            keep = [i for i, each in enumerate(cells) if _text(each).lower() == value.lower()]
+            cells = column_of(rows, name)
+            keep = [i for i, each in enumerate(cells) if cell_text(each).lower() == value.lower()]
             if not keep:
                 raise ProfileError(f"no row has {name}={value}")
             rows = rows.take(keep)
         return rows
 
     def _require_columns(self) -> None:
-        columns, given = self.columns, _listed(self.rows)
+        columns, given = self.columns, listed_columns(self.rows)
         if not columns.worker and self.choices.worker is None and self.found.name == "columns":
             rule = "must name the column of the worker, or be order (the n-th row of a round)"
             raise ParameterError("worker", rule, None, f"the columns are {given}")
@@ -395,46 +375,43 @@ class _Importer:
             rule = "a task must take more than 0 s"
             raise ProfileError(f"row {row} (from 0): {rule}; got {seconds[row]:g} s")
 
-    def _moments(self, name: str) -> _Times:
-        values = _column(self.rows, name)
-        texts = [isinstance(v, str) and bool(_DAY.match(v)) for v in values]
-        if any(texts) or any(
-            isinstance(v, np.datetime64) or hasattr(v, "isoformat") for v in values
-        ):
-            return _moments_of_text(name, values)
-        numbers, known = _numbers(name, values)
-        unit = self.columns.unit or _named_unit(name)
+    def _moments(self, name: str) -> Moments:
+        values = column_of(self.rows, name)
+        if are_times_in_text(values):
+            return moments_of_text(name, values)
+        numbers, known = numbers_of(name, values)
+        unit = self.columns.unit or named_unit(name)
         if unit is None:
             usual = float(np.median(numbers[known])) if known.any() else 0.0
-            unit = next((u for u, low, high in _EPOCHS if low <= usual < high), None)
+            unit = epoch_unit(usual)
             if unit is None:
                 rule = f"must be given, because nothing says in which unit {name} is"
                 raise ParameterError("unit", rule, None, "s, ms, us or ns")
             self._note(f"{name} is in {unit}, because {usual:.4g} is then a time of this century")
         elif self.columns.unit is None:
             self._note(f"times are in {unit}, because of the name of the column {name}")
-        return _Times(raw=numbers, known=known, per_second=_PER_SECOND[unit])
+        return Moments(raw=numbers, known=known, per_second=PER_SECOND[unit])
 
     def _durations(self, name: str) -> FloatArray:
-        numbers, known = _numbers(name, _column(self.rows, name))
-        unit = self.columns.unit or _named_unit(name)
+        numbers, known = numbers_of(name, column_of(self.rows, name))
+        unit = self.columns.unit or named_unit(name)
         if unit is None:
             rule = f"must be given, because nothing says in which unit {name} is"
             raise ParameterError("unit", rule, None, "s, ms, us or ns")
         if self.columns.unit is None:
             self._note(f"times are in {unit}, because of the name of the column {name}")
-        return np.where(known, numbers / _PER_SECOND[unit], np.nan)
+        return np.where(known, numbers / PER_SECOND[unit], np.nan)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def _failed(self) -> npt.NDArray[np.bool_]:
+    def _failed(self) -> BoolArray:
         failed = np.zeros(self.rows.count, dtype=np.bool_)
         for name, value in self.columns.failed:
             wanted = value.lower()
-            cells = _column(self.rows, name)
-            failed |= np.array([_text(each).lower() == wanted for each in cells])
+            cells = column_of(self.rows, name)
+            failed |= np.array([cell_text(each).lower() == wanted for each in cells])
         return failed
 
     # ---- rounds and workers ---------------------------------------------------------------------
@@ -449,10 +426,10 @@ class _Importer:
         first = self._first_attempts(starts)
         workers, names = np.zeros(self.rows.count, dtype=np.intp), ["0"]
         if self.columns.worker:
-            workers, names = _numbered([_column(self.rows, name) for name in self.columns.worker])
+            workers, names = numbered([column_of(self.rows, name) for name in self.columns.worker])
         if self.columns.round:
-            rounds, rounds_named = _numbered(
-                [_column(self.rows, name) for name in self.columns.round]
+            rounds, rounds_named = numbered(
+                [column_of(self.rows, name) for name in self.columns.round]
             )
         else:
             rounds, rounds_named = self._separated(
@@ -471,7 +448,7 @@ class _Importer:
         own = np.arange(self.rows.count)
         if self.columns.task is None or np.isnan(starts).any():
             return own
-        tasks, _ = _numbered([_column(self.rows, self.columns.task)])
+        tasks, _ = numbered([column_of(self.rows, self.columns.task)])
         first: dict[int, int] = {}
         for row in np.argsort(starts, kind="stable").tolist():
             first.setdefault(int(tasks[row]), row)
@@ -483,11 +460,13 @@ class _Importer:
         """Separate rounds by gaps between the starts of the rows ``leaders``."""
         if np.isnan(starts).any():
             rule = "must name a column: rounds are found by gaps only if every row has a start"
-            raise ParameterError("round", rule, None, f"the columns are {_listed(self.rows)}")
+            raise ParameterError(
+                "round", rule, None, f"the columns are {listed_columns(self.rows)}"
+            )
         order = leaders[np.argsort(starts[leaders], kind="stable")]
         gaps = np.diff(starts[order])
-        usual_s = float(np.nanmedian(seconds[order]))
-        least = self.columns.gap_s or self._least_gap(gaps, workers[order], usual_s=usual_s)
+        known = workers[order] if self.columns.worker else None
+        least = self.columns.gap_s or least_gap(starts[order], seconds[order], known)
         rounds = np.zeros(len(starts), dtype=np.intp)
         rounds[order[1:]] = np.cumsum(gaps >= least)
         count = int(rounds.max()) + 1
@@ -501,35 +480,6 @@ class _Importer:
                 f"{gaps[gaps >= least].min():.3g} s (within a round: at most {longest:.3g} s)"
             )
         return rounds, [str(i) for i in range(count)]
-
-    def _least_gap(self, gaps: FloatArray, workers: IndexArray, *, usual_s: float) -> float:
-        """Return the least gap between the starts of two rounds; infinity if there is one round.
-
-        The sorted gaps can be cut wherever neighbours differ by a factor of at least 2. The best
-        cut gives rounds in which each worker has one row; of equally good cuts, it is the one with
-        the largest factor. ``workers`` are the workers in the order of the starts.
-        """
-        floor = _SAME_START * usual_s
-        each = np.sort(np.maximum(gaps, floor))
-        if not each.size or each[-1] == floor:
-            return np.inf
-        ratios = each[1:] / each[:-1]
-        cuts = [i for i in np.argsort(-ratios).tolist()[:_MOST_CUTS] if ratios[i] >= _LEAST_RATIO]
-        if not cuts:
-            rule = "cannot be found by gaps, which differ by less than a factor of "
-            remedy = "give --round gap:SECONDS, the least gap between rounds, or --round COLUMN"
-            raise ParameterError("round", f"{rule}{_LEAST_RATIO:g}", "gap", remedy)
-        if not self.columns.worker:
-            return float(each[cuts[0] + 1])
-
-        def flaws(cut: int) -> int:
-            """Return the number of repeated and of missing workers in all rounds."""
-            rounds = np.concatenate([[0], np.cumsum(gaps >= each[cut + 1])])
-            pairs = np.unique(np.stack([rounds, workers]), axis=1)
-            sizes = np.bincount(pairs[0])
-            return len(workers) - int(pairs.shape[1]) + int((sizes.max() - sizes).sum())
-
-        return float(each[min(cuts, key=flaws) + 1])
 
     def _in_order(self, rounds: IndexArray, starts: FloatArray) -> tuple[IndexArray, list[str]]:
         """Return worker n for the n-th row of each round."""
@@ -574,8 +524,8 @@ class _Importer:
         shape: tuple[int, int],
         seconds: FloatArray,
         starts: FloatArray,
-        failed: npt.NDArray[np.bool_],
-    ) -> tuple[FloatArray, npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+        failed: BoolArray,
+    ) -> tuple[FloatArray, npt.NDArray[np.int8], BoolArray]:
         """Return the seconds (rounds, workers), the status, and a mask of cells that have rows."""
         if shape[0] * shape[1] > MOST_TIMES:
             raise ProfileError(
@@ -613,7 +563,7 @@ class _Importer:
                 self.notes.append(text + words[chosen])
         return _COMBINATIONS[chosen or "last"]
 
-    def _kept(self, seen: npt.NDArray[np.bool_], names: list[str]) -> npt.NDArray[np.bool_]:
+    def _kept(self, seen: BoolArray, names: list[str]) -> BoolArray:
         """Return a mask of the rounds (rounds,) that the profile keeps."""
         share = seen.mean(axis=1)
         kept = share == 1 if self.choices.drops else share >= _LEAST_SHARE
@@ -630,9 +580,9 @@ class _Importer:
                 f"{(~kept).sum()} of {len(kept)} rounds left out, which lack {least}: "
                 f"{', '.join(dropped)}{more}"
             )
-        return cast("npt.NDArray[np.bool_]", kept)
+        return cast("BoolArray", kept)
 
-    def _say_missing(self, seen: npt.NDArray[np.bool_], status: npt.NDArray[np.int8]) -> None:
+    def _say_missing(self, seen: BoolArray, status: npt.NDArray[np.int8]) -> None:
         absent, failed = int((~seen).sum()), int(((status != 0) & seen).sum())
         if absent:
             rounds = int((~seen).any(axis=1).sum())
@@ -700,9 +650,7 @@ def _cells(rounds: IndexArray, workers: IndexArray) -> dict[tuple[int, int], lis
     return cells
 
 
-def _has_rows(
-    cells: dict[tuple[int, int], list[int]], shape: tuple[int, int]
-) -> npt.NDArray[np.bool_]:
+def _has_rows(cells: dict[tuple[int, int], list[int]], shape: tuple[int, int]) -> BoolArray:
     mask = np.zeros(shape, dtype=np.bool_)
     for place in cells:
         mask[place] = True
@@ -715,108 +663,6 @@ def _filled(times: FloatArray, status: npt.NDArray[np.int8]) -> FloatArray:
     slowest = answers.max(axis=1, keepdims=True)
     slowest[np.isneginf(slowest)] = answers.max()
     return np.where(np.isnan(times), slowest, times)
-
-
-def _numbered(columns: Sequence[Sequence[object]]) -> tuple[IndexArray, list[str]]:
-    """Return the number of each row's value among the sorted values, and the values' names."""
-    keys = list(zip(*([_text(value) for value in column] for column in columns), strict=True))
-    missing = next((i for i, key in enumerate(keys) if "" in key), None)
-    if missing is not None:
-        raise ProfileError(f"row {missing} (from 0) has no value in the column of worker or round")
-    ordered = sorted(set(keys), key=lambda key: [_natural(text) for text in key])
-    index = {key: i for i, key in enumerate(ordered)}
-    return np.array([index[key] for key in keys], dtype=np.intp), ["/".join(key) for key in ordered]
-
-
-def _natural(text: str) -> list[tuple[int, float, str]]:
-    """Return a key that sorts w2 before w10, and numbers by value."""
-    try:
-        return [(0, float(text), "")]
-    except ValueError:
-        parts = re.split(r"(\d+)", text)
-        return [(0, float(p), "") if p.isdigit() else (1, 0.0, p) for p in parts]
-
-
-def _column(rows: TraceRows, name: str) -> Sequence[object]:
-    if not rows.has(name):
-        rule = f"must be a column of the trace ({_listed(rows)})"
-        raise ParameterError("column", rule, name, did_you_mean(name, tuple(rows.columns)))
-    return rows.columns[name]
-
-
-def _listed(rows: TraceRows) -> str:
-    names = list(rows.columns)
-    return ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-
-
-def _text(value: object) -> str:
-    """Return a value as text: a whole number without a fraction, nothing for a missing value."""
-    if value is None:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def _numbers(name: str, values: Sequence[object]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Return the numbers of a column, as integers if all are whole, and a mask of those known."""
-    numbers = [_number(name, row, value) for row, value in enumerate(values)]
-    known = np.array([each is not None for each in numbers], dtype=np.bool_)
-    whole = all(each is None or isinstance(each, int) for each in numbers)
-    kind = np.int64 if whole else np.float64
-    return np.array([0 if each is None else each for each in numbers], dtype=kind), known
-
-
-def _number(name: str, row: int, value: object) -> int | float | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() in MISSING):
-        return None
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        if isinstance(value, int | float):
-            number: int | float = value
-        else:
-            text = str(value)
-            number = int(text) if text.lstrip("+-").isdigit() else float(text)
-        if not abs(number) < 2**62:
-            raise ValueError
-    except ValueError:
-        rule = f"row {row} (from 0): {name} must be a number"
-        raise ProfileError(f"{rule}; got {str(value)[:40]!r}") from None
-    return None if number != number else number
-
-
-def _moments_of_text(name: str, values: Sequence[object]) -> _Times:
-    raw = np.zeros(len(values), dtype=np.int64)
-    known = np.zeros(len(values), dtype=np.bool_)
-    for row, value in enumerate(values):
-        if value is None:
-            continue
-        text = value.isoformat() if hasattr(value, "isoformat") else str(value)
-        try:
-            raw[row], known[row] = _nanoseconds(text), True
-        except ValueError:
-            rule = f"row {row} (from 0): {name} must be a time such as 2026-01-31T12:00:00.5Z"
-            raise ProfileError(f"{rule}; got {text[:40]!r}") from None
-    return _Times(raw=raw, known=known, per_second=_PER_SECOND["ns"])
-
-
-def _nanoseconds(text: str) -> int:
-    """Return the nanoseconds since 1970 of a time in ISO 8601; without a zone, it is UTC."""
-    text, offset = text.strip().replace(",", ".").removesuffix("Z"), 0
-    if (zone := _ZONE.search(text, 10)) is not None:
-        text = text[: zone.start()]
-        offset = (int(zone["hours"]) * 60 + int(zone["minutes"])) * (
-            -1 if zone["sign"] == "-" else 1
-        )
-    moment = np.datetime64(text.strip(), "ns").astype(np.int64)
-    return int(moment) - offset * 60 * 10**9
-
-
-def _named_unit(name: str) -> str | None:
-    """Return the unit in the last word of a column's name, or None."""
-    parts = [part for part in re.split(r"[^A-Za-zµ]+", name) if part]
-    return _UNIT_WORDS.get(parts[-1].lower()) if len(parts) > 1 else None
 
 
 def _described(columns: TraceColumns) -> dict[str, str]:
