@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from seqgc.comparison import Trial as Trial
     from seqgc.comparison import compare as compare
     from seqgc.comparison import default_defences as default_defences
+    from seqgc.explanation import explain as explain
     from seqgc.profiles import LAMBDA_CNN as LAMBDA_CNN
     from seqgc.profiles import DelayProfile as DelayProfile
     from seqgc.profiles import read_profile as read_profile
@@ -54,6 +55,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "seqgc.comparison": ("Trial", "compare", "default_defences"),
     "seqgc.codes": ("make_code",),
+    "seqgc.explanation": ("explain",),
     "seqgc.profiles": ("DelayProfile", "LAMBDA_CNN", "read_profile"),
     "seqgc.rounds": ("ClosingRule", "Setting"),
     "seqgc.runs": ("read_run",),

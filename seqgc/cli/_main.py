@@ -26,6 +26,7 @@ from seqgc.cli import (
     _data,
     _demo,
     _deploy,
+    _explain,
     _pipeline,
     _profile,
     _report,
@@ -125,13 +126,14 @@ _HELP = {
     "scheme": "Show the load of a scheme and the stragglers that it tolerates.",
     "replay": "Replay a scheme, or another defence, on recorded delays.",
     "tune": "Find the fastest scheme and its settings on recorded delays.",
-    "sweep": "Replay several schemes on several profiles, and show means with intervals.",
+    "sweep": "Replay many schemes on many profiles; show means.",
     "compare": "Compare time and cost of all defences on recorded delays.",
     "train": "Train several models at once on unreliable workers. Exact schemes give exact "
     "gradients.",
     "resume": "Continue a run from its last checkpoint, to the same weights.",
     "workers": "Change the number of local processes that work for a run, while it continues.",
     "demo": "Train models on handwritten digits: uncoded, coded and dealt. Some workers straggle.",
+    "explain": "Explain where the time of a run or trace went.",
     "report": "Draw runs, or a delay profile, on one self-contained HTML page.",
     "cost": "Estimate the cost of a plan, or of a run, on AWS Lambda.",
     "deploy": "Build the worker functions and deploy them on AWS Lambda.",
@@ -155,6 +157,7 @@ _verb("train", _train.train, epilog=_EPILOG)
 _verb("resume", _train.resume, epilog=_EPILOG)
 _verb("workers", with_plugins(_workers.workers))
 _verb("demo", _demo.demo)
+_verb("explain", with_plugins(_explain.explain))
 _verb("report", with_plugins(_report.report))
 app.add_typer(_pipeline.app, name="pipeline")
 _verb("cost", with_plugins(_cost.cost))

@@ -11,6 +11,7 @@ import numpy as np
 from seqgc._tabular import columns
 from seqgc.comparison import Comparison
 from seqgc.costs import Architecture, Prices, Usage
+from seqgc.explanation import Explanation
 from seqgc.pipeline import Chain, Plan
 from seqgc.ports import Table
 from seqgc.profiles import Finding
@@ -177,6 +178,17 @@ def findings(found: Iterable[Finding]) -> Table:
         for each in found
     )
     return columns(rows, names=("severity", "rule", "round", "worker", "message"))
+
+
+def counterfactuals(found: Explanation) -> Table:
+    """Return a row for each run time that an explanation has replayed.
+
+    The columns are ``what``, ``scheme``, ``seconds``, the interval ``low_s`` and ``high_s``,
+    ``saved_s``, and ``usd``, NaN if no price is known.
+    """
+    names = ("what", "scheme", "seconds", "low_s", "high_s", "saved_s", "usd")
+    table = columns(map(asdict, found.counterfactuals), names=names)
+    return table | {"usd": np.array(table["usd"], dtype=float)}
 
 
 def straggler_models(stats: StragglerStats) -> Table:

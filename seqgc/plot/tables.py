@@ -24,6 +24,7 @@ from seqgc._tabular import rows_of as rows_of
 from seqgc.comparison import Comparison
 from seqgc.errors import ParameterError
 from seqgc.plot._summaries import bills as bills
+from seqgc.plot._summaries import counterfactuals as counterfactuals
 from seqgc.plot._summaries import defences as defences
 from seqgc.plot._summaries import findings as findings
 from seqgc.plot._summaries import layers as layers
@@ -40,7 +41,8 @@ from seqgc.search import Ranked, Replay, Tuning
 from seqgc.stragglers import count_bursts, straggler_pattern
 
 __all__ = [
-    "bills", "bursts", "comparison", "completion_times", "csv_text", "defences", "findings",
+    "bills", "bursts", "comparison", "completion_times", "counterfactuals", "csv_text",
+    "defences", "findings",
     "finished_jobs", "heat_map", "landscape", "layers", "losses", "pareto", "rankings", "ratios",
     "replays", "rows_of", "schemes", "stages", "straggler_models", "timeline", "trainings",
     "worker_seconds",

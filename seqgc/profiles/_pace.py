@@ -124,7 +124,8 @@ class ByRound:
 
     A task of round k takes ``latencies_s[k % R] + rates[k % R] * (load - base_load)`` seconds.
     ``latencies_s`` (R, n) are the latencies of a task of ``base_load``, by default 0. ``rates``
-    (R, n) are seconds per unit of load. In both, a single row or column applies to all.
+    (R, n) are seconds per unit of load. In both, a single row or column applies to all. A task
+    without load takes ``empty_s`` seconds, or as long as any task if this is None.
 
     Raises
     ------
@@ -143,12 +144,15 @@ class ByRound:
     latencies_s: FloatArray
     rates: FloatArray
     base_load: float = 0.0
+    empty_s: float | None = None
 
     def __post_init__(self) -> None:
         both = _of_one_shape(latencies_s=self.latencies_s, rates=self.rates)
         for name, matrix in both.items():
             object.__setattr__(self, name, matrix)
         require_number("base_load", self.base_load, least=0)
+        if self.empty_s is not None:
+            require_number("empty_s", self.empty_s, least=0)
 
     @property
     def n(self) -> int:
@@ -162,6 +166,8 @@ class ByRound:
 
     def task_s(self, worker: int, *, round: int, load: float) -> float:
         """Return the seconds of a whole task."""
+        if load == 0 and self.empty_s is not None:
+            return self.empty_s
         row = round % len(self.rates)
         rate, base_s = float(self.rates[row, worker]), float(self.latencies_s[row, worker])
         return base_s + rate * (load - self.base_load)

@@ -2,6 +2,7 @@
 
 from seqgc.report._comparison import comparison_page as comparison_page
 from seqgc.report._drawing import COLOURS as COLOURS
+from seqgc.report._explanation import explanation_page as explanation_page
 from seqgc.report._page import Page as Page
 from seqgc.report._profile import SEARCH_S as SEARCH_S
 from seqgc.report._profile import profile_page as profile_page

@@ -1,6 +1,9 @@
 """The folder of a run, and recorded runs, which are read without trusting or importing anything."""
 
+from seqgc.runs._delays import PHASES as PHASES
 from seqgc.runs._delays import ProfileSource as ProfileSource
+from seqgc.runs._delays import RunDelays as RunDelays
+from seqgc.runs._delays import delays_of as delays_of
 from seqgc.runs._delays import in_rounds as in_rounds
 from seqgc.runs._delays import read_delays as read_delays
 from seqgc.runs._log import END as END

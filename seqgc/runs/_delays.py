@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seqgc.errors import ParameterError, ProfileError, did_you_mean
-from seqgc.ports import BoolArray, FloatArray, IntArray, Table
+from seqgc.ports import BoolArray, FloatArray, IntArray, Table, TaskPhases
 from seqgc.profiles import (
     CENSORED,
     FAILED,
@@ -27,10 +28,13 @@ from seqgc.schemes import Scheme, parse_scheme
 if TYPE_CHECKING:
     from seqgc.runs.recorded import RecordedRun
 
-__all__ = ["ProfileSource", "in_rounds", "profile_of_tables", "read_delays"]
+__all__ = ["PHASES", "ProfileSource", "RunDelays", "delays_of", "in_rounds", "read_delays"]
 
 ProfileSource: TypeAlias = "DelayProfile | RecordedRun | str | Path"
 """A profile or a recorded run, the path of one, or the name of a generator."""
+
+PHASES: Final = "waited at the worker", "started", "weights fetched", "computed", "on the way"
+"""The phases of a task, in their order. The last one is there and back, with injected delays."""
 
 _LEAST_S: Final = 1e-9  # the time of a worker without a task, which says nothing about the worker
 
@@ -95,16 +99,29 @@ def in_rounds(header: RunHeader) -> bool:
         return True
 
 
-def profile_of_tables(
-    answers: Table, rounds: Table, *, header: RunHeader, workers: int, alpha: float | None
-) -> DelayProfile:
-    """Return the profile of a run with these tables, see `RecordedRun.profile`."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunDelays:
+    """The delays of a run: its profile, the table row of each round of the profile, and phases.
+
+    ``places`` (rounds,) are rows of the table of rounds. ``phases`` has the seconds (rows, n) of
+    each phase of the tasks (`PHASES`), or is empty if the workers reported no phases.
+    """
+
+    profile: DelayProfile
+    places: IntArray
+    phases: dict[str, FloatArray]
+
+
+def delays_of(run: RecordedRun, *, alpha: float | None = None) -> RunDelays:
+    """Return the delays of a run. The profile is that of `RecordedRun.profile`."""
+    header, answers, rounds = run.header, run.answers(), run.rounds()
     by_rounds = in_rounds(header)
     if by_rounds:
-        cells = _cells_of_rounds(answers, rounds, workers=workers)
+        cells = _cells_of_rounds(answers, rounds, workers=run.workers)
     else:
-        cells = _cells_of_tasks(answers, workers=workers)
-    times, status, loads = cells
+        cells = _cells_of_tasks(answers, workers=run.workers)
+        cells = replace(cells, places=np.arange(len(rounds["round"])))
+    times, status, loads = cells.times, cells.status, cells.loads
     loads = np.where(np.isnan(loads), np.nanmean(loads), loads) if (loads > 0).any() else 0 * times
     loads *= header.bundle
     answered = status == 0
@@ -127,7 +144,7 @@ def profile_of_tables(
             alpha, converted = None, times  # not possible: it is an average
     if alpha is None:
         base_load = float(loads[answered].mean())
-    return DelayProfile(
+    profile = DelayProfile(
         times=np.maximum(converted, _LEAST_S),
         status=status,
         meta=ProfileMeta(
@@ -139,14 +156,34 @@ def profile_of_tables(
             source=f"{'rounds' if by_rounds else 'tasks'} of a run with {header.scheme}",
         ),
     )
+    return RunDelays(profile=profile, places=cells.places, phases=cells.named_phases())
 
 
-_Cells = tuple[FloatArray, npt.NDArray[np.int8], FloatArray]  # times, status, loads: (rounds, n)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Cells:
+    """The times, status and loads (rows, n) of tasks, and the phases that workers reported.
+
+    ``phases`` are in the order of `TaskPhases`, and ``places`` as in `RunDelays`.
+    """
+
+    times: FloatArray
+    status: npt.NDArray[np.int8]
+    loads: FloatArray
+    phases: tuple[FloatArray, ...]
+    places: IntArray
+
+    def named_phases(self) -> dict[str, FloatArray]:
+        """Return the phases by name, with the rest of the time; nothing if none is known."""
+        if not np.isfinite(self.phases).any():
+            return {}
+        rest = np.maximum(0.0, self.times - np.sum(self.phases, axis=0))
+        return dict(zip(PHASES, (*self.phases, rest), strict=True))
 
 
 def _cells_of_rounds(answers: Table, rounds: Table, *, workers: int) -> _Cells:
     """Return the times of the rounds with all ``workers`` in which a worker answered."""
-    numbers = rounds["round"][rounds["workers"] == workers]
+    whole: IntArray = np.flatnonzero(rounds["workers"] == workers)
+    numbers = rounds["round"][whole]
     if not len(numbers):
         raise ProfileError("the run has no closed round, which leaves no delays to use")
     shape = len(numbers), workers
@@ -160,6 +197,7 @@ def _cells_of_rounds(answers: Table, rounds: Table, *, workers: int) -> _Cells:
     outcome = answers["outcome"]
     worker = answers["worker"]
     is_answer = (outcome == "used") | (outcome == "dropped")
+    spent = tuple(np.full(shape, np.nan) for _ in TaskPhases._fields)
     # In this order, so that an answer replaces a failure, and the first answer a later one.
     for kind, mask in (
         (CENSORED, outcome == "unanswered"),
@@ -169,10 +207,18 @@ def _cells_of_rounds(answers: Table, rounds: Table, *, workers: int) -> _Cells:
         rows: IntArray = np.flatnonzero(here & mask & np.isfinite(seconds))[::-1]
         cell = place[rows], worker[rows]
         times[cell], status[cell] = seconds[rows], kind
+        for phase, name in zip(spent, TaskPhases._fields, strict=True):
+            phase[cell] = answers[name][rows]
     rows = np.flatnonzero(here & first)
     loads[place[rows], worker[rows]] = answers["load"][rows]
-    kept = (status == 0).any(axis=1)
-    return times[kept], status[kept], loads[kept]
+    kept = np.flatnonzero((status == 0).any(axis=1))
+    return _Cells(
+        times=times[kept],
+        status=status[kept],
+        loads=loads[kept],
+        phases=tuple(phase[kept] for phase in spent),
+        places=whole[kept],
+    )
 
 
 def _cells_of_tasks(answers: Table, *, workers: int) -> _Cells:
@@ -186,18 +232,30 @@ def _cells_of_tasks(answers: Table, *, workers: int) -> _Cells:
     if (fewest := min(counts)) == 0:
         rule = f"worker {counts.index(0)} answered no task, so that it has no delays"
         raise ProfileError(f"{rule}; record all workers with seqgc profile")
-    times, loads = (np.stack([column[i][:fewest] for column in columns], axis=1) for i in (0, 1))
-    return times, np.zeros(times.shape, dtype=np.int8), loads
+    times, loads, *phases = (
+        np.stack([each[:fewest] for each in part], axis=1) for part in zip(*columns, strict=True)
+    )
+    return _Cells(
+        times=times,
+        status=np.zeros(times.shape, dtype=np.int8),
+        loads=loads,
+        phases=tuple(phases),
+        places=np.arange(0),
+    )
 
 
-_Column = tuple[FloatArray, FloatArray]  # times and loads
+_Column = tuple[FloatArray, ...]  # times, loads and phases
 
 
 def _column(tasks: dict[str, npt.NDArray[Any]]) -> _Column:
-    """Return the times and loads of a worker's answered tasks, without empty tasks."""
+    """Return the times, loads and phases of a worker's answered tasks, without empty tasks.
+
+    A task that waited for another one begins when that one was answered, so that it did not wait.
+    """
     at_s, sent_s = tasks["at_s"], tasks["at_s"] - tasks["took_s"]
     is_answer: BoolArray = (tasks["outcome"] == "used") | (tasks["outcome"] == "dropped")
     free_s = np.concatenate([[-np.inf], np.maximum.accumulate(at_s)[:-1]])
     seconds = at_s - np.fmax(sent_s, free_s)
     kept = is_answer & (seconds > _LEAST_S) & ~(tasks["load"] <= 0)
-    return seconds[kept], tasks["load"][kept]
+    tasks["waited_s"] = np.minimum(tasks["waited_s"], 0.0)
+    return seconds[kept], *(tasks[name][kept] for name in ("load", *TaskPhases._fields))

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,7 +20,7 @@ from seqgc._tabular import Summarised, number
 from seqgc.errors import one_line
 from seqgc.ports import FloatArray, IntArray, Table, TaskPhases
 from seqgc.profiles import DelayProfile
-from seqgc.runs._delays import profile_of_tables
+from seqgc.runs._delays import delays_of
 from seqgc.runs._log import END, LOG, Gaps, LogEvent, RunHeader, header_of, read_run_log
 
 __all__ = [
@@ -539,9 +540,16 @@ class RecordedRun(Summarised):
         ProfileError
             If no task was answered, or ``alpha`` makes a time negative.
         """
-        return profile_of_tables(
-            self.answers(), self.rounds(), header=self.header, workers=self.workers, alpha=alpha
-        )
+        return delays_of(self, alpha=alpha).profile
+
+    def explain(self, *, alpha: float | None = None, usd_per_worker_s: float | None = None) -> Any:
+        """Explain the run: the slow workers, rounds and phases, and what would have been faster.
+
+        This is `seqgc.explain`, which describes the arguments and the errors. The result is a
+        `seqgc.explanation.Explanation`.
+        """
+        room = import_module("seqgc.explanation")  # which imports this one
+        return room.explain(self, alpha=alpha, usd_per_worker_s=usd_per_worker_s)
 
     def rounds(self) -> Table:
         """Return a table with a row for each closed round, in ascending order.

@@ -24,6 +24,7 @@ from seqgc.search._sweep import sweep as sweep
 from seqgc.search._tuning import Lead as Lead
 from seqgc.search._tuning import Tuning as Tuning
 from seqgc.search._tuning import bootstrap_total as bootstrap_total
+from seqgc.search._tuning import bootstrap_totals as bootstrap_totals
 from seqgc.search._tuning import hold_out as hold_out
 from seqgc.search._tuning import tune as tune
 from seqgc.search._unbatched_search import MOST_AT_SPEED as MOST_AT_SPEED

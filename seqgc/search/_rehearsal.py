@@ -12,6 +12,7 @@ from seqgc.ports import FloatArray
 from seqgc.profiles import (
     MOST_S,
     ByInvocation,
+    ByRound,
     DelayProfile,
     Pace,
     latency_pace,
@@ -57,6 +58,8 @@ class Reading:
       before worker i is ready, and the rest passes between the end of its work and its answer. One
       recording does not determine f: try f = 1 (``after = 0``) and f = 1/2.
     - *resident*: the workers stay between rounds. Worker i takes ``c[0, i]`` to start, once.
+    - *per piece*: the workers stay, and ``c`` belongs to each task, as in a recording of processes,
+      which were running when the task was sent. A piece of round k takes ``c[k, i]`` and its work.
 
     In both, a task reaches a running worker after half a round trip, begins when the worker's
     earlier tasks are done, takes ``alpha`` seconds per batch, and its answer takes the other half.
@@ -64,7 +67,8 @@ class Reading:
     ``rtt_s`` >= 0 is the round-trip time, in seconds, of a message to a running worker. If it is
     None, the profile's value is used, or `USUAL_RTT_S` if the profile has none. ``after``, from 0
     to 1, is the fraction of an invocation's time that passes after its work. If ``resident`` is
-    True, workers stay between rounds, and their start is the only cost of an invocation.
+    True, workers stay between rounds, and their start is the only cost of an invocation. If
+    ``per_piece`` is True too, there is no start, and each piece takes the time at load 0.
 
     Raises
     ------
@@ -80,8 +84,12 @@ class Reading:
     rtt_s: float | None = None
     after: float = 0.0
     resident: bool = False
+    per_piece: bool = False
 
     def __post_init__(self) -> None:
+        if self.per_piece and not self.resident:
+            rule = "must be False unless workers are resident"
+            raise ParameterError("per_piece", rule, self.per_piece)
         if self.rtt_s is not None:
             require_number("rtt", self.rtt_s, least=0, most=MOST_S)
         if not 0 <= self.after <= 1:
@@ -92,7 +100,7 @@ class Reading:
     def label(self) -> str:
         """A short description for messages."""
         if self.resident:
-            return "resident"
+            return "resident, per piece" if self.per_piece else "resident"
         return f"per round, {self.after:.0%} after" if self.after else "per round"
 
     def split(self, times: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -230,6 +238,11 @@ class Rehearsal:
         """
         if self.recorded == "speed":
             return self.pace(jobs_per_round=setting.jobs_per_round)
+        if self.reading.per_piece:
+            rates = np.array([[self.slope * setting.jobs_per_round]])
+            return ByRound(
+                latencies_s=np.maximum(self._at_no_load, 0.0), rates=rates, empty_s=self.rtt_s
+            )
         before_s, after_s = self.reading.split(self.latencies(setting))
         rate = self.slope * setting.jobs_per_round
         silence = {} if silent_s is None else {"silent_s": silent_s[: len(before_s)]}

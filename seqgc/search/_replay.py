@@ -241,7 +241,8 @@ def deal(setting: Setting, rehearsal: Rehearsal, *, silent_s: FloatArray | None 
         if rehearsal.recorded == "latency":
             load_of = partial(_load_of, shares=(sizes / rehearsal.batch).tolist())
     pace = rehearsal.dealt_pace(setting, silent_s=silent_s)
-    workers = VirtualBackend(scheme.n, pace, message_s=rehearsal.rtt_s / 2, load_of=load_of)
+    message_s = 0.0 if rehearsal.reading.per_piece else rehearsal.rtt_s / 2  # or in the latency
+    workers = VirtualBackend(scheme.n, pace, message_s=message_s, load_of=load_of)
     policy = DealingPolicy(
         scheme,
         setting.rule,

@@ -406,11 +406,20 @@ def bootstrap_total(
     blocks of ``ceil(m^(1/3))`` consecutive values are drawn with replacement until there are m
     values. The ends of the interval are percentiles of the sums of ``resamples`` such series.
     """
+    totals = bootstrap_totals(differences, seed=seed, resamples=resamples)
+    low, high = np.quantile(totals, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def bootstrap_totals(differences: FloatArray, *, seed: int, resamples: int) -> FloatArray:
+    """Return the sums (resamples,) of series drawn in blocks from ``differences`` (m,).
+
+    See `bootstrap_total`.
+    """
     m = len(differences)
     block = math.ceil(m ** (1 / 3))
     rng = np.random.default_rng(seed)
     starts = rng.integers(m - block + 1, size=(resamples, math.ceil(m / block)))
     rows = (starts[:, :, None] + np.arange(block)).reshape(resamples, -1)[:, :m]
-    totals = differences[rows].sum(axis=1)
-    low, high = np.quantile(totals, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    totals: FloatArray = differences[rows].sum(axis=1)
+    return totals

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seqgc import Rehearsal, SearchSpace, Setting, Trial, compare, parse_scheme, replay, sweep, tune
+from seqgc import (
+    Rehearsal,
+    SearchSpace,
+    Setting,
+    Trial,
+    compare,
+    explain,
+    parse_scheme,
+    replay,
+    sweep,
+    tune,
+)
 from seqgc.cli import main
 from seqgc.costs import Usage, read_prices
 from seqgc.pipeline import Chain, Layer, Level, Source, plan, write_chain
@@ -73,6 +84,7 @@ CASES: dict[str, tuple[list[str], Callable[[], Table]]] = {
         [NAME],
         lambda: tables.straggler_models(straggler_stats(named_profile(NAME), mu=1.0)),
     ),
+    "explain": ([NAME], lambda: tables.counterfactuals(explain(NAME))),
     "cost": (["plan.toml"], lambda: tables.bills({"likely": Usage()}, prices=read_prices())),
     "pipeline plan": (
         ["net.json", "--level", "3x1e9"],

@@ -83,7 +83,12 @@ def write_tasks(
         lines.append((left, {"event": "dispatch", "at_s": left, **place, **sent}))
         took = {"worker": worker, "elapsed_s": arrived, "took_s": arrived - left}
         lines.append((arrived, {"event": "arrival", "at_s": arrived, **place, **took}))
-    jobs = max(task[0] for task in tasks) + 1
+    jobs, before = max(task[0] for task in tasks) + 1, 0.0
+    for round in range(jobs):
+        ends = max(task[3] for task in tasks if task[0] == round)
+        closed = {"round": round, "reason": "dealt", "duration_s": ends - before}
+        lines.append((ends, {"event": "close", "at_s": ends, **closed}))
+        before = ends
     first = header(f"deal:pieces={pieces}", n, jobs=jobs, pieces=pieces)
     ordered = [line for _, line in sorted(lines, key=lambda each: each[0])]
     return _written(folder, [first, *ordered])

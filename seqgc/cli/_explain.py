@@ -1,0 +1,174 @@
+"""``seqgc explain``: where the time of a run went, and what would have been faster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seqgc import costs
+from seqgc.cli._options import naming
+from seqgc.cli._report import page_path
+from seqgc.cli._show import Screen, TableOutput, busy, print_pairs, text_table
+from seqgc.config._names import FUNCTIONS
+from seqgc.config._tables import checked, read_run_config
+from seqgc.errors import ParameterError, one_line
+from seqgc.explanation import Explanation
+from seqgc.explanation import explain as explain_recording
+from seqgc.plot import tables
+from seqgc.report import explanation_page
+
+_WIDTH = 100  # columns, if the output is not a terminal
+_WORKERS_SHOWN = 8
+_Row = dict[str, Any]
+
+
+def explain(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a run, delay profile, or trace of another tool.", metavar="RUN|TRACE"
+        ),
+    ],
+    alpha: Annotated[
+        float | None,
+        "Seconds per unit of load. By default the profile's, or fitted to a run with unlike loads.",
+    ] = None,
+    usd_per_hour: Annotated[
+        float | None,
+        "Price of one worker, in USD per hour. By default that of the run's functions, if any.",
+    ] = None,
+    page: Annotated[
+        Path | None, "-o", "--output", "HTML file for a page with the explanation."
+    ] = None,
+    *,
+    output: TableOutput,
+) -> None:
+    """Explain a run or a trace: where its time went, and what would have been faster."""
+    page = None if page is None else page_path(page)
+    price = _usd_per_s(target) if usd_per_hour is None else usd_per_hour / 3600
+    with busy("replaying"), naming(target):
+        found = explain_recording(target, alpha=alpha, usd_per_worker_s=price)
+    name = one_line(Path(os.path.abspath(target)).name, limit=100)  # noqa: PTH100
+    if page is not None:
+        with busy("drawing"):
+            explanation_page(found, name=name).write(page)
+    facts = asdict(found) if page is None else asdict(found) | {"file": str(page)}
+
+    def text() -> None:
+        if page is not None:
+            print_pairs({"page": str(page)})
+        _print(found)
+
+    output.show(tables.counterfactuals(found), facts=facts, text=text, saved=page is not None)
+
+
+def _usd_per_s(target: Path) -> float | None:
+    """Return the price of a second of a worker of a run on functions, or None."""
+    with suppress(ParameterError):
+        values = read_run_config(target)
+        if values.get("backend") in FUNCTIONS:
+            function = checked(values).function
+            prices = costs.read_prices(function.region)
+            second = costs.FunctionSetup(
+                memory_mb=function.memory_mb, timeout_s=function.timeout_s
+            ).usage(invocations=0, ms=1000)
+            return prices.bill(second, architecture=function.arch).usd
+    return None
+
+
+def _print(found: Explanation) -> None:
+    console = Screen()
+    if not console.is_terminal:
+        console = Screen(width=_WIDTH)
+    for sentence in found.verdict:
+        console.print(sentence, highlight=False)
+    print_pairs(dict(_pairs(found)))
+    if workers := [row for row in found.by_worker if row.cost_s != 0.0][:_WORKERS_SHOWN]:
+        console.print(
+            text_table(
+                map(asdict, workers),
+                {
+                    "worker": lambda row: str(row["worker"]),
+                    "times the others": lambda row: f"{row['factor']:.2f}",
+                    "cost, s": lambda row: _number(row["cost_s"]),
+                    "always, s": lambda row: _number(row["always_s"]),
+                    "today, s": lambda row: _number(row["today_s"]),
+                },
+                title="workers that cost most",
+            )
+        )
+    if found.by_phase:
+        console.print(
+            text_table(
+                map(asdict, found.by_phase),
+                {
+                    "phase": lambda row: str(row["phase"]),
+                    "median, s": lambda row: _number(row["median_s"]),
+                    "share": lambda row: f"{row['share']:.0%}",
+                    "cost, s": lambda row: _number(row["cost_s"]),
+                },
+                title="phases of a task",
+            )
+        )
+    if found.by_round:
+        console.print(
+            text_table(
+                map(asdict, found.by_round),
+                {
+                    "round": lambda row: str(row["round"]),
+                    "seconds": lambda row: _number(row["seconds"]),
+                    "cost, s": lambda row: _number(row["cost_s"]),
+                    "slowest worker": lambda row: str(row["slowest"]),
+                },
+                title="rounds that cost most",
+            )
+        )
+    if found.counterfactuals:
+        rows = tables.rows_of(tables.counterfactuals(found))
+        console.print(text_table(rows, _cells(rows), title="what the same run would have taken"))
+    for sentence in found.missing:
+        console.print(sentence, highlight=False)
+
+
+def _cells(rows: list[_Row]) -> dict[str, Any]:
+    cells = {
+        "what": lambda row: str(row["what"]),
+        "scheme": lambda row: str(row["scheme"]),
+        "time, s": lambda row: _number(row["seconds"]),
+        "95 % interval": lambda row: f"{_number(row['low_s'])} … {_number(row['high_s'])}",
+        "saved, s": lambda row: _number(row["saved_s"]),
+    }
+    if any(row["usd"] == row["usd"] for row in rows):
+        cells["$"] = lambda row: f"{row['usd']:.2g}"
+    return cells
+
+
+def _pairs(found: Explanation) -> Iterator[tuple[str, str]]:
+    yield "run", f"{found.scheme}, {found.rounds} rounds of {found.workers} workers"
+    yield "time", f"{_number(found.seconds)} s"
+    if found.agreement is not None:
+        for name, seconds in (
+            ("waiting", found.waiting_s),
+            ("computing", found.computing_s),
+            ("master", found.master_s),
+        ):
+            yield name, f"{_number(seconds)} s ({seconds / found.seconds:.0%})"
+        yield "replayed", f"{found.agreement:.3f} times the time that the rounds took"
+        yield "half of the waiting", f"in {found.half_in_rounds} of {found.rounds} rounds"
+    if found.censored:
+        bounded = f", {found.only_bounded} of them only from below" if found.only_bounded else ""
+        yield "cancelled tasks", f"{found.censored}, whose times are estimated{bounded}"
+    yield "alpha", "unknown" if found.alpha is None else f"{found.alpha:.4g} s per unit of load"
+    for each in found.predictions:
+        took = "" if each.took_s is None else f", took {_number(each.took_s)} s"
+        yield f"{each.source} ({each.scheme})", f"predicted {_number(each.predicted_s)} s{took}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
