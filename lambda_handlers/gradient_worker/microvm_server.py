@@ -1,31 +1,27 @@
 """The program in an AWS Lambda MicroVM: an HTTP server around `seqgc.worker.FunctionWorker`.
 
 ``POST /`` has an envelope (see `seqgc.wire`) as its body, and so has the response. Lambda calls the
-hooks. ``ready`` is answered when the modules of ``SEQGC_PRELOAD`` are imported, so that they are in
-the snapshot. ``run`` and ``resume`` seed the random numbers again, because all MicroVMs of an image
-begin with the same memory. ``run`` also drops the workers from before the snapshot, with their
-connections. Further environment variables are those of `lambda_handlers.gradient_worker.setup`, and
-``PORT`` (default 8080). The default of ``SEQGC_PRELOAD`` is ``torch``; commas separate modules.
+hooks. ``ready`` comes before the snapshot of the image, and ``run`` and ``resume`` after a restore;
+what must be done then is the same as for functions (`lambda_handlers.gradient_worker._snapshot`).
+``run`` also drops the workers from before the snapshot, with their connections. The environment
+variables are those of `lambda_handlers.gradient_worker.setup`, and ``PORT`` (default 8080).
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
-import random
-import secrets
-import sys
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Empty, LifoQueue
 from typing import Final
 
+from lambda_handlers.gradient_worker._snapshot import after_restore, before_snapshot
 from lambda_handlers.gradient_worker.setup import make_worker
 from seqgc.errors import WireError, one_line, reraise_stop
-from seqgc.worker import FunctionWorker
+from seqgc.worker import FACTORIES, FunctionWorker
 
 __all__ = ["HOOKS", "MicrovmServer", "serve"]
 
@@ -80,16 +76,12 @@ class MicrovmServer(ThreadingHTTPServer):
     def hook(self, name: str) -> int:
         """Carry out a hook and return the status of the response."""
         if name == "ready":
-            for module in filter(None, self._environment.get("SEQGC_PRELOAD", "torch").split(",")):
-                importlib.import_module(module)
+            before_snapshot(FACTORIES)
         if name == "run":
             while not self._idle.empty():
                 self._idle.get_nowait()
         if name in ("run", "resume"):
-            seed = secrets.randbits(64)
-            random.seed(seed)
-            if (torch := sys.modules.get("torch")) is not None:
-                torch.manual_seed(seed & (1 << 63) - 1)
+            after_restore()
         known = ("ready", "validate", "run", "resume", "suspend", "terminate")
         return 200 if name in known else 404
 

@@ -3,7 +3,7 @@
 The service answers six calls of the API ``lambda-microvms`` of 2025-09-09. A MicroVM is a process
 that runs the same server as a MicroVM on AWS, behind a proxy that asks for the headers of a token.
 A suspended MicroVM is a stopped process (SIGSTOP). There are no images: each launch starts the
-process, and waits for its hook ``ready``. Requests are not signed, and no idle time or life ends.
+process, with the hooks of a build. Requests are not signed, and no idle time or life ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,10 +48,13 @@ class _Refusal(Exception):
 class _LocalMicrovm:
     """A MicroVM: a process, its state and its tokens."""
 
-    def __init__(self, url: str, run: Mapping[str, Any], environment: dict[str, str]) -> None:
+    def __init__(
+        self, url: str, run: Mapping[str, Any], environment: dict[str, str], hooks: Sequence[str]
+    ) -> None:
         self.identifier = f"microvm-{secrets.token_hex(8)}"
         self.state, self.tokens = "PENDING", dict[str, tuple[float, list[int]]]()
         self._url, self._run, self._began_at = url, run, time.time()
+        self._hooks = hooks
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port: int = free.getsockname()[1]
         self._process = subprocess.Popen(
@@ -130,8 +133,8 @@ class _LocalMicrovm:
         give_up_at, state = time.monotonic() + _START_S, "TERMINATED"
         while self._process.poll() is None and time.monotonic() < give_up_at:
             with suppress(OSError):
-                self._hook("ready")
-                self._hook("run")
+                for name in (*self._hooks, "run"):
+                    self._hook(name)
                 state = "RUNNING"
                 break
             time.sleep(0.02)
@@ -157,8 +160,10 @@ class LocalMicrovms(ThreadingHTTPServer):
     """The service, as a context manager; `close` leaves no process, thread, port or file.
 
     ``environment`` are environment variables of the MicroVMs, in addition to the variables of this
-    process. The first ``throttled`` calls of each operation are throttled; ``calls`` counts all
-    calls. ``microvms`` are the MicroVMs by their identifiers, with their states.
+    process. With ``imports``, each MicroVM imports all modules before it runs, PyTorch among them;
+    otherwise it imports a module when a task first needs it, and starts sooner. The first
+    ``throttled`` calls of each operation are throttled; ``calls`` counts all calls. ``microvms``
+    are the MicroVMs by their identifiers, with their states.
 
     Examples
     --------
@@ -169,8 +174,15 @@ class LocalMicrovms(ThreadingHTTPServer):
 
     image: ClassVar[str] = "arn:aws:lambda:us-east-1:123456789012:microvm-image:seqgc-worker"
 
-    def __init__(self, environment: Mapping[str, str] | None = None, *, throttled: int = 0) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        imports: bool = True,
+        throttled: int = 0,
+    ) -> None:
         self._environment, self._throttled = {**os.environ, **(environment or {})}, throttled
+        self._hooks = ("ready", "validate") if imports else ("validate",)
         self.microvms: Final = dict[str, _LocalMicrovm]()
         self.calls: Final = Counter[str]()
         super().__init__(("127.0.0.1", 0), _Requests)
@@ -208,7 +220,7 @@ class LocalMicrovms(ThreadingHTTPServer):
         if name == "RunMicrovm":
             if given["imageIdentifier"] != self.image:
                 raise _Refusal(404, "ResourceNotFoundException", "there is no such image")
-            microvm = _LocalMicrovm(self.endpoint_url, given, self._environment)
+            microvm = _LocalMicrovm(self.endpoint_url, given, self._environment, self._hooks)
             self.microvms[microvm.identifier] = microvm
             return microvm.describe()
         if (found := self.microvms.get(identifier)) is None:

@@ -42,11 +42,11 @@ Factory = Callable[..., Backend]
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[MicrovmFleet]:
-    variables = {"SEQGC_FACTORIES": "tests.backends.scripted", "SEQGC_PRELOAD": ""}
+    variables = {"PYTHONPATH": str(ROOT), "SEQGC_FACTORIES": "tests.backends.scripted"}
     launch = MicrovmLaunch(image=LocalMicrovms.image)
     session = boto3.Session(*KeyPair.new(), region_name=REGION)
     with (
-        LocalMicrovms({"PYTHONPATH": str(ROOT), **variables}) as service,
+        LocalMicrovms(variables, imports=False) as service,
         MicrovmFleet(4, launch, session=session, endpoint_url=service.endpoint_url) as fleet,
     ):
         yield fleet

@@ -31,7 +31,7 @@ from seqgc.wire import (
 
 @contextmanager
 def serving(at_once: int = 8) -> Iterator[MicrovmServer]:
-    variables = {"SEQGC_FACTORIES": "tests.backends.scripted", "SEQGC_PRELOAD": "tomllib"}
+    variables = {"SEQGC_FACTORIES": "tests.backends.scripted"}
     with MicrovmServer(0, variables, host="127.0.0.1", at_once=at_once) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

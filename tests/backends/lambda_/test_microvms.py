@@ -29,7 +29,7 @@ from seqgc.local_lambda import KeyPair
 from seqgc.local_lambda.microvms import LocalMicrovms
 from seqgc.ports import Arrival, Backend, Failure
 from seqgc.stores import open_store
-from seqgc.testing import Scripted
+from seqgc.testing import Scripted, eventually
 from seqgc.testing.scripted import next_event, task
 from seqgc.training import Crew, TrainingPlan, Work, Workers, train
 from tests.backends.lambda_.local import REGION, ROOT, inline, scripted_workload
@@ -38,7 +38,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(ROOT),
     "SEQGC_FACTORIES": "tests.backends.scripted",
-    "SEQGC_PRELOAD": "",
 }
 LAUNCH = MicrovmLaunch(image=LocalMicrovms.image)
 
@@ -57,7 +56,7 @@ def launched(
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[LocalMicrovms]:
-    with LocalMicrovms(ENVIRONMENT, throttled=1) as service:
+    with LocalMicrovms(ENVIRONMENT, imports=False, throttled=1) as service:
         yield service
 
 
@@ -96,8 +95,7 @@ def test_the_answers_of_the_imitation_have_the_form_of_the_service_model(
 
     identifier = call("run_microvm", **LAUNCH.request)["microvmId"]
     who = {"microvmIdentifier": identifier}
-    while call("get_microvm", **who)["state"] == "PENDING":
-        pass
+    eventually(lambda: call("get_microvm", **who)["state"] == "RUNNING", "the launch")
     assert call("get_microvm", **who)["idlePolicy"] == LAUNCH.request["idlePolicy"]
     token = {"expirationInMinutes": 60, "allowedPorts": [{"port": 8080}]}
     call("create_microvm_auth_token", **who, **token)
@@ -236,7 +234,7 @@ def test_a_run_on_microvms_trains_the_same_weights(fleet: MicrovmFleet, tmp_path
             "net", module="mlp", optimizer=functools.partial(torch.optim.SGD, lr=0.1),
             batch_size=32,
         )  # fmt: skip
-        plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=6, precision="float64")
+        plan = TrainingPlan(models=[model], scheme="gc:s=1", steps=4, precision="float64")
         train(plan, given, run=tmp_path / name)
         tensors = load_file(tmp_path / name / "checkpoints" / "net.safetensors")
         return torch.cat([tensors[each].ravel() for each in sorted(tensors)])
