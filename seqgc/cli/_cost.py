@@ -62,6 +62,9 @@ def cost(
     function_timeout_s: Annotated[
         float | None, "Time limit of a function, in seconds. It bounds the cost."
     ] = None,
+    snapstart: Annotated[
+        bool, "--snapstart", "Functions start from a snapshot (SnapStart)."
+    ] = False,
     expected_s: Annotated[
         float | None,
         "Expected time of a task, or of a piece (deal, flexrr), in seconds. Only for a plan.",
@@ -81,6 +84,7 @@ def cost(
         "function.region": region,
         "function.timeout_s": function_timeout_s,
         "function.expected_s": expected_s,
+        "function.snapstart": snapstart or None,
     }
     if profile is not None and expected_s is not None:
         raise ParameterError("expected_s", "must be left out if a profile is given", expected_s)
@@ -263,7 +267,8 @@ def _priced(
     settings = predicted.settings
     dated, arch = costs.find_prices(settings.region), settings.arch
     prices = dated.prices
-    start_s, init_limit_s = costs.START_S, costs.INIT_LIMIT_S
+    function = settings.setup
+    snapshot_usd = prices.snapshot_usd_a_day(function)
 
     def facts_of(usage: costs.Usage) -> Values:
         bill = prices.bill(usage, architecture=arch)
@@ -282,8 +287,9 @@ def _priced(
         "prices_missed": dated.missed,
         "usd": None if likely is None else likely["usd"],
         "usd_at_most": at_most_usd,
-        "start_s": start_s,
-        "init_limit_s": init_limit_s,
+        "start_s": function.start_s,
+        "snapshot_usd_a_day": snapshot_usd,
+        "init_limit_s": costs.INIT_LIMIT_S,
         "likely": likely,
         "at_most": facts_of(estimate.at_most),
         "unanswered": estimate.unanswered,
@@ -315,7 +321,7 @@ def _priced(
     if shown.transfer_out_bytes:
         out = shown.transfer_out_bytes / gb
         pairs["transfer"] = f"{out:,.2f} GB to a master outside the region  (${bill.transfer:.4f})"
-    pairs["starts"] = f"billed (INIT): {start_s:g} s each are expected, at most {init_limit_s:g} s"
+    pairs |= _start_pairs(function, shown, bill, snapshot_usd)
     for each in services:
         price = f"${each.usd:.4f}" if each.usd is not None else f"unknown, as {each.why}"
         pairs[_SERVICES[each.service]] = f"{price} ({each.uses})"
@@ -333,6 +339,21 @@ def _priced(
     )
     pairs["prices"] = f"of {settings.region}, {'; '.join(spans)}{missed}"
     return facts, pairs
+
+
+def _start_pairs(
+    function: costs.FunctionSetup, usage: costs.Usage, bill: costs.Bill, snapshot_usd: float | None
+) -> Pairs:
+    """Return the time and price of starts. ``snapshot_usd`` is the price of a snapshot a day."""
+    start_s, most_s = function.start_s, costs.INIT_LIMIT_S
+    if not function.snapstart:
+        return {"starts": f"billed (INIT): {start_s:g} s each are expected, at most {most_s:g} s"}
+    restored = f"{usage.restored_gb:,.1f} GB restored (${bill.restores:.4f})"
+    a_day = "unknown" if snapshot_usd is None else f"${snapshot_usd:.2f} a day"
+    return {
+        "starts": f"from a snapshot: {start_s:g} s each are expected; {restored}",
+        "snapshot": f"{a_day} for each deployed version, which is not in the cost",
+    }
 
 
 def _price_facts(dated: costs.DatedPrices, name: str, usd: float | None) -> Values:

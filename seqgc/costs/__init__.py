@@ -8,6 +8,7 @@ from seqgc.costs.meter import estimate_plan as estimate_plan
 from seqgc.costs.meter import estimate_run as estimate_run
 from seqgc.costs.prices import INIT_LIMIT_S as INIT_LIMIT_S
 from seqgc.costs.prices import PRICES_FILE as PRICES_FILE
+from seqgc.costs.prices import RESTORE_S as RESTORE_S
 from seqgc.costs.prices import START_S as START_S
 from seqgc.costs.prices import Architecture as Architecture
 from seqgc.costs.prices import Bill as Bill

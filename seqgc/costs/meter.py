@@ -9,7 +9,7 @@ The meter keeps two sums: the likely usage, and an upper bound.
 =========================  ==================================  =====================================
 event                      likely                              at most
 =========================  ==================================  =====================================
-warm-up                    an invocation of `START_S`          an invocation until the time-out
+warm-up                    an invocation of its start          an invocation until the time-out
 new job, or new version    its weights are written             the same
 task is sent               reads the weights of one job        reads all its weights
 task is not answered yet   no time                             an invocation until the time-out
@@ -24,6 +24,9 @@ resident function ends     from its start to its end           the same
 too. A failed task may still run, because perhaps only the connection broke. An answered task cannot
 cost more than the time to its answer, because this time includes the start. If functions are
 resident, the time of the functions is billed, and not the time of the tasks.
+
+With SnapStart, the upper bound has a restored environment for each invocation, and the likely usage
+one for each start that is expected: in the warm-up, or without it in the first round of a plan.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from seqgc.costs.prices import START_S, Architecture, FunctionSetup, Prices, Traffic, Usage
+from seqgc.costs.prices import Architecture, FunctionSetup, Prices, Traffic, Usage
 from seqgc.errors import BudgetError, ParameterError, require_int
 from seqgc.ports import Arrival, Dispatch, Dispatched, Failure, Leases, Seen, billed_ms
 from seqgc.runs import END, FUNCTIONS, LogEvent, header_of, read_run_log
@@ -94,13 +97,15 @@ class Meter:
         """An upper bound on the usage, without the functions that may still run."""
         leases = self._billed
         count = leases.count - leases.open
-        return self._at_most + self.function.usage(invocations=count, ms=leases.ended_ms)
+        usage = self.function.usage(invocations=count, ms=leases.ended_ms, starts=count)
+        return self._at_most + usage
 
     @property
     def at_most(self) -> Usage:
         """An upper bound on the usage, if all functions run until the time-out."""
         leases = self._billed
-        return self.ended + self.function.usage(invocations=leases.open, ms=leases.open_ms)
+        count = leases.open
+        return self.ended + self.function.usage(invocations=count, ms=leases.open_ms, starts=count)
 
     @property
     def unanswered(self) -> int:
@@ -109,7 +114,8 @@ class Meter:
 
     def invocations(self, count: int) -> Usage:
         """Return the highest usage of ``count`` invocations."""
-        return self.function.usage(invocations=count, ms=count * billed_ms(self.function.longest_s))
+        ms = count * billed_ms(self.function.longest_s)
+        return self.function.usage(invocations=count, ms=ms, starts=count)
 
     def bound(self, action: Dispatch) -> Usage:
         """Return the highest usage that sending the tasks of this action adds."""
@@ -190,7 +196,7 @@ class Meter:
 
     def warm_up(self, count: int) -> None:
         """Count ``count`` invocations before the first round, which compute nothing."""
-        self.run(count, each_s=START_S)
+        self.run(count, each_s=self.function.start_s, starts=count)
 
     def stay(self, count: int, *, lasts_s: float) -> None:
         """Count ``count`` resident functions that are expected to stay ``lasts_s`` seconds.
@@ -198,10 +204,15 @@ class Meter:
         A successor is started before each function's time-out, so that the two overlap.
         """
         successions = max(1, math.ceil(lasts_s / (_LEAST_SHARE * self.function.timeout_s)))
-        self.run(count * successions, each_s=lasts_s / successions + START_S)
+        each_s = lasts_s / successions + self.function.start_s
+        self.run(count * successions, each_s=each_s, starts=count * successions)
 
-    def run(self, count: int, *, each_s: float) -> None:
-        """Count ``count`` invocations that are expected to run ``each_s`` seconds."""
+    def run(self, count: int, *, each_s: float, starts: int = 0) -> None:
+        """Count ``count`` invocations that are expected to run ``each_s`` seconds.
+
+        ``starts`` of them are expected to start an environment.
+        """
+        self._likely += self.function.usage(invocations=0, ms=0.0, starts=starts)
         self._billed.begin(None, at=0.0, count=count)
         self._billed.lose(None, at=each_s)
 
@@ -265,7 +276,8 @@ class PlannedUse:
     The weights of a job are published once, or in ``traffic.versions`` versions. A task is expected
     to take ``seconds_per_task`` seconds, for example the median of a profile. If this is None, only
     the time-out limits the time of a task. The ``warm_ups`` are invocations before the first round
-    that compute nothing; each is expected to last `START_S` seconds, the start of an environment.
+    that compute nothing; each is expected to last `FunctionSetup.start_s` seconds, the start of an
+    environment.
     Without warm-ups, the first task of each worker starts an environment.
 
     ``resident`` functions run until the run ends, and are paid for even while they are idle. A
@@ -372,7 +384,7 @@ def _expected(plan: PlannedUse, *, task_s: float, lasts_s: float) -> Meter:
         meter.stay(plan.workers, lasts_s=lasts_s)
         return meter
     starting = 0 if plan.warm_ups else plan.workers
-    meter.run(starting, each_s=START_S + task_s)
+    meter.run(starting, each_s=plan.function.start_s + task_s, starts=starting)
     meter.run(plan.tasks - starting, each_s=task_s)
     return meter
 

@@ -41,6 +41,13 @@ The measured processor time is 2.2 to 2.5 s, and 0.2 s without PyTorch. Modules 
 only when they are needed are billed in the first invocation, and all others in the start (INIT).
 """
 
+RESTORE_S: Final = 0.05
+"""The expected billed time, in seconds, in which a snapshot becomes an environment (SnapStart).
+
+This is the measured processor time of the hook after the restore and of a small first task on
+PyTorch. The restore itself is not billed by its time, but by the function's memory in GB.
+"""
+
 _BASE64 = 4 / 3  # characters per byte
 _GB = 2**30  # bytes
 _MB_PER_VCPU: Final = 1769
@@ -51,7 +58,8 @@ class Usage:
     """Quantities that AWS charges for. Usages can be added.
 
     ``gb_seconds`` is memory in GB times billed seconds. ``transfer_out_bytes`` is the number of
-    bytes that leave the region.
+    bytes that leave the region. ``restored_gb`` is the memory in GB of all environments that were
+    restored from a snapshot.
 
     Examples
     --------
@@ -66,6 +74,7 @@ class Usage:
     s3_puts: int = 0
     s3_gets: int = 0
     transfer_out_bytes: int = 0
+    restored_gb: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
@@ -81,7 +90,7 @@ class FunctionSetup:
     """The memory (MB) and time-out (seconds) of a cloud function; they bound an invocation's cost.
 
     If an environment must start for an invocation, its start (INIT) is also billed. The time-out
-    does not include the start.
+    does not include the start. If ``snapstart``, environments start from a snapshot.
 
     Raises
     ------
@@ -96,6 +105,7 @@ class FunctionSetup:
 
     memory_mb: int
     timeout_s: float
+    snapstart: bool = False
 
     def __post_init__(self) -> None:
         if not 128 <= self.memory_mb <= 10240:
@@ -111,6 +121,11 @@ class FunctionSetup:
         return INIT_LIMIT_S + self.timeout_s
 
     @property
+    def start_s(self) -> float:
+        """The expected billed time of a start, in seconds."""
+        return RESTORE_S if self.snapstart else START_S
+
+    @property
     def vcpus(self) -> float:
         """The processors of the function: one virtual CPU (vCPU) for each 1,769 MB of memory.
 
@@ -118,9 +133,18 @@ class FunctionSetup:
         """
         return self.memory_mb / _MB_PER_VCPU
 
-    def usage(self, *, invocations: int, ms: float) -> Usage:
-        """Return the usage of invocations that are billed for ``ms`` milliseconds in total."""
-        return Usage(requests=invocations, gb_seconds=ms * self.memory_mb / (1024 * 1000))
+    def usage(self, *, invocations: int, ms: float, starts: int = 0) -> Usage:
+        """Return the usage of invocations that are billed for ``ms`` milliseconds in total.
+
+        ``starts`` is the number of invocations that start an environment. Their time is part of
+        ``ms``; with SnapStart, restoring their memory is billed too.
+        """
+        memory_gb = self.memory_mb / 1024
+        return Usage(
+            requests=invocations,
+            gb_seconds=ms * self.memory_mb / (1024 * 1000),
+            restored_gb=starts * memory_gb if self.snapstart else 0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +220,13 @@ class Bill:
     efs: float
     s3: float
     transfer: float
+    restores: float
 
     @property
     def usd(self) -> float:
         """The total, in US dollars."""
-        return self.functions + self.requests + self.efs + self.s3 + self.transfer
+        parts = self.functions, self.requests, self.efs, self.s3, self.transfer, self.restores
+        return sum(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +234,11 @@ class Prices:
     """The prices of a region, in US dollars per unit. The fields are the keys of the price file.
 
     A `bill` does not include storage, because weights and gradients are stored only for seconds.
+    The fields from ``snapstart_restored_gb`` on are None if the price is not known for the region.
+    ``snapstart_cached_gb_second`` is the price of a version's snapshot, while the version exists.
     The fields from ``microvm_vcpu_second`` on are prices of other services, with which
-    `seqgc.costs.compare_services` compares functions. Such a price is None if it is not known for
-    the region. ``managed_instance_fee`` is a fraction of the price of the machine.
+    `seqgc.costs.compare_services` compares functions. ``managed_instance_fee`` is a fraction of the
+    price of the machine.
 
     Examples
     --------
@@ -229,6 +257,8 @@ class Prices:
     s3_thousand_puts: float
     s3_thousand_gets: float
     transfer_out_gb: float
+    snapstart_restored_gb: float | None = None
+    snapstart_cached_gb_second: float | None = None
     microvm_vcpu_second: float | None = None
     microvm_gb_second: float | None = None
     microvm_snapshot_read_gb: float | None = None
@@ -237,7 +267,14 @@ class Prices:
     managed_instance_fee: float | None = None
 
     def bill(self, usage: Usage, *, architecture: Architecture) -> Bill:
-        """Return the cost of a usage on this processor architecture."""
+        """Return the cost of a usage on this processor architecture.
+
+        Raises
+        ------
+        ParameterError
+            If the architecture is unknown, or the region has no price of SnapStart and the usage
+            has restores.
+        """
         names = get_args(Architecture)
         if architecture not in names:
             rule = f"must be {' or '.join(names)}"
@@ -248,13 +285,34 @@ class Prices:
         written = usage.efs_write_bytes / _GB * self.efs_elastic_write_gb
         puts = usage.s3_puts / 1e3 * self.s3_thousand_puts
         gets = usage.s3_gets / 1e3 * self.s3_thousand_gets
+        if usage.restored_gb and self.snapstart_restored_gb is None:
+            rule = "must be false in a region for which no price of SnapStart is known"
+            raise ParameterError("snapstart", rule, True)
         return Bill(
             functions=usage.gb_seconds * second,
             requests=usage.requests / 1e6 * self.lambda_million_requests,
             efs=read + written,
             s3=puts + gets,
             transfer=usage.transfer_out_bytes / _GB * self.transfer_out_gb,
+            restores=usage.restored_gb * (self.snapstart_restored_gb or 0.0),
         )
+
+    def snapshot_usd_a_day(self, function: FunctionSetup) -> float | None:
+        """Return the price of keeping a version's snapshot for a day, or None if it is unknown.
+
+        Without SnapStart, there is no snapshot. A snapshot is billed for at least three hours.
+
+        Examples
+        --------
+        >>> from seqgc.costs import read_prices
+        >>> function = FunctionSetup(memory_mb=2048, timeout_s=60.0, snapstart=True)
+        >>> round(read_prices("us-east-1").snapshot_usd_a_day(function), 2)
+        0.26
+        """
+        if not function.snapstart:
+            return 0.0
+        second = self.snapstart_cached_gb_second
+        return None if second is None else 86_400 * function.memory_mb / 1024 * second
 
 
 def read_prices(region: str = "us-east-1", *, path: Path = PRICES_FILE) -> Prices:
@@ -333,6 +391,8 @@ _LISTED: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
 # The prices of MicroVMs, which are in the list of few regions. AWS's file of EC2 has hundreds of
 # megabytes; therefore the prices of machines come only from the table.
 _LISTED_IF_OFFERED: Final[dict[str, tuple[str, str, float, dict[str, str]]]] = {
+    "snapstart_restored_gb": ("AWSLambda", "Lambda-SnapStart-Restored-GB", 1, {}),
+    "snapstart_cached_gb_second": ("AWSLambda", "Lambda-SnapStart-Cached-GB-S", 1, {}),
     "microvm_vcpu_second": ("AWSLambda", "Lambda-MicroVM-vCPU-Second-ARM", 1, {}),
     "microvm_gb_second": ("AWSLambda", "Lambda-MicroVM-Memory-GB-Second-ARM", 1, {}),
     "microvm_snapshot_read_gb": ("AWSLambda", "Lambda-MicroVM-Snapshot-Read-GB", 1, {}),

@@ -281,7 +281,8 @@ class Deployment:
     @property
     def deploy_command(self) -> str:
         """The command that deploys this stack again."""
-        return f"seqgc deploy --stack {self.stack} --region {self.region}"
+        command = f"seqgc deploy --stack {self.stack} --region {self.region}"
+        return f"{command} --snapstart" if self.snapstart else command
 
     @classmethod
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:

@@ -241,6 +241,17 @@ def _require_vpc(deployment: Deployment) -> None:
         raise _Fault(f"the stack {deployment.stack} has no VPC", status="skipped")
 
 
+def snapshot(target: _Target, deployment: Deployment) -> str:
+    """Check that the snapshot of the deployed version is ready, if it starts from one."""
+    config = _configuration(target, deployment)
+    status = config.get("SnapStart", {}).get("OptimizationStatus", "Off")
+    if not deployment.snapstart:
+        raise _Fault("deployed without --snapstart", status="skipped")
+    if status != "On":
+        raise _Fault(f"version {config.get('Version')} has no snapshot: SnapStart is {status}")
+    return f"version {config.get('Version')} starts from a snapshot"
+
+
 def network(target: _Target, deployment: Deployment) -> str:
     """Check that members of the security group reach each other by NFS, and others do not."""
     _require_vpc(deployment)
@@ -454,7 +465,7 @@ def _question(store: wire.StoreRef) -> wire.InvokeMessage:
 
 # The checks, in the order in which users should repair faults. Each is named like its function.
 _OF_ACCOUNT: Final = (credentials, clock, region, concurrency, quota, starts, microvms)
-_OF_DEPLOYMENT: Final = (function, alias, network, subnets, mount)
+_OF_DEPLOYMENT: Final = (function, alias, snapshot, network, subnets, mount)
 _PROBES: Final = ("probe-directory", "probe-s3")
 
 

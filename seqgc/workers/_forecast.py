@@ -88,7 +88,12 @@ class Forecast:
         settings = self.settings.model_copy(update={"resident": resident})
         traffic = traffic_of(self.sizes, self.where, settings=settings)
         warm_ups = 0 if resident else self.use.workers * settings.warm_up
-        return replace(self.use, resident=resident, traffic=traffic, warm_ups=warm_ups)
+        function = settings.setup
+        if resident:  # functions that stay need a file system's VPC, which excludes SnapStart
+            function = replace(function, snapstart=False)
+        return replace(
+            self.use, resident=resident, traffic=traffic, warm_ups=warm_ups, function=function
+        )
 
     def budget(self, max_usd: float) -> Budget:
         """Return an observer that stops the run before it can cost more than ``max_usd``.

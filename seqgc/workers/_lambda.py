@@ -49,6 +49,7 @@ class _Deployed(FunctionWorkers):
             "timeout_s": float(deployment.timeout_s),
             "arch": deployment.architecture,
             "region": deployment.region,
+            "snapstart": deployment.snapstart,
         }
         return self._wanted.model_copy(update=deployed)
 
@@ -191,6 +192,7 @@ class _OnThisMachine(FunctionWorkers):
                 deployed=DeployedAs(
                     memory_mb=wanted.memory_mb,
                     region=_REGION,
+                    snapstart=wanted.snapstart,
                     code=code or Path(),
                     path=None if code is None else _path_of(code),
                 ),

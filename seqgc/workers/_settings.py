@@ -147,9 +147,12 @@ class FunctionSettings(Settings):
     With backend lambda-local, functions run the same code as the master, or the code in the folder
     ``code``, which is a build context of `seqgc deploy --context` or an unpacked zip.
 
-    With backend lambda, the file ``deployment`` determines the memory, time-out, processor and
-    region of the functions. The values in this table are then ignored. With backend lambda-local,
-    costs are computed from these values.
+    ``snapstart`` functions start from a snapshot of an initialized process (`seqgc deploy
+    --snapstart`), which excludes a file system.
+
+    With backend lambda, the file ``deployment`` determines the memory, time-out, processor, region
+    and starts of the functions. The values in this table are then ignored. With backend
+    lambda-local, costs are computed from these values.
     """
 
     transport: Annotated[
@@ -200,11 +203,33 @@ class FunctionSettings(Settings):
         "Expected time of a task, or of a piece (deal, flexrr), in seconds, to forecast the price.",
     ] = None
     warm_up: Annotated[int, Field(ge=0), "Invocations of each function before round 0."] = 1
+    snapstart: Annotated[
+        bool, "Start functions from a snapshot (SnapStart), in costs and with lambda-local."
+    ] = False
 
     @property
     def setup(self) -> FunctionSetup:
         """The memory and time-out, which bound the cost of an invocation."""
-        return FunctionSetup(memory_mb=self.memory_mb, timeout_s=self.timeout_s)
+        return FunctionSetup(
+            memory_mb=self.memory_mb, timeout_s=self.timeout_s, snapstart=self.snapstart
+        )
+
+    @field_validator("snapstart")
+    @classmethod
+    def _refuse_file_system(cls, value: bool, info: ValidationInfo) -> bool:
+        """Refuse SnapStart with settings that need a file system (EFS), which excludes it."""
+        given = info.data
+        if not value:
+            return value
+        for name, used in (
+            ("resident", given.get("resident")),
+            ("store", given.get("store") == "directory"),
+            ("mount", given.get("mount") is not None),
+        ):
+            if used:
+                rule = f"must be false with `{name}`: SnapStart does not work with a file system"
+                raise PydanticCustomError("snapstart", rule)
+        return value
 
     @property
     def master_outside(self) -> bool:

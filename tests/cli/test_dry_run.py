@@ -206,6 +206,24 @@ def test_a_plan_is_priced_as_it_is_asked_for(capsys: Out) -> None:
     assert "directory (a folder" in shown
 
 
+def test_starts_from_a_snapshot_are_priced_and_exclude_a_file_system(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    flags = ["--memory-mb", "2048", "--region", "us-west-2", "--expected-s", "2", "--snapstart"]
+    assert main(["cost", "run.toml", *flags, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["likely"]["gb_seconds"] == pytest.approx(2 * (20 * 2 + 4 * 0.05))
+    assert facts["likely"]["restored_gb"] == 8.0
+    assert facts["likely"]["usd_by_kind"]["restores"] == pytest.approx(8 * 0.0001397998)
+    assert facts["snapshot_usd_a_day"] == pytest.approx(2 * 86_400 * 0.0000015046)
+    assert main(["cost", "run.toml", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "8.0 GB" in shown
+    assert "$0.26 a day" in shown
+    for needing in (["--resident"], ["--store", "directory"], ["--mount", "x"]):
+        said = refused(capsys, "train", "run.toml", "--dry-run", "--snapstart", *needing)
+        assert said.startswith("seqgc: `function.snapstart` must be false with `")
+
+
 @pytest.mark.parametrize(
     ("more", "puts", "gets", "store"),
     [

@@ -216,6 +216,15 @@ def test_functions_without_a_vpc_refuse_what_needs_one(
         assert "run `seqgc deploy --stack seqgc --region us-west-2 --vpc`)" in said
 
 
+def test_a_deployment_says_whether_functions_start_from_a_snapshot(capsys: Out) -> None:
+    verb = [*CODED, "--backend", "lambda", "--dry-run", "--json"]
+    for snapstart in (False, True):
+        deploy(vpc=False, snapstart=snapstart)
+        assert main(verb) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["at_most"]["restored_gb"] > 0) == snapstart
+
+
 def test_functions_without_a_vpc_get_weights_in_requests_or_by_s3(capsys: Out) -> None:
     deploy(vpc=False)
     verb = [*CODED, "--backend", "lambda", "--dry-run", "--json"]

@@ -29,7 +29,8 @@ from tests.deploy.kit import REGION
 from tests.deploy.test_deploy import Sam
 
 ACCOUNT_CHECKS = ["credentials", "clock", "region", "concurrency", "quota", "starts", "microvms"]
-OTHERS = ["payload", "deployment", "function", "alias", "network", "subnets", "mount"]
+OTHERS = ["payload", "deployment", "function", "alias", "snapshot"]
+OTHERS += ["network", "subnets", "mount"]
 PROBES = ["probe-directory", "probe-s3", "resident"]
 WORKERS = 256
 
@@ -112,7 +113,7 @@ def test_all_is_well_with_what_was_just_deployed(
     account: Any, made: Deployment, tmp_path: Path
 ) -> None:
     checks = examined(account, made, probes=True, address=Address())
-    ok = dict.fromkeys(checks, "ok") | {"microvms": "skipped"}
+    ok = dict.fromkeys(checks, "ok") | {"microvms": "skipped", "snapshot": "skipped"}
     assert {name: check.status for name, check in checks.items()} == ok
     assert " ms; replaced every 60 s" in checks["resident"].detail
     # The probes' answers went through both stores.
@@ -225,6 +226,23 @@ def test_a_function_that_is_not_ready_is_found(account: Any, made: Deployment) -
     assert failures(checks) == ["function"]
     assert "state Pending" in checks["function"].detail
     assert checks["function"].remedy.startswith("aws lambda wait function-active-v2")
+
+
+def test_a_version_without_its_snapshot_is_found(account: Any, tmp_path: Path) -> None:
+    made = answering(account, tmp_path, snapstart=True)
+    for status, wrong in (("On", False), ("Off", True)):
+        answer = {
+            "Version": "7",
+            "MemorySize": made.memory_mb,
+            "Timeout": made.timeout_s,
+            "SnapStart": {"ApplyOn": "PublishedVersions", "OptimizationStatus": status},
+        }
+        scripted(account, "lambda.GetFunctionConfiguration", lambda _, said=answer: said)
+        checks = examined(account, made)
+        assert failures(checks) == (["snapshot"] if wrong else [])
+        assert "version 7" in checks["snapshot"].detail
+    assert checks["snapshot"].remedy == f"seqgc deploy --stack seqgc --region {REGION} --snapstart"
+    assert examined(account, replace(made, snapstart=False))["snapshot"].status == "skipped"
 
 
 @pytest.mark.parametrize("way", ["ingress", "egress"])

@@ -177,6 +177,8 @@ def test_the_list_also_has_microvms_and_the_table_has_machines(lists: Lists) -> 
             ("Snapshot-Read-GB", "0.002"),
         )
     ]
+    rows.append(("USW2-Lambda-SnapStart-Restored-GB", {}, [(0, "0.0002")]))
+    rows.append(("USW2-Lambda-SnapStart-Cached-GB-S", {}, [(0, "0.000002")]))
     path = "/offers/v1.0/aws/AWSLambda/current/us-west-2/index.json"
     content, more = json.loads(lists.files[path]), offer(*rows)
     for part in (content, more):
@@ -191,6 +193,8 @@ def test_the_list_also_has_microvms_and_the_table_has_machines(lists: Lists) -> 
         prices = found.prices
         assert prices.microvm_vcpu_second == 0.00003
         assert (prices.microvm_gb_second, prices.microvm_snapshot_read_gb) == (0.000005, 0.002)
+        assert prices.snapstart_restored_gb == 0.0002
+        assert prices.snapstart_cached_gb_second == 0.000002
         assert found.origin("microvm_gb_second") == (date.today(), "AWS's price list")
         table = read_prices("us-west-2")
         assert prices.ec2_arm64_vcpu_hour == table.ec2_arm64_vcpu_hour is not None

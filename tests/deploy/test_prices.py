@@ -33,6 +33,7 @@ def test_every_kind_of_usage_has_its_price() -> None:
         s3_puts=2_000,
         s3_gets=10_000,
         transfer_out_bytes=2**31,
+        restored_gb=1000.0,
     )
     bill = read_prices("us-east-1").bill(usage, architecture="arm64")
     assert bill.functions == pytest.approx(1.200006)  # 90,000 * 0.0000133334
@@ -40,7 +41,42 @@ def test_every_kind_of_usage_has_its_price() -> None:
     assert bill.efs == pytest.approx(0.60)  # 10 * 0.03 + 5 * 0.06
     assert bill.s3 == pytest.approx(0.014)  # 2 * 0.005 + 10 * 0.0004
     assert bill.transfer == pytest.approx(0.18)  # 2 * 0.09
-    assert bill.usd == pytest.approx(2.594006)
+    assert bill.restores == pytest.approx(0.1397998)  # 1000 * 0.0001397998
+    assert bill.usd == pytest.approx(2.7338058)
+
+
+def test_functions_from_a_snapshot_start_sooner_and_pay_for_restored_memory() -> None:
+    function = FunctionSetup(memory_mb=2048, timeout_s=60.0)
+    use = PlannedUse(
+        workers=4, rounds=5, jobs=5, seconds_per_task=2.0, function=function,
+        traffic=Traffic(where="inline", weights_bytes=0, result_bytes=0), warm_ups=4,
+    )  # fmt: skip
+    restored = replace(use, function=replace(function, snapstart=True))
+    for each, start_s, restores in ((use, 2.5, 0), (restored, 0.05, 4)):
+        usage = estimate_plan(each).likely
+        assert usage is not None
+        assert usage.gb_seconds == pytest.approx(2 * (20 * 2.0 + 4 * start_s))
+        assert usage.restored_gb == 2 * restores
+    at_most = estimate_plan(restored).at_most
+    assert at_most.restored_gb == 2 * 24  # any invocation may start an environment
+    assert at_most.gb_seconds == estimate_plan(use).at_most.gb_seconds
+    prices = read_prices("us-east-1")
+    assert prices.snapshot_usd_a_day(function) == 0.0
+    assert prices.snapshot_usd_a_day(restored.function) == pytest.approx(2 * 86_400 * 1.5046e-6)
+    unknown = replace(prices, snapstart_restored_gb=None, snapstart_cached_gb_second=None)
+    assert unknown.snapshot_usd_a_day(restored.function) is None
+    with pytest.raises(ParameterError, match="`snapstart` must be false in a region"):
+        unknown.bill(at_most, architecture="arm64")
+
+
+def test_a_live_run_and_its_budget_count_a_restore_for_each_invocation() -> None:
+    function = FunctionSetup(memory_mb=1024, timeout_s=10.0, snapstart=True)
+    meter = Meter(function=function)
+    meter.send(0, 0, tasks={0: 1, 1: 1}, jobs=[0], at=5.0)
+    assert meter.at_most.restored_gb == 2.0
+    meter.answer((0, 0, 0), at=6.5)
+    assert (meter.at_most.restored_gb, meter.ended.restored_gb) == (2.0, 1.0)
+    assert (meter.likely.restored_gb, meter.invocations(3).restored_gb) == (0.0, 3.0)
 
 
 def test_x86_seconds_cost_what_x86_seconds_cost() -> None:
