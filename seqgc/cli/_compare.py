@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 from seqgc.cli._messages import in_json, is_quiet
-from seqgc.cli._options import ProfileFile, RehearsalOptions, numbers
+from seqgc.cli._options import CaseResult, ProfileFile, RehearsalOptions, numbers, show_cases
 from seqgc.cli._report import page_path
 from seqgc.cli._show import Screen, TableOutput, busy, print_pairs, text_table
 from seqgc.comparison import (
@@ -204,27 +204,36 @@ def compare(
         with busy("importing PyTorch, checking the models"):
             plan = models_plan(own)
         trial = replace(trial, most=plan.steps, plan=plan)
-    with working("compare", quiet=in_json() or is_quiet(), after_s=0.0) as tell:
-        comparison = compare_defences(
-            rehearsal,
-            where.settings(defence or (), n=rehearsal.profile.num_workers),
-            models=rehearsal.models or 1,
-            clocks=where.clocks,
-            workers=cast("WorkerKind", where.worker_kind),
-            holdout=holdout,
-            trial=trial,
-            metering=metering,
-            progress=tell,
-        )
+    cases = rehearsal.alpha_cases()
+    if page is not None and len(cases) > 1:
+        rule = "must be left out if alpha is unknown, because a page shows one of two cases"
+        raise ParameterError("output", rule, str(page), "give --alpha")
+    results = []
+    for case in cases:
+        with working("compare", quiet=in_json() or is_quiet(), after_s=0.0) as tell:
+            comparison = compare_defences(
+                case,
+                where.settings(defence or (), n=case.profile.num_workers),
+                models=case.models or 1,
+                clocks=where.clocks,
+                workers=cast("WorkerKind", where.worker_kind),
+                holdout=holdout,
+                trial=trial,
+                metering=metering,
+                progress=tell,
+            )
+        results.append(_result(comparison, case, page))
     try:
-        _show(comparison, page, output)
+        show_cases(output, results)
+        sys.stdout.flush()
     finally:  # if printing fails, the page still has the result
         if page is not None:
             with busy("drawing"):
                 comparison_page(comparison, name=one_line(profile.name, limit=100)).write(page)
 
 
-def _show(comparison: Comparison, page: Path | None, output: TableOutput) -> None:
+def _result(comparison: Comparison, case: Rehearsal, page: Path | None) -> CaseResult:
+    """Return the table of a comparison, and its result for programs and for people."""
     trial = replace(comparison.trial, plan=None, app=None)
     tried = asdict(trial) | {"what": comparison.trial.what}
     facts = asdict(replace(comparison, trial=_TRIAL)) | {
@@ -238,8 +247,7 @@ def _show(comparison: Comparison, page: Path | None, output: TableOutput) -> Non
             print_pairs({"page": str(page)})
         _print(comparison)
 
-    output.show(tables.defences(comparison), facts=facts, text=text)
-    sys.stdout.flush()
+    return CaseResult(case=case, table=tables.defences(comparison), facts=facts, text=text)
 
 
 def _refuse_unused(options: RehearsalOptions) -> None:

@@ -123,6 +123,20 @@ def test_tune_shows_both_extremes_if_a_trace_does_not_tell_what_load_costs(capsy
     assert json.loads(capsys.readouterr().out)["best"] == free["best"]
 
 
+@pytest.mark.filterwarnings("always::seqgc.errors.ProfileWarning")
+def test_compare_shows_both_extremes_and_draws_neither(capsys: Out) -> None:
+    write("lithops", Path("stats.json"))
+    command = ["compare", "stats.json", "--defence", "uncoded", "--defence", "gc-rep:s=2"]
+    command += ["--seeds", "1", "--lr", "8", "--quiet"]
+    assert main([*command, "--json"]) == 0
+    free, proportional = json.loads(capsys.readouterr().out)["cases"]
+    assert (free["alpha"], free["rows"][0]["defence"]) == (0.0, "gc-rep:s=2")
+    assert proportional["rows"][0]["defence"] == "uncoded"
+    assert main([*command, "-o", "page.html"]) == 2
+    assert "`output` must be left out if alpha is unknown" in capsys.readouterr().err
+    assert not Path("page.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

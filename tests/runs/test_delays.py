@@ -170,10 +170,8 @@ def test_verbs_read_a_run_as_they_read_its_profile(
 
 def test_alpha_is_asked_for_with_what_to_do(tmp_path: Path, capsys: Out) -> None:
     run = str(write_run(tmp_path, SECONDS))
-    assert main(["compare", run]) == 2
-    message = capsys.readouterr().err
-    assert "--alpha 0" in message
-    assert "several loads" in message
+    assert main(["train", "--delays", run]) == 2
+    assert "alpha" in capsys.readouterr().err
     assert main(["tune", run, "--schemes", "gc-rep", "--jobs-per-round", "1"]) == 0
     assert "--alpha" in (shown := capsys.readouterr().out)
     assert "seqgc profile" in shown
