@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from seqgc import costs
-from seqgc.cli._options import naming
+from seqgc.cli._options import alpha_title, naming
 from seqgc.cli._report import page_path
 from seqgc.cli._show import Screen, TableOutput, busy, print_pairs, text_table
 from seqgc.config._names import FUNCTIONS
@@ -21,7 +21,10 @@ from seqgc.errors import ParameterError, one_line
 from seqgc.explanation import Explanation
 from seqgc.explanation import explain as explain_recording
 from seqgc.plot import tables
+from seqgc.profiles import DelayProfile
 from seqgc.report import explanation_page
+from seqgc.runs import RecordedRun, read_delays, read_run
+from seqgc.search import Rehearsal
 
 _WIDTH = 100  # columns, if the output is not a terminal
 _WORKERS_SHOWN = 8
@@ -53,19 +56,42 @@ def explain(
     page = None if page is None else page_path(page)
     price = _usd_per_s(target) if usd_per_hour is None else usd_per_hour / 3600
     with busy("replaying"), naming(target):
-        found = explain_recording(target, alpha=alpha, usd_per_worker_s=price)
+        source = read_run(target) if os.path.isdir(target) else read_delays(target)  # noqa: PTH112
+        found = explain_recording(source, alpha=alpha, usd_per_worker_s=price)
+        cases = _alpha_cases(source, price) if found.alpha is None else []
     name = one_line(Path(os.path.abspath(target)).name, limit=100)  # noqa: PTH100
     if page is not None:
         with busy("drawing"):
             explanation_page(found, name=name).write(page)
-    facts = asdict(found) if page is None else asdict(found) | {"file": str(page)}
+    facts = asdict(found) | {
+        "alpha_cases": [
+            {"alpha": case.alpha, "counterfactuals": [asdict(row) for row in each.counterfactuals]}
+            for case, each in cases
+        ],
+        **({} if page is None else {"file": str(page)}),
+    }
 
     def text() -> None:
         if page is not None:
             print_pairs({"page": str(page)})
         _print(found)
+        for case, each in cases:
+            _screen().print(f"With {alpha_title(case)}:", soft_wrap=True)
+            _print_counterfactuals(each)
 
     output.show(tables.counterfactuals(found), facts=facts, text=text, saved=page is not None)
+
+
+def _alpha_cases(
+    source: RecordedRun | DelayProfile, usd_per_s: float | None
+) -> list[tuple[Rehearsal, Explanation]]:
+    """Explain the recording in both cases of what load may cost (`Rehearsal.alpha_cases`)."""
+    explained = []
+    for case in Rehearsal.of(source).alpha_cases():
+        on = source if isinstance(source, RecordedRun) else case.profile
+        found = explain_recording(on, alpha=case.alpha, usd_per_worker_s=usd_per_s)
+        explained.append((case, found))
+    return explained
 
 
 def _usd_per_s(target: Path) -> float | None:
@@ -83,9 +109,7 @@ def _usd_per_s(target: Path) -> float | None:
 
 
 def _print(found: Explanation) -> None:
-    console = Screen()
-    if not console.is_terminal:
-        console = Screen(width=_WIDTH)
+    console = _screen()
     for sentence in found.verdict:
         console.print(sentence, highlight=False)
     print_pairs(dict(_pairs(found)))
@@ -129,11 +153,21 @@ def _print(found: Explanation) -> None:
                 title="rounds that cost most",
             )
         )
-    if found.counterfactuals:
-        rows = tables.rows_of(tables.counterfactuals(found))
-        console.print(text_table(rows, _cells(rows), title="what the same run would have taken"))
+    _print_counterfactuals(found)
     for sentence in found.missing:
         console.print(sentence, highlight=False)
+
+
+def _screen() -> Screen:
+    console = Screen()
+    return console if console.is_terminal else Screen(width=_WIDTH)
+
+
+def _print_counterfactuals(found: Explanation) -> None:
+    if found.counterfactuals:
+        rows = tables.rows_of(tables.counterfactuals(found))
+        title = "what the same run would have taken"
+        _screen().print(text_table(rows, _cells(rows), title=title))
 
 
 def _cells(rows: list[_Row]) -> dict[str, Any]:

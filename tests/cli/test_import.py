@@ -95,6 +95,29 @@ def test_a_trace_of_a_known_format_goes_wherever_a_profile_goes(name: str, capsy
     assert "base load is taken to be" in err
 
 
+@pytest.mark.filterwarnings("always::seqgc.errors.ProfileWarning")
+@pytest.mark.parametrize("name", FIVE)
+def test_a_trace_of_a_known_format_is_explained_in_one_command(name: str, capsys: Out) -> None:
+    write(name, Path("trace"))
+    assert main(["explain", "trace", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert f"imported as {EXPECTED[name].format}" in err
+    found = json.loads(out)
+    times = [[4.0 if s is None else s for s in row] for row in EXPECTED[name].times]
+    assert found["seconds"] == sum(map(max, times))
+    assert (found["rounds"], found["workers"]) == (len(times), len(times[0]))
+    assert found["alpha"] is None
+    assert "of the time was waiting" in found["verdict"][0]
+    free, proportional = (
+        {row["what"]: row["seconds"] for row in case["counterfactuals"]}
+        for case in found["alpha_cases"]
+    )
+    assert free["code"] <= found["seconds"], "redundant work is free"
+    assert free["code"] <= proportional["code"]
+    assert main(["explain", "trace"]) == 0
+    assert "With --alpha 0: " in capsys.readouterr().out
+
+
 def test_python_takes_a_trace_wherever_it_takes_a_profile() -> None:
     write("lithops", Path("stats.json"))
     with pytest.warns(ProfileWarning, match="imported as Lithops stats: .*base load"):

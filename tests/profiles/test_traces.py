@@ -189,21 +189,36 @@ def test_a_missing_answer_is_a_failure_or_costs_its_round(
 
 def test_a_failure_keeps_the_time_at_which_it_was_known() -> None:
     rows = {
-        "who": [1, 2, 1, 2], "step": [0, 0, 1, 1],
-        "s": [1.0, 2.0, 9.0, None], "state": ["ok", "ok", "FAILED", "ok"],
-    }  # fmt: skip
-    rows["who"] += [1, 2]
-    rows["step"] += [2, 2]
-    rows["s"] += [1.5, 1.25]
-    rows["state"] += ["ok", "ok"]
+        "who": [1, 2, 3] * 2,
+        "step": [0, 0, 0, 1, 1, 1],
+        "s": [1.0, 2.0, 3.0, 9.0, None, 2.5],
+        "state": ["ok", "ok", "ok", "FAILED", "ok", "ok"],
+    }
     trace = import_trace(
         rows, worker="who", round="step", duration="s", unit="s", failed=["state=failed"],
         base_load=0.25,
     )  # fmt: skip
-    assert trace.profile.status.tolist() == [[0, 0], [1, 1], [0, 0]]
-    assert trace.profile.times[1].tolist() == [9.0, 2.0]
+    assert trace.profile.status.tolist() == [[0, 0, 0], [1, 1, 0]]
+    assert trace.profile.times[1].tolist() == [9.0, 2.5, 2.5]
     assert any("2 of 6 calls failed" in note for note in trace.notes)
     assert trace.profile.meta.base_load == 0.25
+
+
+def test_a_round_in_which_nobody_answered_is_left_out() -> None:
+    rows = {
+        "who": [1, 2] * 3, "step": [0, 0, 1, 1, 2, 2], "s": [1.0, 2.0, 9.0, 9.0, 3.0, 4.0],
+        "state": ["ok", "ok", "lost", "lost", "ok", "ok"],
+    }  # fmt: skip
+    trace = import_trace(
+        rows, worker="who", round="step", duration="s", unit="s", failed=["state=lost"]
+    )
+    assert times(trace.profile) == [[1.0, 2.0], [3.0, 4.0]]
+    assert trace.rounds == ("0", "2")
+    assert any("1 of 3 rounds left out, in which nobody answered: 1" in n for n in trace.notes)
+    with pytest.raises(ProfileError, match="no worker answered"):
+        import_trace(
+            rows, worker="who", round="step", duration="s", unit="s", failed=["who=1", "who=2"]
+        )
 
 
 def test_numbers_in_names_sort_by_value() -> None:

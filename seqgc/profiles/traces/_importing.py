@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from seqgc.errors import (
     ParameterError,
@@ -20,7 +19,7 @@ from seqgc.errors import (
     require_number,
 )
 from seqgc.ports import BoolArray, FloatArray
-from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta
+from seqgc.profiles._delay_profile import DelayProfile, ProfileMeta, StatusArray
 from seqgc.profiles._files import MOST_TIMES, read_profile
 from seqgc.profiles._lint import MOST_USUAL_S
 from seqgc.profiles.traces._cells import (
@@ -307,12 +306,10 @@ class _Importer:
         times, status, seen = self._matrix(
             cells, (len(round_names), len(worker_names)), seconds, starts, failed
         )
-        kept = self._kept(seen, round_names)
+        kept = self._kept(seen, round_names) & self._answered(status, seen, round_names)
         times, status, seen = times[kept], status[kept], seen[kept]
         used = seen.any(axis=0)
         times, status = times[:, used], status[:, used]
-        if not (status == 0).any():
-            raise ProfileError("no worker answered in any round, which leaves no delays to use")
         self._say_missing(seen[:, used], status)
         profile = DelayProfile(
             times=_filled(times, status),
@@ -525,7 +522,7 @@ class _Importer:
         seconds: FloatArray,
         starts: FloatArray,
         failed: BoolArray,
-    ) -> tuple[FloatArray, npt.NDArray[np.int8], BoolArray]:
+    ) -> tuple[FloatArray, StatusArray, BoolArray]:
         """Return the seconds (rounds, workers), the status, and a mask of cells that have rows."""
         if shape[0] * shape[1] > MOST_TIMES:
             raise ProfileError(
@@ -582,7 +579,19 @@ class _Importer:
             )
         return cast("BoolArray", kept)
 
-    def _say_missing(self, seen: BoolArray, status: npt.NDArray[np.int8]) -> None:
+    def _answered(self, status: StatusArray, seen: BoolArray, names: list[str]) -> BoolArray:
+        """Return a mask of the rounds (rounds,) in which some worker answered."""
+        answered: BoolArray = ~(status != 0).all(axis=1)
+        if not answered.any():
+            raise ProfileError("no worker answered in any round, which leaves no delays to use")
+        silent = ~answered & (seen.mean(axis=1) >= _LEAST_SHARE)
+        if silent.any():
+            rounds = ", ".join(names[i] for i in np.flatnonzero(silent)[:5])
+            left_out = f"{silent.sum()} of {len(silent)} rounds left out"
+            self.notes.append(f"{left_out}, in which nobody answered: {rounds}")
+        return answered
+
+    def _say_missing(self, seen: BoolArray, status: StatusArray) -> None:
         absent, failed = int((~seen).sum()), int(((status != 0) & seen).sum())
         if absent:
             rounds = int((~seen).any(axis=1).sum())
@@ -657,7 +666,7 @@ def _has_rows(cells: dict[tuple[int, int], list[int]], shape: tuple[int, int]) -
     return mask
 
 
-def _filled(times: FloatArray, status: npt.NDArray[np.int8]) -> FloatArray:
+def _filled(times: FloatArray, status: StatusArray) -> FloatArray:
     """Return the seconds; an unknown time is the slowest answer of its round, or of all rounds."""
     answers = np.where(status == 0, times, -np.inf)
     slowest = answers.max(axis=1, keepdims=True)
