@@ -17,8 +17,8 @@ from seqgc._aws import environment_region
 from seqgc.backends.lambda_ import Address
 from seqgc.cli._messages import say
 from seqgc.cli._options import AsJson, NumWorkers, Region
-from seqgc.cli._show import Screen, print_json, require_writable, show
-from seqgc.config._tables import checked, read_config
+from seqgc.cli._show import Screen, busy, print_json, require_writable, show
+from seqgc.config._tables import RunConfig, checked, import_plugins, read_config
 from seqgc.deploy import (
     DEPLOYMENT_FILE,
     DeployError,
@@ -68,7 +68,7 @@ def deploy(
     """Build the worker functions and deploy them on AWS Lambda."""
     files = context_files(options, own, template=template)
     require_writable(output)  # check it now, because later commands need this file
-    needs = RunNeeds() if plan is None else _needs_of(plan)
+    needs = RunNeeds() if plan is None else _needs_of(plan, memory_mb=options.memory_mb)
     if dry_run:  # words in capitals stand for values that only AWS knows
         choice = choose_network(options, needs=needs, outputs={})
         where, prefix_list = region or environment_region() or "REGION", "PREFIX-LIST"
@@ -104,16 +104,39 @@ def deploy(
     show({"file": str(output)} | facts, pairs, as_json=as_json, saved=True)
 
 
-def _needs_of(plan: Path) -> RunNeeds:
-    """Return the needs of the run in a TOML file. No module that the file names is imported."""
-    function = checked(read_config(plan)).function
-    if function.resident:
-        return RunNeeds(file_system=f"`resident` in {plan}")
-    if function.store == "directory":
-        return RunNeeds(file_system=f"`store` in {plan}, which is directory")
-    if function.mount is not None:
-        return RunNeeds(file_system=f"`mount` in {plan}")
-    return RunNeeds(weights=f"{plan} does not need one; {RunNeeds().weights}")
+def _needs_of(plan: Path, *, memory_mb: int) -> RunNeeds:
+    """Return the needs of the run in a TOML file, on functions with this memory.
+
+    Raise `ParameterError` if functions cannot run it.
+    """
+    from seqgc import workers  # imports here: other deployments need neither PyTorch nor the plan
+    from seqgc.config._making import make_plan
+
+    values = read_config(plan)
+    values.setdefault("scheme", RunConfig.model_fields["scheme"].default)
+    config = checked(values)
+    function = config.function.model_copy(update={"memory_mb": memory_mb})
+    for name, needs in (
+        ("resident", function.resident),
+        ("store", function.store == "directory"),
+        ("mount", function.mount is not None),
+    ):
+        if needs:
+            return RunNeeds(file_system=f"`{name}` in {plan}")
+    with busy("importing PyTorch, checking the models"):
+        import_plugins(config.plugins)
+        made = make_plan(config.model_copy(update={"backend": "local"}))
+    n = config.workers
+    try:
+        predicted = workers.undeployed(n, function, file_system=False).forecast(made)
+    except ParameterError as error:
+        if error.argument != "function.memory_mb":
+            raise
+        workers.undeployed(n, function).forecast(made)  # it needs more memory in any case
+        return RunNeeds(file_system=f"the data of {plan}, which exceed {memory_mb} MB of memory")
+    store = predicted.store
+    where = "in requests" if store.kind == "inline" else "by S3"
+    return RunNeeds(weights=f"weights of {plan} go {where} ({store.reason})")
 
 
 def _say_network(line: str) -> None:

@@ -345,7 +345,7 @@ def current_version(client: Any, deployment: Deployment) -> str:
 def pin_version(
     deployment: Deployment, *, session: Session, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the ``version`` (an ARN), memory and time limit of the functions that a run invokes.
+    """Return the ``version`` (an ARN) and settings of the functions that a run invokes.
 
     The run records the result. ``before`` is what a resumed run has recorded, and is returned after
     a check. For a new run ``before`` is empty, and the version is the alias's current version.
@@ -358,6 +358,7 @@ def pin_version(
         If AWS returns an error.
     """
     setup = {"memory_mb": str(deployment.memory_mb), "timeout_s": str(deployment.timeout_s)}
+    setup |= {"snapstart": "yes"} if deployment.snapstart else {}
     try:
         client = open_client(session, "lambda", config=client_config())
     except ValueError as error:  # raised by boto3 for a wrong configuration
@@ -380,7 +381,9 @@ def _why_unusable(
     version = before["version"]
     if version.rpartition(":")[0] != deployment.function_arn:
         return f"the deployed function is now {deployment.function_arn}"
-    if changed := [f"{k} was {before[k]}, is {setup[k]}" for k in setup if before[k] != setup[k]]:
+    settings = [name for name in {**before, **setup} if name != "version"]
+    pairs = [(name, before.get(name, "no"), setup.get(name, "no")) for name in settings]
+    if changed := [f"{name} was {old}, is {new}" for name, old, new in pairs if old != new]:
         return f"the settings have changed in a later deployment: {', '.join(changed)}"
     try:  # this needs no further permission, and runs nothing
         client.invoke(FunctionName=version, InvocationType="DryRun")

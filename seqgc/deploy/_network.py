@@ -2,8 +2,8 @@
 
 Functions without a VPC get their weights in requests or from the bucket. Their stack has no file
 system, mount targets, security group or endpoint, so that AWS has less to create and to delete. A
-file system is needed only for resident functions, which connect to their master inside the VPC, and
-for a run whose store is the file system.
+file system is needed only for resident functions, which connect to their master inside the VPC, for
+a run whose store is the file system, and for data that are larger than the memory of a function.
 """
 
 from __future__ import annotations

@@ -104,6 +104,10 @@ class _NotDeployed(FunctionWorkers):
     provider = "lambda"
     deployed = False
 
+    def __init__(self, n: int, settings: FunctionSettings | None, *, file_system: bool) -> None:
+        super().__init__(n, settings, delays=None)
+        self._file_system = file_system
+
     @property
     def settings(self) -> FunctionSettings:
         return self._wanted
@@ -119,7 +123,7 @@ class _NotDeployed(FunctionWorkers):
         return Address()  # a forecast does not check that functions can reach this machine
 
     def _maps(self, name: str) -> bool:  # noqa: ARG002 (unknown before the deployment)
-        return True
+        return self._file_system
 
     def _connect(self, work: Work) -> Functions:  # noqa: ARG002 (always an error)
         raise ParameterError("backend", "needs functions that are deployed", "lambda", _DEPLOY)
@@ -223,12 +227,16 @@ def functions(
     return _Deployed(n, settings, delays=delays)
 
 
-def undeployed(n: int, settings: FunctionSettings | None = None) -> FunctionWorkers:
+def undeployed(
+    n: int, settings: FunctionSettings | None = None, *, file_system: bool = True
+) -> FunctionWorkers:
     """Return ``n`` functions with these settings that are not deployed, for forecasts.
 
-    Beginning a run with them raises `ParameterError`.
+    If ``file_system``, the forecast assumes that functions map stored data sets from their file
+    system; otherwise they load them into their memory. Beginning a run with these functions raises
+    `ParameterError`.
     """
-    return _NotDeployed(n, settings, delays=None)
+    return _NotDeployed(n, settings, file_system=file_system)
 
 
 def lambda_local(

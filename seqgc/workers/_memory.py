@@ -60,7 +60,8 @@ def require_memory(
         rule = f"must be at least {_mb(least)} MB ({needs})"
         remedy = "deploy with more --memory-mb"
         if data_bytes:
-            remedy += ", or `seqgc data put --mount` the data on the functions' file system"
+            remedy += ", or with --vpc, and `seqgc data put --mount` the data on the functions' "
+            remedy += "file system"
         raise ParameterError("function.memory_mb", rule, memory_mb, remedy)
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -407,6 +408,20 @@ def write(path: Path, *, memory_mb: int) -> None:
         timeout_s=60, **values,
     )  # fmt: skip
     write_deployment(path, deployment)
+
+
+def test_data_are_put_on_no_file_system_that_functions_do_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mounted").mkdir()
+    write(tmp_path / "seqgc-lambda.toml", memory_mb=256)
+    text = Path("seqgc-lambda.toml").read_text()
+    for name in ("mount_path", "file_system_id", "access_point_id", "security_group_id"):
+        text = re.sub(f'{name} = ".*"', f'{name} = ""', text)
+    Path("seqgc-lambda.toml").write_text(text)
+    assert main(["data", "put", "a", "a.npz", "--mount", "mounted"]) == 2
+    assert "`mount` must be left out: the stack s has no file system" in capsys.readouterr().err
 
 
 def test_functions_without_ones_modules_are_not_asked(

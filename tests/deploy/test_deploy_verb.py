@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from seqgc.cli import main
-from seqgc.deploy import deploy
+from seqgc.deploy import deploy, put_data
 from tests.deploy.test_deploy import Sam, parameters_of, tags_of
 
 Out = pytest.CaptureFixture[str]
@@ -61,7 +62,7 @@ def test_a_plan_says_whether_functions_need_a_vpc(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     line = ["deploy", "--dry-run", "--plan", "run.toml", "--package", "zip"]
-    base = 'backend = "lambda"\n[[models]]\nname = "a"\nmodule = "mlp"\n[function]\n'
+    base = 'backend = "lambda"\nworkers = 2\n[[models]]\nname = "a"\nmodule = "mlp"\n[function]\n'
     for setting, vpc in (
         ("", "no"),
         ("resident = true\n", "yes"),
@@ -76,6 +77,29 @@ def test_a_plan_says_whether_functions_need_a_vpc(
         assert "run.toml" in shown.err.splitlines()[-1]
     assert main([*line, "--no-vpc"]) == 2
     assert "must have a file system for `store` in run.toml" in capsys.readouterr().err
+
+
+def test_data_that_exceed_the_memory_of_a_function_need_a_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEQGC_DATA", str(tmp_path / "data"))
+    x = np.zeros((1 << 16, 1, 16, 16), dtype=np.float32)  # 64 MiB
+    np.savez("large.npz", x=x, y=np.zeros(1 << 16, dtype=np.int64))
+    put_data("large", Path("large.npz"), tmp_path / "data")
+    Path("nets.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(256, 10))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = '[[models]]\nname = "a"\nmodule = "nets:net"\ndata = "large"\n'
+    Path("run.toml").write_text(f'scheme = "uncoded"\nworkers = 2\n{model}')
+    for memory_mb, says in (
+        ("256", "a VPC with a file system: needed for the data of run.toml, which exceed 256 MB"),
+        ("1024", "no VPC: weights of run.toml go in requests (0.0"),
+    ):
+        line = ["deploy", "--dry-run", "--plan", "run.toml", "--memory-mb", memory_mb]
+        assert main(line) == 0
+        assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

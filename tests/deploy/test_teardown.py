@@ -150,6 +150,16 @@ def test_what_fails_is_said_and_after_it_is_mended_the_same_goes_on(
     assert left() == (0, 0, 0)
 
 
+def test_without_a_vpc_only_the_bucket_stays_and_nothing_is_slow(account: Any) -> None:
+    made = deploy(DeployOptions(stack="mine"), session=account, run=Sam())
+    said: list[str] = []
+    plan = plan_teardown("mine", session=account)
+    assert {part.kind for part in plan.stays} == {"AWS::S3::Bucket"}  # moto has no bucket policy
+    tear_down(plan, session=account, say=said.append)
+    assert said == ["deleting stack mine"]
+    assert [each["Name"] for each in client("s3").list_buckets()["Buckets"]] == [made.bucket]
+
+
 def test_what_is_not_seqgc_s_is_left_alone(account: Any) -> None:
     body = json.dumps({"Description": "a shop", "Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
     client("cloudformation").create_stack(StackName="shop", TemplateBody=body)

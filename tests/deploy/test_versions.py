@@ -93,6 +93,7 @@ def test_a_run_that_cannot_go_on_with_its_version_is_refused_in_one_line(
     assert f"{other.function_arn};" in refusal(other)
     larger = refusal(replace(made, memory_mb=4096, timeout_s=90))
     assert "deployment: memory_mb was 2560, is 4096, timeout_s was 60, is 90; got 'arn:" in larger
+    assert "snapstart was no, is yes" in refusal(replace(made, snapstart=True))
     publish(made)
     client("lambda").delete_function(FunctionName=made.function_name, Qualifier="1")
     line = refusal(made)
