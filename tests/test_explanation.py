@@ -174,7 +174,7 @@ def test_the_verb_prints_words_json_and_a_page(tmp_path: Path, capsys: Out) -> N
     assert "Worker 2 was always slow" in capsys.readouterr().out
     assert main(["explain", run, "--json", "-o", str(page), "--usd-per-hour", "3.6"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts.keys() == {field.name for field in fields(Explanation)} | {"file"}
+    assert facts.keys() == {field.name for field in fields(Explanation)} | {"alpha_cases", "file"}
     assert facts["counterfactuals"][0].keys() == {
         "what", "scheme", "seconds", "low_s", "high_s", "saved_s", "usd",
     }  # fmt: skip

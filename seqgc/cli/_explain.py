@@ -63,13 +63,14 @@ def explain(
     if page is not None:
         with busy("drawing"):
             explanation_page(found, name=name).write(page)
-    facts = asdict(found) | {
-        "alpha_cases": [
+    facts = asdict(found)
+    if cases:
+        facts["alpha_cases"] = [
             {"alpha": case.alpha, "counterfactuals": [asdict(row) for row in each.counterfactuals]}
             for case, each in cases
-        ],
-        **({} if page is None else {"file": str(page)}),
-    }
+        ]
+    if page is not None:
+        facts["file"] = str(page)
 
     def text() -> None:
         if page is not None:
