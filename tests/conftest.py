@@ -82,14 +82,14 @@ def _is_zombie(pid: int) -> bool:
 def _descendants(pid: int) -> Iterator[tuple[int, str]]:
     """Yield live children and their commands, for multiprocessing's helpers their own children.
 
-    The helpers (resource tracker, fork server) live as long as the interpreter.
+    The helpers (resource tracker, also loky's, fork server) live as long as the interpreter.
     """
     for child in children(pid):
         with suppress(OSError):
             command = _command(child)
             if "multiprocessing.forkserver" in command:
                 yield from ((worker, "forked by the fork server") for worker in children(child))
-            elif "multiprocessing.resource_tracker" not in command and not _is_zombie(child):
+            elif ".resource_tracker" not in command and not _is_zombie(child):
                 yield child, command
 
 

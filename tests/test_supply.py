@@ -17,6 +17,7 @@ BY_VALUE = "seqgc._by_value"  # what a master sends processes of its own
 # Their pipes, and what goes through them. The kit's check that a specification is equal to what its
 # `repr` says, and to its pickle, has made both from it a line before: no text from outside.
 MAY = {
+    "seqgc/backends/executors.py": {"import seqgc._by_value"},
     "seqgc/_by_value.py": {"import cloudpickle", "import pickle", "pickle.loads"},
     "seqgc/backends/_processes.py": {f"import {BY_VALUE}"},
     "seqgc/backends/local.py": {f"import {BY_VALUE}"},

@@ -497,12 +497,13 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
-Capability: TypeAlias = Literal["restart", "stay", "partial"]
+Capability: TypeAlias = Literal["restart", "stay", "partial", "stop"]
 """A capability of some backends.
 
 "restart" is the replacement of workers (`RestartingBackend`). "stay" means that workers stay from
 one task to the next: a task is not an invocation of its own. "partial" means that workers answer
-each mini-task of a task as soon as it is done (`PartialBackend`).
+each mini-task of a task as soon as it is done (`PartialBackend`). "stop" means that a worker begins
+no further mini-task of a task that was cancelled; otherwise the task is computed to its end.
 """
 
 _RESIDENT: Final = "use local processes, resident functions (--resident), or another defence"
@@ -513,6 +514,7 @@ _MEANING: Final[dict[Capability, tuple[str, str]]] = {  # the meaning, and what 
         "answer each mini-task of a task as soon as it is done",
         "use local processes, or another defence",
     ),
+    "stop": ("stop a task that has begun, after its present mini-task", _RESIDENT),
 }
 
 

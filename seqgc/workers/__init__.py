@@ -12,6 +12,7 @@ from seqgc.workers._lambda import lambda_local as lambda_local
 from seqgc.workers._lambda import undeployed as undeployed
 from seqgc.workers._processes import custom as custom
 from seqgc.workers._processes import dask as dask
+from seqgc.workers._processes import executor as executor
 from seqgc.workers._processes import local as local
 from seqgc.workers._processes import usable_cores as usable_cores
 from seqgc.workers._settings import DelaySettings as DelaySettings

@@ -37,7 +37,7 @@ class WorkerSet(ABC):
     @property
     def can(self) -> frozenset[Capability]:
         """The optional capabilities of these workers. Custom backends declare their own."""
-        return frozenset({"restart", "stay"})
+        return frozenset({"restart", "stay", "stop"})
 
     @abstractmethod
     def check(self, work: Work) -> None:

@@ -7,13 +7,20 @@ import logging
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from seqgc.backends import LocalBackend, Messaging, require_local_files, start_fork_server
+from seqgc.backends import (
+    ExecutorBackend,
+    LocalBackend,
+    Messaging,
+    require_local_files,
+    start_fork_server,
+)
+from seqgc.backends.executors import Pool
 from seqgc.errors import ParameterError
 from seqgc.ports import Backend, Capability, Task, require_capabilities
 from seqgc.runs.headcount import wanted_headcount
@@ -126,6 +133,23 @@ class _Dask(ProcessWorkers):
         return partial(DaskBackend, self.n, messaging=messaging, client=self._client)
 
 
+class _Executor(ProcessWorkers):
+    provider = "executor"
+
+    def __init__(self, n: int, pool: Pool, *, stays: bool, delays: LoadDelays | None) -> None:
+        super().__init__(n, delays=delays)
+        self._pool, self._stays = pool, stays
+
+    @property
+    def can(self) -> frozenset[Capability]:
+        return frozenset({"stay"} if self._stays else ())
+
+    def _starter(self, messaging: Messaging, run: Path | None = None) -> _Start:  # noqa: ARG002
+        return partial(
+            ExecutorBackend, self.n, pool=self._pool, stays=self._stays, messaging=messaging
+        )
+
+
 def usable_cores() -> int:
     """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # on Linux
@@ -162,6 +186,39 @@ def dask(
         When a run begins, if no scheduler answers at the address, or dask is not installed.
     """
     return _Dask(n, scheduler=scheduler, delays=delays)
+
+
+def executor(
+    pool: Pool, n: int, *, stays: bool = True, delays: LoadDelays | None = None
+) -> ProcessWorkers:
+    """Return ``n`` workers whose tasks are calls in a pool of `concurrent.futures`.
+
+    ``pool`` is an executor that computes in other processes, which you close yourself, or a
+    function that returns one. A function is called again if the pool breaks. If ``stays`` is False,
+    each call may have a process of its own, and gets code and data with every task. Otherwise a
+    process keeps the data of the last two runs. All machines of the pool must share the folder of
+    the run. For ``delays`` see `local`.
+
+    A task that waits in the pool can be cancelled, and a task that has begun cannot: it keeps its
+    process busy. Therefore give the pool at least ``n`` processes.
+
+    Raises
+    ------
+    ParameterError
+        When a run begins, if the pool computes in threads of this process.
+
+    Examples
+    --------
+    >>> from concurrent.futures import ProcessPoolExecutor
+    >>> with ProcessPoolExecutor(4) as pool, executor(pool, 4) as w:
+    ...     w.n, w.provider, sorted(w.can)
+    (4, 'executor', ['stay'])
+    """
+    given: object = pool
+    if not isinstance(given, Executor) and not callable(given):
+        rule = "must be a concurrent.futures.Executor, or a function that returns one"
+        raise ParameterError("pool", rule, type(pool).__name__)
+    return _Executor(n, pool, stays=stays, delays=delays)
 
 
 def custom(n: int, make: BackendFactory) -> ProcessWorkers:
