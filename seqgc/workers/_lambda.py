@@ -107,6 +107,9 @@ class _NotDeployed(FunctionWorkers):
     def __init__(self, n: int, settings: FunctionSettings | None, *, file_system: bool) -> None:
         super().__init__(n, settings, delays=None)
         self._file_system = file_system
+        if self._wanted.snapstart and self._wanted.store == "directory":
+            rule = "must be another store with `snapstart`, which does not work with a file system"
+            raise ParameterError("function.store", rule, self._wanted.store, "use s3 or inline")
 
     @property
     def settings(self) -> FunctionSettings:

@@ -217,16 +217,12 @@ class FunctionSettings(Settings):
     @field_validator("snapstart")
     @classmethod
     def _refuse_file_system(cls, value: bool, info: ValidationInfo) -> bool:
-        """Refuse SnapStart with settings that need a file system (EFS), which excludes it."""
-        given = info.data
-        if not value:
-            return value
-        for name, used in (
-            ("resident", given.get("resident")),
-            ("store", given.get("store") == "directory"),
-            ("mount", given.get("mount") is not None),
-        ):
-            if used:
+        """Refuse SnapStart with settings that need a file system (EFS), which excludes it.
+
+        The store "directory" is not refused, because lambda-local keeps it in a local folder.
+        """
+        for name in ("resident", "mount"):
+            if value and info.data.get(name):
                 rule = f"must be false with `{name}`: SnapStart does not work with a file system"
                 raise PydanticCustomError("snapstart", rule)
         return value

@@ -219,9 +219,23 @@ def test_starts_from_a_snapshot_are_priced_and_exclude_a_file_system(capsys: Out
     shown = capsys.readouterr().out
     assert "8.0 GB" in shown
     assert "$0.26 a day" in shown
-    for needing in (["--resident"], ["--store", "directory"], ["--mount", "x"]):
-        said = refused(capsys, "train", "run.toml", "--dry-run", "--snapstart", *needing)
+    dry_run = ["train", "run.toml", "--dry-run", "--backend", "lambda", "--snapstart"]
+    for needing in (["--resident"], ["--mount", "x"]):
+        said = refused(capsys, *dry_run, *needing)
         assert said.startswith("seqgc: `function.snapstart` must be false with `")
+    said = refused(capsys, *dry_run, "--store", "directory")
+    assert said.startswith("seqgc: `function.store` must be another store with `snapstart`")
+
+
+def test_a_run_on_this_machine_from_a_snapshot_is_priced_and_resumed(capsys: Out) -> None:
+    Path("run.toml").write_text(PLAN)
+    line = ["--steps", "1", "--snapstart", "--scheme", "uncoded", "-n", "2", "--models", "1"]
+    assert main(["train", "run.toml", *line, "--run", "r", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["cost", "r", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["store"], facts["likely"]["restored_gb"]) == ("directory", 2.0)  # 2 of 1 GB
+    assert main(["resume", "r"]) == 0  # its settings, which name the store, are still valid
 
 
 @pytest.mark.parametrize(
