@@ -21,12 +21,12 @@ from unittest import mock
 import numpy as np
 
 from seqgc.errors import StoreError
-from seqgc.wire import InvokeMessage, StayMessage, from_json, to_json
+from seqgc.wire import InvokeMessage, ResultMessage, StayMessage, encode, from_json, to_json
 from seqgc.worker import FunctionWorker
 from tests.simulation.faults import Fault
 from tests.simulation.frames import altered_frames
 from tests.simulation.network import End, Network, NetworkAddress, NetworkLoop
-from tests.simulation.seams import serving, starts, staying, switchboard
+from tests.simulation.seams import serving, starts, staying, switchboard, timing
 from tests.simulation.threads import Gone, Process, Thread, Threads
 from tests.simulation.world import Violation
 
@@ -64,15 +64,17 @@ class _Worker(FunctionWorker):
     """A real one, but that computing takes time, and goes wrong."""
 
     residents: Residents
+    _run_id = ""
+
+    def _stay(self, run_id: str, message: StayMessage) -> Any:
+        self._run_id = run_id
+        return super()._stay(run_id, message)
 
     def _result(
-        self,
-        run_id: str,
-        message: InvokeMessage,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> bytes | None:
-        answer = partial(super()._result, run_id, message)
-        return self.residents.compute(run_id, message, answer, cancelled)
+        self, message: InvokeMessage, made: Any, cancelled: Callable[[], bool] = lambda: False
+    ) -> ResultMessage | None:
+        answer = partial(super()._result, message, made)
+        return self.residents.compute(self._run_id, message, answer, cancelled)
 
 
 class Residents:
@@ -146,6 +148,7 @@ class Residents:
                 (staying, "time", clock),
                 (staying, "os", SimpleNamespace(_exit=self._exit)),
                 (serving, "time", clock),
+                (timing, "time", clock),
                 (starts, "secrets", secrets),
                 (staying, "secrets", secrets),
             ):
@@ -234,9 +237,9 @@ class Residents:
         self,
         run_id: str,
         message: InvokeMessage,
-        answer: Callable[[Callable[[], bool]], bytes | None],
+        answer: Callable[[Callable[[], bool]], ResultMessage | None],
         cancelled: Callable[[], bool],
-    ) -> bytes | None:
+    ) -> ResultMessage | None:
         """Compute a task in the function that is at work."""
         function, task, world = self.threads.process, message.request.task, self._world
         assert isinstance(function, Function)
@@ -264,11 +267,12 @@ class Residents:
                 self.threads.sleep(seconds / len(task.items))
             return not function.at_work
 
-        frame = answer(begins)
+        result = answer(begins)
         function.at_work = False
-        if frame is not None and fault is not None:
+        if result is not None and fault is not None:
+            frame = encode(result, run_id=run_id)
             function.altered[frame] = altered_frames(fault, frame, run_id=run_id)
-        return frame
+        return result
 
     # ---- what goes wrong with connections -------------------------------------------------------
 

@@ -59,6 +59,7 @@ from seqgc.wire import _frame as frames
 from seqgc.worker import _invocations as invocations
 from seqgc.worker import _resident as staying
 from seqgc.worker import _serving as serving
+from seqgc.worker import _timing as timing
 from seqgc.workers import _functions as opening
 from tests.kit import system_calls
 from tests.simulation.world import Clock
@@ -240,6 +241,6 @@ def replaced(
         patch(mock.patch.object(master, "run", watched_run))
         patch(mock.patch.object(time, "time", clock.time))
         patch(mock.patch.object(folder, "datetime", _Calendar(clock)))
-        for module in _timed():
+        for module in (*_timed(), timing):
             patch(mock.patch.object(module, "time", clock))
         yield
