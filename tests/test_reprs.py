@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqgc import DelayProfile, SearchSpace, read_run, replay, tune
+from seqgc import DelayProfile, SearchSpace, explain, read_run, replay, tune
 from seqgc.models.evaluation import Evaluation
 from seqgc.profiles import ProfileMeta
 from seqgc.training import RunCounts, TrainResult
@@ -17,7 +17,7 @@ from tests.runs.logs import write_run
 
 EVIL = "<img src=x onerror=alert(1)>&\x1b[31m"
 PROFILE = DelayProfile.from_times(
-    np.random.default_rng(0).uniform(1, 2, (500, 40)), meta=ProfileMeta(model=EVIL, alpha=1.0)
+    np.random.default_rng(0).uniform(1, 2, (200, 20)), meta=ProfileMeta(model=EVIL, alpha=1.0)
 )
 
 
@@ -32,6 +32,8 @@ def result(kind: str, folder: Path) -> object:
             return tune(PROFILE, space=space, top=30)
         case "comparison":
             return comparison_of((EVIL, "exact", 20.0, 1.0), ("bsp", "exact", None, None))
+        case "explanation":
+            return explain("lambda-cnn:workers=4,rounds=8")
         case "run":
             return read_run(write_run(folder / EVIL.replace("/", ""), [[1.0, 2.0]] * 50))
     return TrainResult(
@@ -49,7 +51,9 @@ def result(kind: str, folder: Path) -> object:
     )
 
 
-@pytest.mark.parametrize("kind", ["profile", "replay", "search", "comparison", "run", "training"])
+@pytest.mark.parametrize(
+    "kind", ["profile", "replay", "search", "comparison", "explanation", "run", "training"]
+)
 def test_a_result_is_short_and_escaped(kind: str, tmp_path: Path) -> None:
     shown = result(kind, tmp_path)
     text = repr(shown)

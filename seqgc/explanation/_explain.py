@@ -7,10 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from seqgc._tabular import Summarised, columns, number
 from seqgc.errors import ParameterError, ProfileError, ScheduleError
 from seqgc.explanation._whatif import WhatIf, typical_times
 from seqgc.ports import FloatArray
@@ -199,8 +201,8 @@ class Counterfactual:
         return self.high_s < seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Summarised):
     """An explanation of a run or trace.
 
     ``verdict`` are the sentences to read first. The run took ``seconds``: ``waiting_s`` for workers
@@ -231,6 +233,29 @@ class Explanation:
     counterfactuals: tuple[Counterfactual, ...]
     predictions: tuple[Prediction, ...]
     missing: tuple[str, ...]
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "scheme": self.scheme,
+            "workers": self.workers,
+            "rounds": self.rounds,
+            "time": f"{number(self.seconds)} s",
+            "waiting": f"{number(self.waiting_s)} s",
+            "verdict": " ".join(self.verdict),
+        }
+
+    def summary_table(self) -> dict[str, npt.NDArray[Any]] | None:
+        if not self.counterfactuals:
+            return None
+        return columns(
+            {
+                "what": row.what,
+                "scheme": row.scheme,
+                "time, s": row.seconds,
+                "saved, s": row.saved_s,
+            }
+            for row in self.counterfactuals
+        )
 
 
 def explain(

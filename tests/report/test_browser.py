@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from seqgc import read_run
+from seqgc import explain, read_run
 from seqgc.profiles import named_profile
-from seqgc.report import Page, comparison_page, profile_page, run_page
+from seqgc.report import Page, comparison_page, explanation_page, profile_page, run_page
 from tests.comparison.made import comparison_of
 from tests.report.browser import CHROMIUM, Browser, browser
 from tests.report.folders import write_run
+from tests.runs.logs import write_run as write_log
 
 # The least contrast of a text with the ground below it, by WCAG 2.
 CONTRAST = """(() => {
@@ -114,6 +115,10 @@ def page_of(kind: str, folder: Path) -> Page:
                 for spec in specs
             }
             return run_page(runs)
+        case "explanation":
+            seconds = named_profile("lambda-cnn:workers=8,rounds=12").times.tolist()
+            run = write_log(folder / "run", seconds, scheme="gc-rep:s=1", needed=7)
+            return explanation_page(explain(run, alpha=1.0), name=NAME)
         case "profile":
             return profile_page(named_profile("lambda-cnn:workers=12"), name=NAME, search_s=1.0)
     rows = (
@@ -124,7 +129,7 @@ def page_of(kind: str, folder: Path) -> Page:
 
 
 @needs_chromium
-@pytest.mark.parametrize("kind", ["run", "runs", "profile", "comparison"])
+@pytest.mark.parametrize("kind", ["run", "runs", "profile", "comparison", "explanation"])
 def test_a_page_is_quiet_legible_in_both_themes_and_fits_screens_and_phones(
     kind: str, tab: Browser, tmp_path: Path
 ) -> None:
