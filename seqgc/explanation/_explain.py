@@ -394,8 +394,9 @@ class _Explainer:
         """Return the workers, the most expensive first."""
         ratio = self._times / self._typical
         factors, slow = np.median(ratio, axis=0), ratio > _SLOW
-        half = max(1, len(slow) // 2)
-        always = (slow[:half].mean(axis=0) >= _ALWAYS) & (slow[half:].mean(axis=0) >= _ALWAYS)
+        half, always = len(slow) // 2, np.zeros(self._n, dtype=np.bool_)
+        if half:  # one round does not tell
+            always = (slow[:half].mean(axis=0) >= _ALWAYS) & (slow[half:].mean(axis=0) >= _ALWAYS)
         replayed = set(np.argsort(-self._times.sum(axis=0))[:_MOST_WORKERS].tolist())
         rows = []
         for worker in range(self._n):

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias, Unpack
 
 import numpy as np
 import xxhash
-from scipy.stats import bootstrap
 
 from seqgc._durable import replacing
 from seqgc._tabular import columns, csv_text
@@ -301,6 +300,8 @@ def mean_interval(values: FloatArray) -> tuple[float, float]:
     The interval is a bootstrap (`scipy.stats.bootstrap`), bias corrected and accelerated (Efron
     1987). If the values leave no such interval, its ends are percentiles of the resampled means.
     """
+    from scipy.stats import bootstrap  # takes most of a second
+
     if np.ptp(values) == 0:
         return float(values[0]), float(values[0])
     for method in ("BCa", "percentile"):

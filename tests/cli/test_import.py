@@ -118,6 +118,15 @@ def test_a_trace_of_a_known_format_is_explained_in_one_command(name: str, capsys
     assert "With --alpha 0: " in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("always::seqgc.errors.ProfileWarning")
+def test_one_round_is_explained_but_nobody_is_always_slow(capsys: Out) -> None:
+    write("faas", Path("trace"))
+    assert main(["explain", "trace", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rounds"], found["workers"], found["seconds"]) == (1, 3, 7.5)
+    assert not any(row["always"] for row in found["by_worker"])
+
+
 def test_python_takes_a_trace_wherever_it_takes_a_profile() -> None:
     write("lithops", Path("stats.json"))
     with pytest.warns(ProfileWarning, match="imported as Lithops stats: .*base load"):
