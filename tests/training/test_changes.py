@@ -429,6 +429,7 @@ CONFIGURATION: Mapping[str, object] = {
     "function.region": "us-west-2",
     "function.expected_s": 2.0,
     "function.warm_up": 2,
+    "function.snapstart": True,
     "delays.source": "other.npz",
     "delays.scale": 0.2,
     "delays.seed": 1,
