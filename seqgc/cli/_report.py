@@ -19,6 +19,7 @@ from seqgc.cli._show import busy, require_writable, show
 from seqgc.errors import ParameterError, one_line
 from seqgc.profiles import DelayProfile, read_profile
 from seqgc.runs import RecordedRun, read_delays
+from seqgc.runs.chrome_trace import require_trace_name, write_trace
 
 _MAX_RUNS: Final = 8  # the number of colours
 _REFRESH_S: Final = 2
@@ -30,6 +31,11 @@ def report(
         typer.Argument(help="Folders of runs, or one delay profile.", metavar="RUNS|PROFILE"),
     ],
     output: Annotated[Path | None, "-o", "--output", "HTML file to write."] = None,
+    trace: Annotated[
+        Path | None,
+        "Trace of the run to write, for Perfetto or chrome://tracing: a file that ends in .json or "
+        ".json.gz. No page is drawn unless -o is given too.",
+    ] = None,
     watch: Annotated[
         bool, "--watch", "Draw the page again after each round until the run ends."
     ] = False,
@@ -47,6 +53,10 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Draw runs, or a delay profile, on one self-contained HTML page."""
+    if trace is not None:
+        _trace(targets, trace, as_json=as_json and output is None)
+        if output is None:
+            return
     path = page_path(output)
     folders = [os.path.isdir(target) for target in targets]  # noqa: PTH112 (`Path.is_dir` raises)
     if not any(folders):
@@ -73,6 +83,16 @@ def report(
             with busy("searching and drawing" if search else "drawing"):
                 _draw(targets, path, searched=searched)
     show({"file": str(path)}, {"page": str(path)}, as_json=as_json, saved=True)
+
+
+def _trace(targets: list[Path], path: Path, *, as_json: bool) -> None:
+    """Write the trace of the only run."""
+    if len(targets) > 1:
+        raise ParameterError("trace", "must be used with one run only", len(targets))
+    require_trace_name(path)
+    require_writable(path, argument="trace")
+    write_trace(read_run(targets[0]), path)
+    show({"file": str(path)}, {"trace": str(path)}, as_json=as_json, saved=True)
 
 
 def _require_runs(targets: list[Path], *, alone: dict[str, bool]) -> None:

@@ -98,7 +98,7 @@ class DeployOptions:
     monitoring: Annotated[bool, "Create alarms and a dashboard in CloudWatch."] = True
     alarm_topic_arn: Annotated[str, "SNS topic for alarms. By default none."] = ""
     trace: Annotated[
-        bool, "--trace", "Trace a sample of the invocations with X-Ray, which AWS bills."
+        bool, "--xray", "Trace a sample of the invocations with X-Ray, which AWS bills."
     ] = False
     tag: Annotated[tuple[str, ...], "Tag of every resource, as KEY=VALUE. Repeatable."] = ()
     factories: Annotated[
