@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from seqgc.testing import BackendContract, Scripted
 from seqgc.testing.scripted import next_event, task
 from seqgc.training import TrainingPlan, train
 from seqgc.workers import WorkerSet
+from tests.kit import children
 from tests.training.reference import make_model
 
 PROCESSES = 4
@@ -89,6 +91,9 @@ def lithops_pool() -> Iterator[Executor]:
         with LithopsPool(functions, most=PROCESSES) as pool:
             yield pool
         functions.clean()
+    for child in children(os.getpid()):  # else its cleaner may outlive the session
+        if b"lithops.scripts.cleaner" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(child, signal.SIGTERM)
 
 
 class TestProcessPool(BackendContract):
