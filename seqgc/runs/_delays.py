@@ -23,6 +23,7 @@ from seqgc.profiles import (
     read_or_import,
 )
 from seqgc.runs._log import RunHeader
+from seqgc.runs._parts import first_parts
 from seqgc.schemes import Scheme, parse_scheme
 
 if TYPE_CHECKING:
@@ -115,7 +116,12 @@ class RunDelays:
 def delays_of(run: RecordedRun, *, alpha: float | None = None) -> RunDelays:
     """Return the delays of a run. The profile is that of `RecordedRun.profile`."""
     header, answers, rounds = run.header, run.answers(), run.rounds()
-    by_rounds = in_rounds(header)
+    fitted, parts = alpha is None, run.parts()
+    in_parts = bool(np.isfinite(parts["load"]).any())
+    if in_parts:
+        answers, slope = first_parts(answers, parts)
+        alpha = slope / header.bundle if alpha is None and slope is not None else alpha
+    by_rounds = in_parts or in_rounds(header)
     if by_rounds:
         cells = _cells_of_rounds(answers, rounds, workers=run.workers)
     else:
@@ -128,8 +134,7 @@ def delays_of(run: RecordedRun, *, alpha: float | None = None) -> RunDelays:
     if not answered.any():
         raise ProfileError("no task of the run was answered, which leaves no delays to use")
     had_task = times > _LEAST_S
-    fitted = alpha is None
-    if fitted:
+    if alpha is None:
         alpha = fit_alpha(times, loads=loads, answered=answered)
     base_load = float(loads[had_task & (loads > 0)].min(initial=np.inf, where=True))
     converted = times

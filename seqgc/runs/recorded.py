@@ -535,6 +535,9 @@ class RecordedRun(Summarised):
         the profile's base load (docs/mathematics.md, section 7). Otherwise the base load is the
         mean load.
 
+        If tasks were answered in `parts`, the profile has the times of their first mini-tasks, and
+        alpha is fitted to the times between the answers of a task.
+
         Raises
         ------
         ProfileError

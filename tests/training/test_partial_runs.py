@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 import examples.multimessage  # noqa: F401 (registers uc-mmc)
 from seqgc import read_run, workers
 from seqgc.errors import ParameterError
+from seqgc.profiles import ByRound
 from seqgc.training import TrainingPlan, resume, train
+from seqgc.virtual import Compute, VirtualBackend
 from tests.training.reference import flat, make_model
 from tests.training.stale_runs import N, applied_once, virtual
 from tests.training.test_resume import CopyAt, whole_checkpoints  # noqa: F401 (a fixture)
@@ -71,6 +75,27 @@ def test_a_run_that_is_broken_off_between_two_parts_goes_on_to_the_same_bits(
         result = resume(copy, of, virtual(1))
         np.testing.assert_array_equal(flat(result.modules["net"]), flat(whole.modules["net"]))
         assert read_run(copy).outcome == "finished"
+
+
+def functions(n: int, factory: Callable[[], Compute], *, pace: ByRound) -> VirtualBackend:
+    return VirtualBackend(n, pace, workers="function", compute=factory())
+
+
+def test_a_run_in_parts_is_a_profile_of_first_chunks_with_its_alpha(tmp_path: Path) -> None:
+    latencies_s = 1 + np.random.default_rng(2).exponential(size=(8, N))
+    latencies_s[3, 2] = 60.0  # its task is cancelled before any answer
+    pace = ByRound(latencies_s=latencies_s, rates=[[2.0]])
+    crew = workers.custom(N, partial(functions, pace=pace))
+    train(plan(steps=8), crew, run=tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    profile = run.profile()
+    assert profile.meta.alpha == pytest.approx(2.0, rel=1e-9)
+    assert profile.meta.base_load == pytest.approx(FIRST_CHUNK)
+    assert profile.censored[3, 2]
+    first_s = latencies_s + 2.0 * FIRST_CHUNK
+    np.testing.assert_allclose(profile.times[profile.answered], first_s[profile.answered])
+    assert (profile.times <= first_s + 1e-3).all()
+    assert profile.answered.sum() >= 4 * N
 
 
 @pytest.mark.parametrize("make", [workers.lambda_local, workers.dask])
