@@ -176,7 +176,7 @@ def test_the_verb_prints_words_json_and_a_page(tmp_path: Path, capsys: Out) -> N
     facts = json.loads(capsys.readouterr().out)
     assert facts.keys() == {field.name for field in fields(Explanation)} | {"alpha_cases", "file"}
     assert facts["counterfactuals"][0].keys() == {
-        "what", "scheme", "seconds", "low_s", "high_s", "saved_s", "usd",
+        "what", "scheme", "mu", "seconds", "low_s", "high_s", "saved_s", "usd",
     }  # fmt: skip
     assert facts["counterfactuals"][0]["usd"] == pytest.approx(
         0.001 * N * facts["counterfactuals"][0]["seconds"]

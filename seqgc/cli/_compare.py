@@ -29,6 +29,7 @@ from seqgc.plot import tables
 from seqgc.progress import working
 from seqgc.report import comparison_page
 from seqgc.rounds import Setting
+from seqgc.runs import PastPredictions, past_predictions
 from seqgc.search import Rehearsal
 from seqgc.tables.apps import APPS, named_app
 from seqgc.virtual import WorkerKind
@@ -192,6 +193,9 @@ def compare(
     page: Annotated[
         Path | None, "-o", "--output", "HTML file for a page with the comparison."
     ] = None,
+    runs: Annotated[
+        Path, "Folder of past runs, to say how far their predicted times were off."
+    ] = Path("runs"),
     *,
     output: TableOutput,
 ) -> None:
@@ -222,7 +226,7 @@ def compare(
                 metering=metering,
                 progress=tell,
             )
-        results.append(_result(comparison, case, page))
+        results.append(_result(comparison, case, page, past=past_predictions(runs)))
     try:
         show_cases(output, results)
         sys.stdout.flush()
@@ -232,13 +236,16 @@ def compare(
                 comparison_page(comparison, name=one_line(profile.name, limit=100)).write(page)
 
 
-def _result(comparison: Comparison, case: Rehearsal, page: Path | None) -> CaseResult:
+def _result(
+    comparison: Comparison, case: Rehearsal, page: Path | None, *, past: PastPredictions | None
+) -> CaseResult:
     """Return the table of a comparison, and its result for programs and for people."""
     trial = replace(comparison.trial, plan=None, app=None)
     tried = asdict(trial) | {"what": comparison.trial.what}
     facts = asdict(replace(comparison, trial=_TRIAL)) | {
         "trial": tried,
         "advice": comparison.advice,
+        "past_predictions": None if past is None else asdict(past),
         **({} if page is None else {"file": str(page)}),
     }
 
@@ -246,6 +253,8 @@ def _result(comparison: Comparison, case: Rehearsal, page: Path | None) -> CaseR
         if page is not None:
             print_pairs({"page": str(page)})
         _print(comparison)
+        if past is not None:
+            Screen().print(past.words, highlight=False)
 
     return CaseResult(case=case, table=tables.defences(comparison), facts=facts, text=text)
 

@@ -201,8 +201,7 @@ def _pairs(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "cancelled tasks", f"{found.censored}, whose times are estimated{bounded}"
     yield "alpha", "unknown" if found.alpha is None else f"{found.alpha:.4g} s per unit of load"
     for each in found.predictions:
-        took = "" if each.took_s is None else f", took {_number(each.took_s)} s"
-        yield f"{each.source} ({each.scheme})", f"predicted {_number(each.predicted_s)} s{took}"
+        yield f"{each.source} ({each.scheme})", each.words
 
 
 def _number(value: float | None) -> str:

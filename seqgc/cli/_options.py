@@ -213,6 +213,7 @@ _ROUNDS, _WORKERS, _PARTS = "Schemes and rounds", "Workers", "Batches in parts (
 _SECTIONS = {
     **dict.fromkeys(("scheme", "mu", "wait_out", "timeout_s", "max_attempts", "audit"), _ROUNDS),
     **dict.fromkeys(("jobs_per_round", "stale", "probe", "retune", "alpha", "plugins"), _ROUNDS),
+    "predicted_round_s": _ROUNDS,
     **dict.fromkeys(("apply", "refresh", "aware"), _PARTS),
     **dict.fromkeys(("workers", "backend", "dask_scheduler", "max_usd"), _WORKERS),
     "models": "Each model",

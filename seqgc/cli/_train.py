@@ -25,6 +25,7 @@ from seqgc.config._tables import (
 )
 from seqgc.errors import ModelError, ParameterError
 from seqgc.progress import why_switched
+from seqgc.runs import read_predictions
 from seqgc.schemes import parse_scheme
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def facts_of(result: TrainResult) -> Values:
         "payload": result.payload,
         "scheme": result.scheme,
         "schemes": result.schemes,
+        "predictions": [asdict(each) for each in read_predictions(result.run)],
         "switches": [switch.fields for switch in result.switches],
         "best": {name: asdict(each) for name, each in result.best.items()},
         "unevaluated": result.unevaluated,
@@ -194,8 +196,6 @@ def facts_of(result: TrainResult) -> Values:
 
 
 def _pairs(result: TrainResult) -> dict[str, str]:
-    from seqgc.training.tuner import SearchFailure
-
     counts = result.counts
     pairs = {
         "run": str(result.run),
@@ -213,11 +213,7 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         pairs["excluded workers"] = ", ".join(map(str, counts.expelled))
     others = {"parts applied again": counts.repeated, "results not compared": counts.uncompared}
     pairs |= {name: str(count) for name, count in others.items() if count}
-    for switch in result.switches:
-        pairs[f"switched before round {switch.first_round}"] = why_switched(switch.fields)
-    for number, answer in enumerate(result.answers):
-        if isinstance(answer, SearchFailure):
-            pairs[f"search {number} failed"] = answer.reason
+    pairs |= _searches(result)
     names = [*result.ranking, *result.evaluations, *result.unevaluated, *result.failed]
     for name in dict.fromkeys(names):
         words = []
@@ -230,6 +226,21 @@ def _pairs(result: TrainResult) -> dict[str, str]:
         if name in result.parked:
             words.append(str(result.parked[name]))
         pairs[name] = "; ".join(words)
+    return pairs
+
+
+def _searches(result: TrainResult) -> dict[str, str]:
+    """Return what became of predictions, and of searches during the run."""
+    from seqgc.training.tuner import SearchFailure
+
+    pairs = {}
+    for switch in result.switches:
+        pairs[f"switched before round {switch.first_round}"] = why_switched(switch.fields)
+    for number, answer in enumerate(result.answers):
+        if isinstance(answer, SearchFailure):
+            pairs[f"search {number} failed"] = answer.reason
+    for each in read_predictions(result.run):
+        pairs[f"{each.source}: {each.scheme}"] = each.words
     return pairs
 
 

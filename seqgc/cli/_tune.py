@@ -27,7 +27,7 @@ from seqgc.cli._show import WAIT_OUT, Screen, TableOutput, text_table
 from seqgc.config._names import FUNCTIONS
 from seqgc.plot import tables
 from seqgc.progress import working
-from seqgc.rounds import WaitOut
+from seqgc.rounds import WaitOut, num_rounds
 from seqgc.schemes import Deal
 from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning
 from seqgc.search import tune as search_rehearsal
@@ -168,7 +168,7 @@ def _result(
         _print(tuning, tables.rows_of(table), seconds, jobs_given=jobs_given)
         if case.recorded == "speed":
             Screen().print(_AT_SPEED)
-        train = _command(tuning.best, case, plugins)
+        train = _command(tuning.best, case, plugins, num_jobs=tuning.num_jobs)
         Screen().print("To train with the first one:", train, sep="\n", soft_wrap=True)
 
     facts = _report(tuning, tables.rows_of(table), seconds) | {"recorded": case.recorded}
@@ -276,8 +276,11 @@ def _limits(tuning: Tuning, *, jobs_given: bool) -> Iterator[str]:
         )
 
 
-def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
-    """Return the command that trains with this setting, on the same kind of workers."""
+def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str], *, num_jobs: int) -> str:
+    """Return the command that trains with this setting, on the same kind of workers.
+
+    The setting was replayed for ``num_jobs`` gradients.
+    """
     setting, scheme = row.setting, row.setting.scheme
     words = ["seqgc", "train", "--scheme", scheme.spec, "-n", str(scheme.n)]
     if not isinstance(scheme, Deal):
@@ -286,6 +289,8 @@ def _command(row: Ranked, rehearsal: Rehearsal, plugins: Sequence[str]) -> str:
     bundle = setting.jobs_per_round
     bundles = 1 if isinstance(scheme, Deal) else max(scheme.delay + 1, -(-_MIN_MODELS // bundle))
     models = rehearsal.models or bundles * bundle
+    round_s = row.runtime_s / num_rounds(scheme, num_jobs // bundle)
+    words += ["--predicted-round-s", f"{round_s:.4g}"]
     words += ["--models", str(models), "--jobs-per-round", str(bundle)]
     if rehearsal.batch is not None:
         words += ["--batch-size", str(rehearsal.batch)]

@@ -63,6 +63,7 @@ def make_plan(config: RunConfig) -> TrainingPlan:
         payload=config.payload,
         stochastic_rounding=config.stochastic_rounding,
         vectorize=config.vectorize,
+        predicted_round_s=config.predicted_round_s,
         stale=config.stale,
         adaptation=adaptation,
         checkpoint_every_s=config.checkpoint_every_s,

@@ -176,6 +176,12 @@ class RunConfig(Settings):
     alpha: Annotated[
         float | None, Field(ge=0), "Seconds per unit of load, for --probe and --retune."
     ] = None
+    predicted_round_s: Annotated[
+        float | None,
+        Field(gt=0),
+        "Predicted seconds of a round, for example by `seqgc tune`. The result shows the predicted "
+        "time beside the time that the run took.",
+    ] = None
     precision: Annotated[
         Literal["float32", "float64"], "Number format of weights and gradients: float32 or float64."
     ] = "float32"

@@ -4,7 +4,6 @@ from seqgc.explanation._explain import Counterfactual as Counterfactual
 from seqgc.explanation._explain import Explanation as Explanation
 from seqgc.explanation._explain import Observed as Observed
 from seqgc.explanation._explain import PhaseShare as PhaseShare
-from seqgc.explanation._explain import Prediction as Prediction
 from seqgc.explanation._explain import RoundShare as RoundShare
 from seqgc.explanation._explain import WorkerShare as WorkerShare
 from seqgc.explanation._explain import explain as explain

@@ -18,7 +18,15 @@ from seqgc.explanation._whatif import WhatIf, typical_times
 from seqgc.ports import FloatArray
 from seqgc.profiles import DelayProfile, longest_known
 from seqgc.rounds import ClosingRule, Setting, WaitOut
-from seqgc.runs import ProfileSource, RecordedRun, delays_of, read_delays, read_run
+from seqgc.runs import (
+    Prediction,
+    ProfileSource,
+    RecordedRun,
+    delays_of,
+    read_delays,
+    read_predictions,
+    read_run,
+)
 from seqgc.schemes import Scheme, parse_scheme, registered
 from seqgc.search import SearchSpace, bootstrap_totals, tune
 
@@ -27,7 +35,6 @@ __all__ = [
     "Explanation",
     "Observed",
     "PhaseShare",
-    "Prediction",
     "RoundShare",
     "WorkerShare",
     "explain",
@@ -50,25 +57,6 @@ _ASK_ALPHA: Final = (
     "costs (alpha): all tasks had the same load. Give --alpha SECONDS per unit of load; "
     "measure it with seqgc profile --loads 0,0.5,1; or train a few rounds with m-sgc."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """A run time that was predicted during a run, and the time that it took.
-
-    ``source`` says who predicted: ``tune``, ``forecast``, ``probe`` or ``retune``. ``took_s`` is
-    None if the run has not ended. Both times are in seconds.
-    """
-
-    source: str
-    scheme: str
-    predicted_s: float
-    took_s: float | None
-
-    @property
-    def error(self) -> float | None:
-        """The difference as a fraction of the time that it took: 0.1 is 10 % too much."""
-        return self.predicted_s / self.took_s - 1 if self.took_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,6 +106,7 @@ class Observed:
             master_s=_master_s(run),
             phases=delays.phases,
             models=len(header.models) or None,
+            predictions=read_predictions(run.path) if run.path.is_dir() else (),
         )
 
 
@@ -185,11 +174,13 @@ class Counterfactual:
     ``seconds`` includes the time of the master, and ``low_s`` to ``high_s`` is a 95 % interval: a
     block bootstrap over rounds, with random draws of the censored times. ``saved_s`` is positive if
     this would have been faster than the run. ``what`` is ``nobody slow``, ``uncoded``, ``code``,
-    ``deal``, ``hedge`` or ``ssp``. ``usd`` is None if no price is known.
+    ``deal``, ``hedge`` or ``ssp``. ``mu`` is the tolerance of the closing rule, whose ``wait_out``
+    is ``feasible``. ``usd`` is None if no price is known.
     """
 
     what: str
     scheme: str
+    mu: float
     seconds: float
     low_s: float
     high_s: float
@@ -547,6 +538,7 @@ class _Explainer:
         return Counterfactual(
             what=what,
             scheme=setting.scheme.spec,
+            mu=setting.rule.mu,
             seconds=seconds,
             low_s=max(0.0, self._seconds - float(high)),
             high_s=self._seconds - float(low),

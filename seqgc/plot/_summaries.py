@@ -183,10 +183,10 @@ def findings(found: Iterable[Finding]) -> Table:
 def counterfactuals(found: Explanation) -> Table:
     """Return a row for each run time that an explanation has replayed.
 
-    The columns are ``what``, ``scheme``, ``seconds``, the interval ``low_s`` and ``high_s``,
-    ``saved_s``, and ``usd``, NaN if no price is known.
+    The columns are ``what``, ``scheme``, ``mu``, ``seconds``, the interval ``low_s`` and
+    ``high_s``, ``saved_s``, and ``usd``, NaN if no price is known.
     """
-    names = ("what", "scheme", "seconds", "low_s", "high_s", "saved_s", "usd")
+    names = ("what", "scheme", "mu", "seconds", "low_s", "high_s", "saved_s", "usd")
     table = columns(map(asdict, found.counterfactuals), names=names)
     return table | {"usd": np.array(table["usd"], dtype=float)}
 

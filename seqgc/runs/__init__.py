@@ -15,5 +15,9 @@ from seqgc.runs._log import RunHeader as RunHeader
 from seqgc.runs._log import header_of as header_of
 from seqgc.runs._log import read_run_header as read_run_header
 from seqgc.runs._log import read_run_log as read_run_log
+from seqgc.runs._predictions import PastPredictions as PastPredictions
+from seqgc.runs._predictions import Prediction as Prediction
+from seqgc.runs._predictions import past_predictions as past_predictions
+from seqgc.runs._predictions import read_predictions as read_predictions
 from seqgc.runs.recorded import RecordedRun as RecordedRun
 from seqgc.runs.recorded import read_run as read_run

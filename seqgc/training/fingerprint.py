@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 from torch.optim import Optimizer
@@ -32,6 +32,9 @@ from seqgc.models.provenance import (
 from seqgc.training.callbacks import stateful
 from seqgc.training.plan import PlannedRun
 
+# The fields of models and rule are added one by one, and a prediction changes nothing.
+_APART: Final = frozenset({"models", "rule", "predicted_round_s"})
+
 __all__ = ["changes", "fingerprint", "moved", "require_same"]
 
 
@@ -49,7 +52,7 @@ def fingerprint(
         f.name: describe(getattr(part, f.name))
         for part in (plan, setting, setting.rule)
         for f in fields(part)
-        if f.name not in {"models", "rule"}  # their fields are added one by one
+        if f.name not in _APART
     }
     texts |= {
         "workers": str(setting.scheme.n),

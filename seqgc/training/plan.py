@@ -119,6 +119,9 @@ class TrainingPlan:
     # changes the last bits of results. Therefore, unless it is given, two runs may end in different
     # bits.
     vectorize: int | None = None
+    # The predicted seconds of a round, for example by `seqgc.tune`, to compare with the run
+    # (`seqgc.runs.read_predictions`).
+    predicted_round_s: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", _checked(self.models, self.precision))
@@ -141,14 +144,18 @@ class TrainingPlan:
             raise ParameterError("checkpoint_every_s", rule, self.checkpoint_every_s)
         if self.on_failure not in get_args(OnFailure):
             raise ParameterError("on_failure", "must be 'go-on' or 'stop'", self.on_failure)
-        if self.max_norm is not None:
-            require_number("max_norm", self.max_norm, above=0)
         if self.audit and self.adaptation is not None:
             rule = "must be off with adaptation, which may switch to a scheme without replicas"
             raise ParameterError("audit", rule, self.audit)
         if self.adaptation is not None and self.stale:
             rule = "must be off with adaptation"
             raise ParameterError("stale", rule, self.stale)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        for name in ("max_norm", "predicted_round_s"):
+            if (number := getattr(self, name)) is not None:
+                require_number(name, number, above=0)
         if self.vectorize is not None:
             object.__setattr__(self, "vectorize", require_int("vectorize", self.vectorize, least=1))
 

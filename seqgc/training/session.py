@@ -47,7 +47,7 @@ from seqgc.errors import (
     StoreError,
     one_line,
 )
-from seqgc.rounds import PolicyDefence
+from seqgc.rounds import PolicyDefence, num_rounds
 from seqgc.runs.checkpoints import save_states
 from seqgc.runs.folder import EventLog, Forgiving, RunDirectory
 from seqgc.runs.headcount import forget_headcount
@@ -229,6 +229,8 @@ class TrainingSession:
             stack.enter_context(closing(self._checkpoints))
             header = self._run.header(jobs=self.num_jobs, provider=self._provider)
             self._notify("run" if self._recorder.master == 1 else "resume", header)
+            if self._recorder.master == 1 and self._run.plan.predicted_round_s is not None:
+                self._notify("prediction", self._prediction(self._run.plan.predicted_round_s))
             for text in warnings:
                 self.warn(text)
             self._began = time.perf_counter()
@@ -380,6 +382,12 @@ class TrainingSession:
 
     def _notify(self, kind: str, fields: dict[str, object]) -> None:
         self._observe(ports.Notice(kind=kind, fields=fields))
+
+    def _prediction(self, round_s: float) -> dict[str, object]:
+        """Return the fields of the predicted time of the run, from the seconds of a round."""
+        scheme = self._run.setting.scheme
+        predicted_s = round_s * num_rounds(scheme, self.num_jobs)
+        return {"scheme": scheme.spec, "predicted_s": predicted_s}
 
     # ---- checkpoints and the end ----------------------------------------------------------------
 
