@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
+import numpy as np
 from rich.table import Table
 
 from seqgc.cli._messages import in_json, is_quiet
@@ -25,11 +26,12 @@ from seqgc.cli._options import (
 )
 from seqgc.cli._show import WAIT_OUT, Screen, TableOutput, text_table
 from seqgc.config._names import FUNCTIONS
+from seqgc.errors import ParameterError, require_int
 from seqgc.plot import tables
 from seqgc.progress import working
 from seqgc.rounds import WaitOut, num_rounds
 from seqgc.schemes import Deal
-from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning
+from seqgc.search import MOST_AT_SPEED, Ranked, Rehearsal, SearchSpace, Tuning, mean_interval
 from seqgc.search import tune as search_rehearsal
 from seqgc.worker import require_known
 
@@ -107,6 +109,17 @@ class RankingOptions:
         False
     )
     seed: Annotated[int | None, "Seed that draws the held-out rounds and the bootstrap."] = None
+    seeds: Annotated[
+        int,
+        "Number of further searches, each with other held-out rounds, drawn by the seeds 0, 1, ... "
+        "Needs --holdout.",
+    ] = 0
+
+    def __post_init__(self) -> None:
+        require_int("seeds", self.seeds, least=0)
+        if self.seeds and self.holdout is None:
+            rule = "needs --holdout: each seed draws other held-out rounds"
+            raise ParameterError("seeds", rule, self.seeds)
 
 
 def tune(
@@ -134,8 +147,16 @@ def tune(
         began = time.monotonic()
         tuning = _searched(case, space, ranked)
         seconds = time.monotonic() - began
-        results.append(_result(tuning, case, seconds, plugins, jobs_given=options.jobs is not None))
-        if stopped := tuning.stopped:
+        by_seed = []
+        for seed in range(0 if tuning.stopped else ranked.seeds):
+            by_seed.append(_searched(case, space, replace(ranked, seed=seed, top=1, pareto=False)))
+            if by_seed[-1].stopped:
+                break
+        found = _result(
+            tuning, by_seed, case, seconds, plugins, jobs_given=options.jobs is not None
+        )
+        results.append(found)
+        if stopped := any(each.stopped for each in (tuning, *by_seed)):
             break
     show_cases(output, results)
     if stopped:
@@ -159,20 +180,47 @@ def _searched(rehearsal: Rehearsal, space: SearchSpace, ranked: RankingOptions) 
 
 
 def _result(
-    tuning: Tuning, case: Rehearsal, seconds: float, plugins: Sequence[str], *, jobs_given: bool
+    tuning: Tuning,
+    by_seed: Sequence[Tuning],
+    case: Rehearsal,
+    seconds: float,
+    plugins: Sequence[str],
+    *,
+    jobs_given: bool,
 ) -> CaseResult:
-    """Return the table of a search, and its result for programs and for people."""
-    table = tables.rankings(tuning)
+    """Return the table of a search, and its result for programs and for people.
+
+    ``by_seed`` are further searches, with other held-out rounds.
+    """
+    table = tables.rankings(tuning, by_seed)
+    best = [
+        row for seed in range(len(by_seed)) for row in _part(tables.rows_of(table), f"seed {seed}")
+    ]
 
     def text() -> None:
         _print(tuning, tables.rows_of(table), seconds, jobs_given=jobs_given)
+        if best:
+            _print_seeds(best)
         if case.recorded == "speed":
             Screen().print(_AT_SPEED)
         train = _command(tuning.best, case, plugins, num_jobs=tuning.num_jobs)
         Screen().print("To train with the first one:", train, sep="\n", soft_wrap=True)
 
     facts = _report(tuning, tables.rows_of(table), seconds) | {"recorded": case.recorded}
+    if best:
+        facts["by_seed"] = best
     return CaseResult(case=case, table=table, facts=facts, text=text)
+
+
+def _print_seeds(best: Sequence[_Row]) -> None:
+    """Print the best row of each search, and how well their choices did on held-out rounds."""
+    Screen(width=_WIDTH).print(_table(best, title="the best of each seed"))
+    held_s = np.array([row["holdout_s"] for row in best])
+    line = f"on the held-out rounds: {held_s.mean():.3f} s on average"
+    if len(best) > 1:
+        low_s, high_s = mean_interval(held_s)
+        line += f" (95 % interval {low_s:.3f} … {high_s:.3f} s, over {len(best)} seeds)"
+    Screen().print(line)
 
 
 @contextmanager

@@ -101,16 +101,18 @@ def replays(runs: Mapping[str, Replay], *, ideal_s: float = np.nan) -> Table:
     )
 
 
-def rankings(tuning: Tuning) -> Table:
-    """Return a row for each ranked candidate of a search.
+def rankings(tuning: Tuning, by_seed: Sequence[Tuning] = ()) -> Table:
+    """Return a row for each ranked candidate of a search, and for the best of further searches.
 
     The column ``part`` is ``ranking`` for the exact schemes; ``pareto`` for the front of run time
-    and bill, if it was requested; and ``inexact`` for the approximate schemes, if they were. The
-    other columns are the setting (``scheme``, ``mu``, ``wait_out`` and ``jobs_per_round``), the
-    properties of the scheme (``normalized_load``, which is NaN if work is dealt, ``delay_rounds``
-    and ``load_lower_bound``), and the fields and properties of `seqgc.search.Ranked`.
+    and bill, if it was requested; ``inexact`` for the approximate schemes, if they were; and
+    ``seed 0``, ``seed 1`` and so on for the best of each search in ``by_seed``. The other columns
+    are the setting (``scheme``, ``mu``, ``wait_out`` and ``jobs_per_round``), the properties of the
+    scheme (``normalized_load``, which is NaN if work is dealt, ``delay_rounds`` and
+    ``load_lower_bound``), and the fields and properties of `seqgc.search.Ranked`.
     """
     parts = {"ranking": tuning.ranking, "pareto": tuning.pareto, "inexact": tuning.inexact}
+    parts |= {f"seed {seed}": (each.best,) for seed, each in enumerate(by_seed)}
     return columns({"part": part, **_ranked(row)} for part, rows in parts.items() for row in rows)
 
 

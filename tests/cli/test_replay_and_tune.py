@@ -13,7 +13,7 @@ from seqgc.cli import main
 from seqgc.profiles import DelayProfile, ProfileMeta, write_profile
 from seqgc.rounds import ClosingRule, Setting
 from seqgc.schemes import parse_scheme
-from seqgc.search import Rehearsal, Tuning, replay, tune
+from seqgc.search import Rehearsal, SearchSpace, Tuning, replay, tune
 from tests.cli.refused import refused
 
 Out = pytest.CaptureFixture[str]
@@ -431,3 +431,29 @@ def test_a_profile_of_failures_is_refused(tmp_path: Path, capsys: Out, verb: lis
     write_profile(DelayProfile(times=np.ones((3, 4)), status=failed), path=path)
     message = refused(capsys, verb[0], str(path), *verb[1:], "--alpha", "1")
     assert "silent.npz: row 0: nobody answered in this round" in message
+
+
+def test_tune_judges_its_choice_on_other_held_out_rounds_for_each_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = 1 + np.random.default_rng(0).exponential(size=(20, 4))
+    profile = DelayProfile.from_times(times, meta=ProfileMeta(alpha=0.4))
+    path = tmp_path / "p.npz"
+    write_profile(profile, path=path)
+    space = ["--schemes", "uncoded,gc-rep", "--jobs-per-round", "1", "--mu", "0", "--quiet"]
+    command = ["tune", str(path), *space, "--holdout", "0.25", "--seeds", "3"]
+    assert main([*command, "--json", "--csv", str(tmp_path / "t.csv")]) == 0
+    by_seed = json.loads(capsys.readouterr().out)["by_seed"]
+    searched = SearchSpace(families=("uncoded", "gc-rep"), jobs_per_round=(1,), mus=(0.0,))
+    expected = [tune(profile, space=searched, holdout=0.25, seed=seed).best for seed in range(3)]
+    assert [row["holdout_s"] for row in by_seed] == [row.holdout_s for row in expected]
+    assert len({row["holdout_s"] for row in by_seed}) > 1, "the blocks differ"
+    written = (tmp_path / "t.csv").read_text()
+    assert all(f"seed {k}," in written for k in range(3))
+    assert main(command) == 0
+    assert (
+        f"{np.mean([row.holdout_s for row in expected]):.3f} s on average"
+        in capsys.readouterr().out
+    )
+    assert main([*command[:-4], "--seeds", "2"]) == 2
+    assert "`seeds` needs --holdout" in capsys.readouterr().err
