@@ -149,6 +149,36 @@ def test_times_in_text_may_have_zones() -> None:
     assert times(trace.profile) == [[1.25, 1.5]]
 
 
+@pytest.mark.parametrize("nothing", ["", "NaT", None, "null"])
+def test_a_time_of_day_that_is_missing_is_a_failure(nothing: object) -> None:
+    noon = "2026-01-31T12:00:00Z"
+    rows = {
+        "who": ["a", "b"], "step": [1, 1],
+        "from": [noon, noon], "to": ["2026-01-31T12:00:02Z", nothing],
+    }  # fmt: skip
+    trace = import_trace(rows, worker="who", round="step", start="from", end="to")
+    assert times(trace.profile) == [[2.0, None]]
+
+
+@pytest.mark.parametrize("submit", [1_769_860_800, "2026-01-31T12:00:00Z", 1_769_860_800_000])
+def test_each_column_of_times_has_its_own_unit(submit: object) -> None:
+    rows = {
+        "who": ["a", "b"], "step": [1, 1], "asked": [submit, submit],
+        "from_ms": [1_769_860_800_100] * 2, "to_us": [1_769_860_801_500_000, 1_769_860_802_500_000],
+    }  # fmt: skip
+    trace = import_trace(
+        rows, worker="who", round="step", submit="asked", start="from_ms", end="to_us"
+    )
+    assert times(trace.profile) == [[1.5, 2.5]]
+
+
+@pytest.mark.parametrize("yes", ["yes", "T", True, 1, 1.0, "timeout"])
+def test_a_column_failed_may_say_so_in_many_words(yes: object) -> None:
+    failed = ["no", "F", False, 0, 0.0, "", None, yes]
+    rows = {"worker": range(8), "round": [0] * 8, "seconds": [1.0] * 8, "failed": failed}
+    assert import_trace(rows).profile.status.tolist() == [[0] * 7 + [1]]
+
+
 @pytest.mark.parametrize(
     ("attempts", "expected"), [("span", 5.0), ("sum", 4.0), ("first", 1.0), ("last", 3.0)]
 )

@@ -53,7 +53,9 @@ class Moments:
 
     def since(self, other: Moments) -> FloatArray:
         """Return the seconds (rows,) from the times of ``other`` to these times."""
-        difference = (self.raw - other.raw) / self.per_second
+        per_second = max(self.per_second, other.per_second)
+        here, there = (each.raw * (per_second // each.per_second) for each in (self, other))
+        difference = (here - there) / per_second
         return np.where(self.known & other.known, difference, np.nan)
 
     def seconds(self) -> FloatArray:
@@ -138,6 +140,8 @@ def moments_of_text(name: str, values: Sequence[object]) -> Moments:
         if value is None:
             continue
         text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+        if text.strip().lower() in MISSING:
+            continue
         try:
             raw[row], known[row] = _nanoseconds(text), True
         except ValueError:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from seqgc.errors import ProfileError
-from seqgc.profiles.traces._rows import REPORT, TraceRows
+from seqgc.profiles.traces._cells import cell_text
+from seqgc.profiles.traces._rows import MISSING, REPORT, TraceRows
 
 __all__ = ["FORMATS", "Recognized", "TraceColumns", "recognized_format"]
 
@@ -24,6 +25,9 @@ _INIT: Final = re.compile(r"(?<!\w)Init Duration: ([\d.]+) ms")
 _STATUS: Final = re.compile(r"Status: (\w+)")
 # Operations that compute. Other operations of a training step wait for other ranks.
 _COMPUTING: Final = ("forward-compute", "backward-compute")
+
+# The values of a column `failed` of rows that are no failure, in lower case.
+_NO_FAILURE: Final = MISSING | {"false", "f", "no", "n", "0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +314,9 @@ def _plain(rows: TraceRows) -> Recognized | None:
     else:
         return None
     if rows.has("failed"):
-        columns = replace(columns, failed=(("failed", "true"), ("failed", "1")))
+        values = sorted({cell_text(each) for each in rows.columns["failed"]})
+        failures = [each for each in values if each.strip().lower() not in _NO_FAILURE]
+        columns = replace(columns, failed=tuple(("failed", each) for each in failures))
     return Recognized(name="rows", rows=rows, columns=columns)
 
 
