@@ -275,7 +275,7 @@ def _split(whole: Field, *, clocks: int | None, fraction: float) -> tuple[Rehear
     if profile.num_rounds < 2 and fraction == _HALF:
         return whole.rehearsal, whole
     chosen, judged = hold_out(profile, fraction=fraction)
-    return replace(whole.rehearsal, profile=chosen), whole.on(judged, clocks=clocks)
+    return whole.rehearsal.on_part(chosen), whole.on(judged, clocks=clocks)
 
 
 def require_comparable(

@@ -67,8 +67,8 @@ class Field:
         return self.rehearsal.profile.num_workers
 
     def on(self, profile: DelayProfile, *, clocks: int | None) -> Field:
-        """Return the field for another profile, and for ``clocks`` or one clock per round."""
-        rehearsal = replace(self.rehearsal, profile=profile)
+        """Return the field for some rounds, and for ``clocks`` or one clock per round."""
+        rehearsal = self.rehearsal.on_part(profile)
         return replace(self, rehearsal=rehearsal, clocks=clocks or profile.num_rounds)
 
     def workers(self, jobs_per_round: int) -> PacedWorkers:

@@ -149,8 +149,7 @@ def _search(rehearsal: Rehearsal, *, seconds: float) -> _ProfileSearch:
     profile = rehearsal.profile
     rounds = max(_FEWEST_ROUNDS, _MOST_CELLS // profile.num_workers)
     if rounds < profile.num_rounds:
-        profile = profile.select_rounds(0, stop=rounds)
-        rehearsal = replace(rehearsal, profile=profile)
+        rehearsal = rehearsal.on_part(profile.select_rounds(0, stop=rounds))
     space = SearchSpace(
         families=tuple(
             name for name, each in registered().items() if issubclass(each.kind, Scheme)

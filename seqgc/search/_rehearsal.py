@@ -145,7 +145,8 @@ class Rehearsal:
     nominal loads. ``reading`` is the interpretation of delays for schemes that deal work. The jobs
     belong to ``models`` models in turn. If ``models`` is None, it is the number that a scheme needs
     or, for schemes that deal work, one bundle. ``recorded`` is the interpretation of the profile's
-    seconds as latencies or speeds (`ProfileReading`).
+    seconds as latencies or speeds (`ProfileReading`). ``whole_median_s`` is the median time of the
+    whole recording, if the profile has only some of its rounds (`on_part`).
 
     Raises
     ------
@@ -172,6 +173,7 @@ class Rehearsal:
     reading: Reading = field(default_factory=Reading)
     models: int | None = None
     recorded: ProfileReading = "latency"
+    whole_median_s: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.awaited())
@@ -215,9 +217,23 @@ class Rehearsal:
         if self.recorded == "speed" or self.alpha is not None or profile.meta.alpha is not None:
             return (self,)
         base_load = profile.meta.base_load or 1 / n
-        alpha = (1 - _REST) * float(np.median(profile.times)) / base_load
+        alpha = (1 - _REST) * self._median_s / base_load
         based = replace(profile, meta=replace(profile.meta, base_load=base_load))
         return replace(self, alpha=0.0), replace(self, profile=based, alpha=alpha)
+
+    def on_part(self, part: DelayProfile) -> Rehearsal:
+        """Return the rehearsal of ``part``, some rounds of the profile.
+
+        Whether ``alpha`` is too large is still judged by the median time of the whole profile,
+        since the median of some rounds may be lower by chance.
+        """
+        return replace(self, profile=part, whole_median_s=self._median_s)
+
+    @property
+    def _median_s(self) -> float:
+        if self.whole_median_s is not None:
+            return self.whole_median_s
+        return float(np.median(self.profile.times))
 
     @property
     def slope(self) -> float:
@@ -407,7 +423,7 @@ class Rehearsal:
         # Alpha is an average: for a worker with a processor of its own, the result may be negative.
         # The bounds hold nevertheless.
         alpha, base_load, times = self.slope, self.profile.meta.base_load, self.profile.times
-        median = float(np.median(times))
+        median = self._median_s
         if not median > alpha * base_load:
             rule = "must leave the median time positive at load 0: "
             rule += f"the median is {median:.6g} s at the base load {base_load:.6g}"

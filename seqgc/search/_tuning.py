@@ -313,12 +313,12 @@ def _stages(
             rounds = max(max(rounds - space.max_delay, rounds // 2) // bundle, 1)
         num_jobs = bundle * rounds  # every bundle size uses every round equally often
     alpha = rehearsal.alpha if at_speed else rehearsal.slope
-    stage = replace(rehearsal, profile=seen, num_jobs=num_jobs, alpha=alpha, repeat=repeat)
+    stage = replace(rehearsal.on_part(seen), num_jobs=num_jobs, alpha=alpha, repeat=repeat)
     if at_speed:
         stage.pace()  # raises if the profile cannot be used at all
     else:
         stage.ideal_s(num_jobs)  # raises in the same case
-    return stage, None if held is None else replace(stage, profile=held)
+    return stage, None if held is None else stage.on_part(held)
 
 
 def _lead(ranking: Sequence[Ranked], *, on: Rehearsal, seed: int) -> Lead | None:

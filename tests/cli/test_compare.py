@@ -146,6 +146,17 @@ def test_a_bundle_that_cannot_be_is_refused(capsys: Out, words: list[str], what:
     assert what in said
 
 
+def test_a_recording_of_one_load_is_compared_in_both_cases(capsys: Out) -> None:
+    times = LAMBDA_CNN.profile(10, workers=4, rng=np.random.default_rng(2)).times.copy()
+    times[::2] *= 1.5  # the rounds that choose and those that judge have other medians
+    meta = ProfileMeta(base_load=0.25)
+    write_profile(DelayProfile.from_times(times, meta=meta), path="one-load.npz")
+    words = ["--defence", "uncoded", "--holdout", "0.5", *QUICK[2:], "--json"]
+    assert main(["compare", "one-load.npz", *words]) == 0
+    cases = json.loads(capsys.readouterr().out)["cases"]
+    assert [case["rows"][0]["defence"] for case in cases] == ["uncoded", "uncoded"]
+
+
 def test_speeds_need_no_alpha_whatever_verb_reads_them(capsys: Out) -> None:
     Path("two.csv").write_text("1,9\n9,1\n", encoding="utf-8")
     speeds = ["two.csv", "--reading", "speed", "--base-load", "0.5", "--json"]

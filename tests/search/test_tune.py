@@ -376,6 +376,19 @@ def test_a_load_model_that_leaves_no_time_is_refused() -> None:
         Rehearsal(profile=profile, alpha=1.5).ideal_s(1)
 
 
+def test_rounds_that_are_faster_than_all_rounds_allow_the_alpha_of_all() -> None:
+    times = [[1.0, 1.1], [1.2, 1.3], [2.0, 2.1], [2.2, 2.3]]  # the medians of halves differ
+    profile = DelayProfile.from_times(times, meta=ProfileMeta(base_load=0.5))
+    proportional = Rehearsal(profile=profile).alpha_cases()[1]
+    space = SearchSpace(families=("uncoded",), jobs_per_round=(1,))
+    found = tune(proportional, space=space, holdout=0.5)
+    assert found.best.runtime_s > 0
+    fastest = profile.select_rounds(0, stop=1)
+    assert proportional.on_part(fastest).ideal_s(1) > 0
+    with pytest.raises(ParameterError, match=r"the median is 1\.05 s"):
+        Rehearsal(profile=fastest, alpha=proportional.alpha).ideal_s(1)
+
+
 def test_an_answer_faster_than_its_load_costs_on_average_leaves_a_bound_that_holds() -> None:
     # Worker 0 had the processor to itself: 0.2 s, where its points cost 0.25 s on average.
     times = np.array([[0.2, 1.0, 1.5]])
