@@ -172,10 +172,15 @@ def _case_column(result: CaseResult, name: str) -> npt.NDArray[Any]:
 
 @contextmanager
 def naming(*files: Path) -> Iterator[None]:
-    """Add the names of the files to the message of a `ProfileError` in this block."""
+    """Add the names of the files to the message of a `ProfileError` in this block.
+
+    A message that begins with the name of the only file stays as it is.
+    """
     try:
         yield
     except ProfileError as error:
+        if len(files) == 1 and str(error).startswith(f"{files[0]}: "):
+            raise
         raise ProfileError(f"{', '.join(map(str, files))}: {error}") from None
 
 

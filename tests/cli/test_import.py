@@ -78,6 +78,36 @@ def test_columns_are_named_by_options(capsys: Out) -> None:
     assert json.loads(capsys.readouterr().out)["names"]["workers"] == ["a", "b"]
 
 
+STATES = "worker,round,took_ms,status\na,0,10,ok\nb,0,20,error\na,1,10,ok\nb,1,30,ok\n"
+
+
+def test_a_column_that_may_name_failures_is_never_passed_over_in_silence(capsys: Out) -> None:
+    Path("t.csv").write_text(STATES)
+    words = ["profile", "import", "t.csv", "--worker", "worker", "--round", "round"]
+    words += ["--duration", "took_ms", "--dry-run", "--json"]
+    expected = {
+        (): (0, "the column status (error, ok) is not used"),
+        ("--failed", "status=lost"): (0, "no row has status=lost: its values are error, ok"),
+        ("--failed", "status=Error"): (1, "1 of 4 calls failed"),
+    }
+    for options, (unanswered, note) in expected.items():
+        assert main([*words, *options]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["unanswered"] == unanswered
+        assert any(note in each for each in report["notes"]), report["notes"]
+
+
+def test_a_refused_trace_is_named_once_with_the_command_that_takes_it(capsys: Out) -> None:
+    Path("t.csv").write_text(STATES)
+    for words in (["explain", "t.csv"], ["replay", "t.csv", "--scheme", "uncoded"]):
+        line = refused(capsys, *words)
+        assert line.count("t.csv: ") == 1
+        assert "…" not in line
+        for part in ("--worker", "worker, round, took_ms, status", "seqgc profile import t.csv"):
+            assert part in line
+    assert refused(capsys, "explain", "gone.npz").count("gone.npz") == 1
+
+
 @pytest.mark.filterwarnings("always::seqgc.errors.ProfileWarning")
 @pytest.mark.parametrize("name", FIVE)
 def test_a_trace_of_a_known_format_goes_wherever_a_profile_goes(name: str, capsys: Out) -> None:

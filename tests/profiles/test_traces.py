@@ -293,7 +293,7 @@ def test_what_cannot_be_decided_is_refused_with_the_option_to_give(
         (b"", "no rows"),
         (b"{", "neither JSON"),
         (b"[" * 100_000, "JSON|nested"),
-        (b"3", "not a known trace|no rows"),
+        (b"3", "not a trace of a known format|no rows"),
         (b"[1, 2]", "record 0.*int"),
         (b"a,b\n1\n", "row 0.*1 cells"),
         (b"a,a\n1,2\n", "named 'a'"),

@@ -16,6 +16,7 @@ from seqgc.errors import (
     ProfileError,
     ProfileWarning,
     did_you_mean,
+    one_line,
     require_number,
 )
 from seqgc.ports import BoolArray, FloatArray
@@ -36,7 +37,7 @@ from seqgc.profiles.traces._cells import (
     numbered,
     numbers_of,
 )
-from seqgc.profiles.traces._formats import FORMATS, Recognized, TraceColumns, recognized_format
+from seqgc.profiles.traces._formats import Recognized, TraceColumns, recognized_format
 from seqgc.profiles.traces._gaps import least_gap
 from seqgc.profiles.traces._rows import TraceRows, lists_answers, read_rows, rows_of
 
@@ -236,8 +237,7 @@ def read_or_import(path: str | Path) -> DelayProfile:
         reason = str(error).removeprefix(f"{path}: ")
         command = f"seqgc profile import {path} -o FILE.npz"
         raise ProfileError(
-            f"{path}: not a delay profile (.npz or .csv) or a known trace: {reason}; "
-            f"`{command}` takes the options"
+            f"{path}: not a delay profile, and {reason} (options of `{command}`)"
         ) from None
     message = f"{path}: imported as {trace.format}: {'; '.join(trace.notes)}"
     warnings.warn(message, ProfileWarning, stacklevel=2)
@@ -248,6 +248,26 @@ def _check_choice(argument: str, value: str | None, known: Sequence[str]) -> Non
     if value is not None and value not in known:
         rule = f"must be {', '.join(known[:-1])} or {known[-1]}"
         raise ParameterError(argument, rule, value, did_you_mean(value, known))
+
+
+_STATES: Final = (
+    "failed",
+    "status",
+    "state",
+    "outcome",
+    "result",
+    "success",
+    "ok",
+    "error",
+    "exception",
+)
+"""Columns that usually say whether a task failed, in lower case."""
+
+
+def _values(cells: Sequence[object]) -> str:
+    """Return the first different values of a column, for a message."""
+    values = sorted({cell_text(each) for each in cells} - {""})
+    return one_line(", ".join(values[:6]) + (", …" if len(values) > 6 else ""), limit=100)
 
 
 class _Importer:
@@ -261,9 +281,9 @@ class _Importer:
             named = choices.worker or choices.duration or choices.start or choices.submit
             if not named:
                 raise ProfileError(
-                    f"not a known trace ({', '.join(FORMATS[:-1])}): name the columns of the "
-                    f"worker, the round and the times (--worker, --round, --start and --end, or "
-                    f"--duration); the columns are {listed_columns(rows)}"
+                    "not a trace of a known format: name the columns of the worker, the round and "
+                    "the times (--worker, --round, --start and --end, or --duration); the columns "
+                    f"are {listed_columns(rows)}"
                 )
             found = Recognized(name="columns", rows=rows, columns=TraceColumns())
         self.found, self.rows = found, found.rows
@@ -408,8 +428,22 @@ class _Importer:
         for name, value in self.columns.failed:
             wanted = value.lower()
             cells = column_of(self.rows, name)
-            failed |= np.array([cell_text(each).lower() == wanted for each in cells])
+            matches = np.array([cell_text(each).lower() == wanted for each in cells])
+            if value and not matches.any() and (name, value) in self.choices.failed:
+                self.notes.append(f"no row has {name}={value}: its values are {_values(cells)}")
+            failed |= matches
+        if not self.columns.failed:
+            self._say_states()
         return failed
+
+    def _say_states(self) -> None:
+        """Note that a column may say which rows failed, although no option names it."""
+        for name, cells in self.rows.columns.items():
+            if name.rpartition(".")[2].lower() in _STATES and len(set(map(cell_text, cells))) > 1:
+                self.notes.append(
+                    f"the column {name} ({_values(cells)}) is not used: every row with a time "
+                    f"counts as an answer (--failed {name}=VALUE names the failures)"
+                )
 
     # ---- rounds and workers ---------------------------------------------------------------------
 
