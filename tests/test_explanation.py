@@ -65,6 +65,19 @@ def test_of_two_workers_that_hide_each_other_the_verdict_names_both() -> None:
     assert "0, 2" in found.verdict[0]
 
 
+def test_a_worker_that_is_always_slow_is_named_whatever_else_was_slow() -> None:
+    times = random_stragglers()
+    times[:, 2] *= 2.0
+    alone = explain(DelayProfile.from_times(one_always_slow()))
+    assert "no code is needed" in alone.verdict[0]
+    found = explain(DelayProfile.from_times(times, meta=ProfileMeta(base_load=1 / N, alpha=0.1)))
+    assert [row.worker for row in found.by_worker if row.always] == [2]
+    assert "Worker 2 was always slow" in found.verdict[0]
+    assert "no code" not in found.verdict[0]
+    code = next(each for each in found.counterfactuals if each.what == "code")
+    assert code.scheme in found.verdict[1]
+
+
 def test_stragglers_that_change_are_answered_by_a_code() -> None:
     profile = DelayProfile.from_times(
         random_stragglers(), meta=ProfileMeta(base_load=1 / N, alpha=0.1)

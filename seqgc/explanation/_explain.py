@@ -603,7 +603,8 @@ def _verdict(found: Explanation, together_s: float) -> list[str]:
         sentences = [f"Nothing was slow: only {_percent(waiting)} of the time was waiting."]
         if (best := _best(found)) is not None and best.saved_s >= _LITTLE * seconds:
             sentences.append(f"Nevertheless, {_would_have(found, best)}")
-    elif together_s >= found.waiting_s / 2:
+    elif together_s >= _LITTLE * seconds:
+        rest = waiting - together_s / seconds  # other workers, or other slowness of the same ones
         always = sorted((r for r in found.by_worker if r.always), key=lambda row: row.worker)
         names = ", ".join(str(row.worker) for row in always)
         factor = float(np.median([row.factor for row in always]))
@@ -611,8 +612,11 @@ def _verdict(found: Explanation, together_s: float) -> list[str]:
         it = "it" if len(always) == 1 else "them"
         sentences[0] += (
             f" {who} always slow ({factor:.2g} times as long as the others) and cost "
-            f"{_percent(together_s / seconds)}: replace {it}, no code is needed."
+            f"{_percent(together_s / seconds)}: replace {it}"
+            f"{', no code is needed.' if rest < _LITTLE else '.'}"
         )
+        if rest >= _LITTLE:
+            sentences.append(f"The other {_percent(rest)} would remain. {_advice(found)}")
     else:
         sentences[0] += " " + _advice(found)
     if found.master_s / seconds >= _BUSY_MASTER:
