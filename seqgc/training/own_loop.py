@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from seqgc import master, ports
 from seqgc._durable import temporary_folder
+from seqgc._tabular import Summarised
 from seqgc.errors import ParameterError, ScheduleError, require_int, require_number
 from seqgc.models.datasets import AugmentedDataset, PointDataset, require_points
 from seqgc.models.dropout import dropout_layers
@@ -214,7 +215,7 @@ class _GivenWorkload:
         self._published.keep(set())
 
 
-class Gradients:
+class Gradients(Summarised):
     """The gradients that `gradients` returns. Leaving the ``with`` block ends the workers."""
 
     def __init__(
@@ -259,6 +260,16 @@ class Gradients:
             stack.callback(self._observe, ended)
             # Workers end with this process, too, if the user forgets `close`.
             self._end: Callable[[], object] = weakref.finalize(self, stack.pop_all().close)
+
+    def summary(self) -> dict[str, object]:
+        setting = self._run.setting
+        return {
+            "scheme": setting.scheme.spec,
+            "workers": setting.scheme.n,
+            "rounds": self.counts.rounds,
+            "stragglers": self.counts.stragglers,
+            "failures": self.counts.failures,
+        }
 
     def backward(self, indices: Any, *, scale: float = 1.0) -> Tensor | list[Tensor]:
         """Add the gradient of the mean loss over some data points to ``p.grad``.

@@ -83,6 +83,13 @@ def test_gradients_are_added_as_by_torch(scheme: str, crew: Workers, data: Tenso
     assert coded[0].bias.grad is None
 
 
+def test_a_loop_says_how_far_it_is(crew: Workers, data: TensorDataset) -> None:
+    with gradients(net(), nn.CrossEntropyLoss(), data, workers=crew, scheme="gc:s=1") as g:
+        assert repr(g).startswith("<Gradients: scheme gc:s=1; workers 2; rounds 0;")
+        g.backward(range(8))
+        assert "; rounds 1;" in repr(g)
+
+
 def test_several_models_share_a_job(crew: Workers, data: TensorDataset) -> None:
     models, x, y = [net(1), nn.Linear(5, 3).double()], *data.tensors
     twins, loss = copy.deepcopy(models), nn.CrossEntropyLoss()
