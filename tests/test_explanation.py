@@ -45,8 +45,8 @@ def test_a_worker_that_is_always_slow_is_named_with_its_exact_cost(tmp_path: Pat
     first = found.by_worker[0]
     assert (first.worker, first.always, first.factor) == (2, True, 3.0)
     assert first.cost_s == pytest.approx(2.0 * ROUNDS)
-    assert first.always_s == pytest.approx(2.0 * ROUNDS)
-    assert first.today_s == pytest.approx(0.0)
+    assert first.constant_s == pytest.approx(2.0 * ROUNDS)
+    assert first.varying_s == pytest.approx(0.0)
     assert found.waiting_s == pytest.approx(2.0 * ROUNDS)
     assert found.computing_s == pytest.approx(1.0 * ROUNDS)
     assert found.master_s == pytest.approx(0.5 * (ROUNDS - 1))

@@ -40,11 +40,12 @@ def explain(
     ],
     alpha: Annotated[
         float | None,
-        "Seconds per unit of load. By default the profile's, or fitted to a run with unlike loads.",
+        "Cost of load, in seconds per unit of load. By default read from the profile, or fitted to "
+        "a run whose loads differ.",
     ] = None,
     usd_per_hour: Annotated[
         float | None,
-        "Price of one worker, in USD per hour. By default that of the run's functions, if any.",
+        "Price of one worker, in US dollars per hour. By default known only for functions.",
     ] = None,
     page: Annotated[
         Path | None, "-o", "--output", "HTML file for a page with the explanation."
@@ -76,8 +77,10 @@ def explain(
         if page is not None:
             print_pairs({"page": str(page)})
         _print(found)
+        if cases:
+            _screen().print("The truth is between these two cases:")
         for case, each in cases:
-            _screen().print(f"With {alpha_title(case)}:", soft_wrap=True)
+            _screen().print(f"With {alpha_title(case)}", soft_wrap=True)
             _print_counterfactuals(each)
 
     output.show(tables.counterfactuals(found), facts=facts, text=text, saved=page is not None)
@@ -122,8 +125,8 @@ def _print(found: Explanation) -> None:
                     "worker": lambda row: str(row["worker"]),
                     "times the others": lambda row: f"{row['factor']:.2f}",
                     "cost, s": lambda row: _number(row["cost_s"]),
-                    "always, s": lambda row: _number(row["always_s"]),
-                    "today, s": lambda row: _number(row["today_s"]),
+                    "constant, s": lambda row: _number(row["constant_s"]),
+                    "varying, s": lambda row: _number(row["varying_s"]),
                 },
                 title="workers that cost most",
             )
@@ -194,11 +197,15 @@ def _pairs(found: Explanation) -> Iterator[tuple[str, str]]:
             ("master", found.master_s),
         ):
             yield name, f"{_number(seconds)} s ({seconds / found.seconds:.0%})"
-        yield "replayed", f"{found.agreement:.3f} times the time that the rounds took"
+        yield "replay", f"takes {found.agreement:.3f} times as long as the recorded rounds"
         yield "half of the waiting", f"in {found.half_in_rounds} of {found.rounds} rounds"
     if found.censored:
-        bounded = f", {found.only_bounded} of them only from below" if found.only_bounded else ""
-        yield "cancelled tasks", f"{found.censored}, whose times are estimated{bounded}"
+        bounded = (
+            f"; {found.only_bounded} of them ran longer than any answer"
+            if found.only_bounded
+            else ""
+        )
+        yield "cancelled tasks", f"{found.censored}, with estimated times{bounded}"
     yield "alpha", "unknown" if found.alpha is None else f"{found.alpha:.4g} s per unit of load"
     for each in found.predictions:
         yield f"{each.source} ({each.scheme})", each.words

@@ -24,10 +24,11 @@ TraceFile = Annotated[
 _SHOWN_ROUNDS, _SHOWN_WORKERS = 3, 6  # of the matrix, in a dry run
 
 HELP = (
-    "Make a delay profile of a trace that has a row for each task.\n\n"
-    f"These formats are recognised by their content: {', '.join(profiles.FORMATS[:-1])}. For other "
-    "traces, name the columns; a nested JSON object has dotted names (a.b). Columns that are named "
-    "here replace the ones of a recognised format. The report lists every decision."
+    "Make a delay profile of a trace of another tool.\n\n"
+    "A trace has a row for each task. These formats are recognised by their content: "
+    f"{', '.join(profiles.FORMATS[:-1])}. For other traces, name the columns with the "
+    "options below; they also replace columns of a recognised format. A value in a nested JSON "
+    "object has a dotted name (a.b). The report lists every decision that the import took."
 )
 
 
@@ -37,37 +38,43 @@ class ColumnOptions:
 
     worker: Annotated[
         str | None,
-        "Column of the worker (several, separated by commas, name one together), or order: the "
-        "n-th row of a round is worker n.",
+        "Column with the worker's name, or several columns, separated by commas, that name it "
+        "together; or `order`: the n-th row of a round is worker n.",
     ] = None
     round: Annotated[
         str | None,
-        "Column of the round, or gap: a round begins after a gap between starts. gap:SECONDS gives "
-        "the least gap.",
+        "Column with the round; or `gap`: a round begins wherever there is a gap between the "
+        "starts of tasks. gap:SECONDS sets the least gap.",
     ] = None
-    start: Annotated[str | None, "Column of the time at which the worker started."] = None
-    end: Annotated[str | None, "Column of the time at which the worker had finished."] = None
+    start: Annotated[str | None, "Column with the time at which the worker started the task."] = (
+        None
+    )
+    end: Annotated[str | None, "Column with the time at which the worker finished it."] = None
     submit: Annotated[
-        str | None, "Column of the time of the request. Times are then from it to --end."
+        str | None,
+        "Column with the time at which the task was requested. A task then takes the time from "
+        "there to --end.",
     ] = None
-    duration: Annotated[str | None, "Column of the time that the task took."] = None
+    duration: Annotated[str | None, "Column with the time that the task took."] = None
     unit: Annotated[
         str | None,
-        "Unit of all numbers: s, ms, us or ns. By default the format's, or the last word of the "
-        "column's name, as in took_ms.",
+        "Unit of all times: s, ms, us or ns. By default the unit of the recognised format, or the "
+        "last word of the column's name, as in took_ms.",
     ] = None
-    failed: Annotated[tuple[str, ...], "COLUMN=VALUE of rows that are failures. Repeatable."] = ()
-    where: Annotated[tuple[str, ...], "Only rows with COLUMN=VALUE count. Repeatable."] = ()
+    failed: Annotated[tuple[str, ...], "Rows with COLUMN=VALUE are failed tasks. Repeatable."] = ()
+    where: Annotated[tuple[str, ...], "Use only rows with COLUMN=VALUE. Repeatable."] = ()
     attempts: Annotated[
         str | None,
-        "If a worker has several rows in a round: span (from the first start to the last end), "
-        "sum, first or last.",
+        "Time of a worker that has several rows in a round: span (from the first start to the "
+        "last end), sum, first or last.",
     ] = None
     missing: Annotated[
-        str, "If a worker has no row in a round: fail (no answer) or drop (the round is left out)."
+        str,
+        "Meaning of a missing row: fail (the worker did not answer) or drop (leave the round out).",
     ] = "fail"
     base_load: Annotated[
-        float | None, "Normalized load of each worker. By default 1 / the number of workers."
+        float | None,
+        "Load of each worker, as a fraction of a job. By default 1 / the number of workers.",
     ] = None
 
     def trace(self, file: Path) -> ImportedTrace:
@@ -94,7 +101,7 @@ def import_file(
     columns: ColumnOptions,
     output: Annotated[Path | None, "-o", "--output", "New .npz file."] = None,
     dry_run: Annotated[
-        bool, "--dry-run", "Only show what would be done, and the first times. Writes nothing."
+        bool, "--dry-run", "Show the decisions and the first times, and write nothing."
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -128,7 +135,7 @@ def import_file(
         "answers": f"{answers.min():.4g} … {answers.max():.4g} s, median {median_s:.4g} s",
         "unanswered": f"{int((~profile.answered).sum())} of {profile.times.size}",
     }
-    pairs |= {"done" if not i else " " * i: note for i, note in enumerate(trace.notes)}
+    pairs |= {"decisions" if not i else " " * i: note for i, note in enumerate(trace.notes)}
     if dry_run:
         pairs["file"] = "none: this was a dry run"
     else:
@@ -159,7 +166,7 @@ def require_new(path: Path) -> None:
 
 def _print_times(trace: ImportedTrace) -> None:
     """Print the first times as a table: a line for each round, a column for each worker."""
-    table = Table(title="seconds, - where a worker did not answer")
+    table = Table(title="first times, in seconds (-: no answer)")
     workers = trace.workers[:_SHOWN_WORKERS]
     for name in ("round", *workers):
         table.add_column(name[-12:], justify="right")

@@ -1,4 +1,7 @@
-"""`explain`: a verdict on a run or trace, attribution by worker, phase and round, and what-ifs."""
+"""Explanations of runs and traces: where the time went, and how long other ways would have taken.
+
+`explain` is the entry point. Other ways, such as a code, are replayed on the recorded times.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,10 @@ _RESAMPLES: Final = 200  # of the rounds, for each draw
 _CONFIDENCE: Final = 0.95
 _STAYING: Final = frozenset({"local", "custom", "dask"})  # providers whose workers stay
 _ASK_ALPHA: Final = (
-    "What a code, deal, hedging or ssp would have taken is unknown, because nobody knows what load "
-    "costs (alpha): all tasks had the same load. Give --alpha SECONDS per unit of load; "
-    "measure it with seqgc profile --loads 0,0.5,1; or train a few rounds with m-sgc."
+    "All recorded tasks had the same load, so the recording does not show how much longer a task "
+    "takes with more load (alpha). The times of a code, deal, hedge and ssp depend on it. To find "
+    "alpha, measure it with seqgc profile --loads 0,0.5,1, or train a few rounds with m-sgc. If "
+    "you know it, give --alpha, in seconds per unit of load."
 )
 
 
@@ -64,9 +68,10 @@ class Observed:
     """The facts about a recorded run that an explanation needs.
 
     ``profile`` has the times of the run, ``setting`` its scheme and closing rule, and ``round_s``
-    (rounds,) the seconds that its rounds took. ``master_s`` are the seconds between rounds:
-    decoding, steps of the models, sending. ``phases`` has the seconds (rounds, n) of phases of the
-    tasks by name, NaN where they are unknown. ``models`` is the number of models, None if unknown.
+    (rounds,) the seconds of each round. ``master_s`` is the number of seconds between rounds, in
+    which the master decodes, updates the models and sends weights. ``phases`` has the seconds
+    (rounds, n) of each phase of the tasks, by the name of the phase; unknown times are NaN.
+    ``models`` is the number of models, or None if it is unknown.
     """
 
     profile: DelayProfile
@@ -79,10 +84,10 @@ class Observed:
 
     @classmethod
     def of_profile(cls, profile: DelayProfile, *, alpha: float | None = None) -> Observed:
-        """Return the facts about a trace: in each round, the slowest worker was awaited.
+        """Return the facts about a trace, as if its master had awaited all workers in each round.
 
-        If alpha is known, each worker has an equal share of a batch. Otherwise it has the load of
-        the recording.
+        If ``alpha`` is known, the times are converted to an equal share of a batch for each worker.
+        Otherwise they are the recorded times.
         """
         n, awaited = profile.num_workers, profile.awaited()
         known = profile.meta.alpha if alpha is None else alpha
@@ -121,13 +126,15 @@ def _master_s(run: RecordedRun) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShare:
-    """A worker's share of the time.
+    """The time that a worker cost the run.
 
-    ``factor`` is the median of its time divided by the median time of the other workers. ``cost_s``
-    is what the run would have saved if the worker had been typical, and ``share`` is this as a
-    fraction of the run; both are None if they cannot be replayed. A worker is ``always`` slow if it
-    is slow in three quarters of the rounds of both halves. ``always_s`` is the cost of this
-    constant factor, and ``today_s`` the rest, which changes from round to round.
+    ``factor`` says how slow the worker is: the ratio of its time to the median time of the other
+    workers, as a median over the rounds. ``cost_s`` is the time that the run would have saved if
+    the worker had been typical, and ``share`` is the same as a fraction of the run. Both are None
+    if the run cannot be replayed without the worker. ``always`` is True if the worker was slow in
+    three quarters of the rounds, in each half of the run. Then ``constant_s`` is the part of
+    ``cost_s`` that its constant factor explains. ``varying_s`` is the rest, which changes from
+    round to round.
     """
 
     worker: int
@@ -135,16 +142,17 @@ class WorkerShare:
     cost_s: float | None
     share: float | None
     always: bool
-    always_s: float | None
-    today_s: float | None
+    constant_s: float | None
+    varying_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseShare:
-    """A phase of the tasks: its median and mean seconds, its share of all times of tasks, and cost.
+    """The time that tasks spent in one phase, such as computing, and what its slow cases cost.
 
-    ``cost_s`` is what the run would have saved if no task had taken longer than the median in this
-    phase.
+    ``median_s`` and ``mean_s`` are over all tasks. ``share`` is the fraction of the tasks' time
+    that they spent in this phase. ``cost_s`` is the time that the run would have saved if no task
+    had spent more than the median time in this phase.
     """
 
     phase: str
@@ -156,9 +164,10 @@ class PhaseShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundShare:
-    """A round that took longer than it would have taken with nobody slow, and its slowest worker.
+    """A round that waited for slow workers, with its cost and its slowest worker.
 
-    ``round`` counts the rounds of the recording, from 0.
+    ``cost_s`` is the time that the round would have saved with nobody slow. ``round`` is the number
+    of the round in the recording, from 0.
     """
 
     round: int
@@ -171,11 +180,12 @@ class RoundShare:
 class Counterfactual:
     """The time that the same run would have taken in another way.
 
-    ``seconds`` includes the time of the master, and ``low_s`` to ``high_s`` is a 95 % interval: a
-    block bootstrap over rounds, with random draws of the censored times. ``saved_s`` is positive if
-    this would have been faster than the run. ``what`` is ``nobody slow``, ``uncoded``, ``code``,
-    ``deal``, ``hedge`` or ``ssp``. ``mu`` is the tolerance of the closing rule, whose ``wait_out``
-    is ``feasible``. ``usd`` is None if no price is known.
+    ``what`` names the way: ``nobody slow``, ``uncoded``, ``code``, ``deal``, ``hedge`` or ``ssp``.
+    ``seconds`` is the time of the whole run, with the time of the master. Its 95 % interval is from
+    ``low_s`` to ``high_s``: a block bootstrap over rounds, with random draws of the censored times.
+    ``saved_s`` is the time of the recorded run minus ``seconds``. ``mu`` is the tolerance of the
+    closing rule, whose ``wait_out`` is ``feasible``. ``usd`` is the cost of the workers, or None if
+    no price is known.
     """
 
     what: str
@@ -188,7 +198,7 @@ class Counterfactual:
     usd: float | None = None
 
     def is_faster_than(self, seconds: float) -> bool:
-        """Return True if the whole interval is below this time."""
+        """Return True if the whole 95 % interval is below ``seconds``."""
         return self.high_s < seconds
 
 
@@ -196,13 +206,15 @@ class Counterfactual:
 class Explanation(Summarised):
     """An explanation of a run or trace.
 
-    ``verdict`` are the sentences to read first. The run took ``seconds``: ``waiting_s`` for workers
-    that were slower than the typical worker of their round, ``master_s`` between rounds, and
-    ``computing_s``, the rest. ``agreement`` is the time of the run's rounds in a replay, divided by
-    the time that they took; None if the run cannot be replayed. ``half_in_rounds`` is the number of
-    rounds with half of the waiting. ``censored`` is the number of tasks that were cancelled, and
-    ``only_bounded`` the number of them whose time is only known to be long. ``missing`` are
-    sentences about what is not known, and what to do about it.
+    ``verdict`` has the sentences to read first. ``seconds`` is the time of the run, which has three
+    parts. In ``waiting_s``, the run waited for workers that were slower than the typical worker of
+    their round. In ``master_s``, no round was open. ``computing_s`` is the rest.
+
+    ``agreement`` tests the replay: the time of the rounds in a replay of the run, divided by the
+    recorded time; None if the run cannot be replayed. ``half_in_rounds`` is the smallest number of
+    rounds that together have half of the waiting. ``censored`` is the number of cancelled tasks,
+    and ``only_bounded`` is the number of them that ran longer than any answer took. ``missing`` has
+    sentences about facts that are unknown, and how to find them.
     """
 
     verdict: tuple[str, ...]
@@ -259,16 +271,16 @@ def explain(
 
     ``on`` is a recorded run (`seqgc.read_run`), a profile, a trace, or the path of one of them
     (`seqgc.runs.read_delays`). A profile counts as a run whose master awaited every worker.
-    ``alpha`` is the seconds per unit of load, by default the profile's own or, for a run, fitted to
-    its loads. ``usd_per_worker_s`` is the price of a second of a worker. docs/explain.md defines
-    all figures.
+    ``alpha`` is the cost of load, in seconds per unit of load. By default it is read from the
+    profile, or fitted to the loads of the run. ``usd_per_worker_s`` is the price of a worker for
+    one second, in US dollars. docs/explain.md defines all figures.
 
     Raises
     ------
     ParameterError
         If an argument breaks its rule, or the scheme of the run is unknown.
     ProfileError
-        If no round of a run has closed, or in some round of a profile no worker answered.
+        If no round of the run has closed, or a round of the profile has no answer.
 
     Examples
     --------
@@ -276,8 +288,8 @@ def explain(
     >>> times[:, 2] = 2.0
     >>> found = explain(DelayProfile.from_times(times))
     >>> print(found.verdict[0])
-    49 % of the time was waiting. Worker 2 was always slow (2 times as long as \
-the others) and cost 48 %: replace it, no code is needed.
+    49 % of the time was waiting for slow workers. Worker 2 was always slow (2 times as long as \
+the others) and cost 48 %: replace it; no code is needed.
     >>> round(found.waiting_s, 2), found.by_worker[0].worker, found.alpha
     (19.8, 2, None)
     """
@@ -391,14 +403,14 @@ class _Explainer:
         replayed = set(np.argsort(-self._times.sum(axis=0))[:_MOST_WORKERS].tolist())
         rows = []
         for worker in range(self._n):
-            cost_s = always_s = None
+            cost_s = constant_s = None
             if self._what_if is not None and worker in replayed:
                 fixed = self._what_if.without_worker([worker], self._typical)
-                cost_s, always_s = self._saved(self._what_if.seconds(fixed)), 0.0
+                cost_s, constant_s = self._saved(self._what_if.seconds(fixed)), 0.0
                 if always[worker]:
                     steady = self._times.copy()
                     steady[:, worker] /= factors[worker]
-                    always_s = min(cost_s, self._saved(self._what_if.seconds(steady)))
+                    constant_s = min(cost_s, self._saved(self._what_if.seconds(steady)))
             rows.append(
                 WorkerShare(
                     worker=worker,
@@ -406,8 +418,8 @@ class _Explainer:
                     cost_s=cost_s,
                     share=None if cost_s is None else cost_s / self._seconds,
                     always=bool(always[worker]),
-                    always_s=always_s,
-                    today_s=None if cost_s is None or always_s is None else cost_s - always_s,
+                    constant_s=constant_s,
+                    varying_s=None if cost_s is None or constant_s is None else cost_s - constant_s,
                 )
             )
         return tuple(sorted(rows, key=lambda row: (-(row.cost_s or 0.0), -row.factor)))
@@ -473,7 +485,7 @@ class _Explainer:
     # ---- counterfactuals -------------------------------------------------------------------------
 
     def _counterfactuals(self) -> list[Counterfactual]:
-        """Return what the run would have taken in other ways, by replay of its times."""
+        """Return the times of the run in other ways, from replays of the recorded times."""
         if self._what_if is None:
             return []
         found = [self._counterfactual("nobody slow", self._what_if.setting, fixed=True)]
@@ -573,12 +585,15 @@ class _Explainer:
             said.append(_ASK_ALPHA)
         if bounded:
             said.append(
-                f"{bounded} cancelled tasks ran longer than any answer took. Their times are taken "
-                "as if they had answered then, so that what waits for everyone looks too fast: "
-                "train a few rounds with --scheme uncoded, or record all with seqgc profile."
+                f"{bounded} cancelled tasks had run longer than any answer took. The replay counts "
+                "them as answered at that moment, so ways that wait for everyone look too fast. To "
+                "learn the real times, train a few rounds with --scheme uncoded, or use seqgc "
+                "profile."
             )
         if not self._observed.phases and "of a run" in self._profile.meta.source:
-            said.append("The phases of tasks are unknown: the run is older than their recording.")
+            said.append(
+                "The phases of tasks are unknown: an older version of seqgc recorded the run."
+            )
         return said
 
 
@@ -592,15 +607,21 @@ def _codes() -> tuple[str, ...]:
 
 
 def _verdict(found: Explanation, together_s: float) -> list[str]:
-    """Return the sentences to read first. ``together_s``: what all always slow workers cost."""
+    """Return the sentences to read first.
+
+    ``together_s`` is the common cost of all workers that are always slow.
+    """
     seconds = found.seconds
     waiting = found.waiting_s / seconds
-    said = f"{waiting:.0%} of the time was waiting.".replace("%", " %")
+    said = f"{waiting:.0%} of the time was waiting for slow workers.".replace("%", " %")
     sentences = [said]
     if found.agreement is None:
-        sentences = ["The time cannot be divided into waiting and computing without alpha."]
+        said = "The run cannot be replayed without alpha, the cost of load: give --alpha. Therefore"
+        sentences = [f"{said} it is unknown how much of the time was waiting."]
     elif waiting < _LITTLE:
-        sentences = [f"Nothing was slow: only {_percent(waiting)} of the time was waiting."]
+        sentences = [
+            f"Nothing was slow: only {_percent(waiting)} of the time was waiting for workers."
+        ]
         if (best := _best(found)) is not None and best.saved_s >= _LITTLE * seconds:
             sentences.append(f"Nevertheless, {_would_have(found, best)}")
     elif together_s >= _LITTLE * seconds:
@@ -613,40 +634,42 @@ def _verdict(found: Explanation, together_s: float) -> list[str]:
         sentences[0] += (
             f" {who} always slow ({factor:.2g} times as long as the others) and cost "
             f"{_percent(together_s / seconds)}: replace {it}"
-            f"{', no code is needed.' if rest < _LITTLE else '.'}"
+            f"{'; no code is needed.' if rest < _LITTLE else '.'}"
         )
         if rest >= _LITTLE:
-            sentences.append(f"The other {_percent(rest)} would remain. {_advice(found)}")
+            sentences.append(
+                f"The other {_percent(rest)} of waiting would remain. {_advice(found)}"
+            )
     else:
         sentences[0] += " " + _advice(found)
     if found.master_s / seconds >= _BUSY_MASTER:
         sentences.append(
             f"{_percent(found.master_s / seconds)} of the time passed in the master, between "
-            "rounds: steps of the models, decoding, sending. No scheme changes that."
+            "rounds: it decoded, updated the models and sent weights. No scheme changes that."
         )
     if found.by_phase and waiting >= _LITTLE:
         worst = max(found.by_phase, key=lambda phase: phase.cost_s or 0.0)
         if (worst.cost_s or 0.0) >= found.waiting_s / 2:
             part = (worst.cost_s or 0.0) / seconds
             sentences.append(
-                f"Most of it is in one phase of the tasks, “{worst.phase}”: without its slow "
-                f"cases, the run would have taken {_percent(part)} less."
+                f"Most of the waiting is in one phase of the tasks, “{worst.phase}”: without the "
+                f"slow cases of this phase, the run would have taken {_percent(part)} less time."
             )
     return sentences
 
 
 def _advice(found: Explanation) -> str:
-    start = "Stragglers change from round to round"
+    start = "The slow workers change from round to round"
     best = _best(found)
     if best is None:
         if found.alpha is None:
-            return f"{start}: a code may help. How much depends on what load costs (alpha)."
-        return f"{start}, but neither a code nor deal would surely have been faster."
+            return f"{start}, so a code may help. How much depends on the cost of load (alpha)."
+        return f"{start}, but no code, and neither deal nor hedge, would surely have been faster."
     return f"{start}: {_would_have(found, best)}"
 
 
 def _best(found: Explanation) -> Counterfactual | None:
-    """Return the fastest way with the same gradients that was surely faster than the run."""
+    """Return the fastest way that is surely faster than the run and has the same gradients."""
     ways = ["code", "deal", "hedge"]
     if not found.only_bounded:  # else waiting for everyone looks too fast
         ways.append("uncoded")

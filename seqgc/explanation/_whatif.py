@@ -1,4 +1,4 @@
-"""Replays that answer “what if”: the same run, with some times replaced by typical times.
+"""Replays of one run, with some of its times replaced by typical times.
 
 Source of the method: Lin, Jiang et al., *Understanding Stragglers in Large Model Training Using
 What-if Analysis*, OSDI 2025. A run is simulated with and without its stragglers, and the difference
@@ -8,8 +8,8 @@ of the two times is what they cost:
 
 T is the time of the run, replayed on its recorded times. In T(X fixed), each time in X that is
 longer than the typical time is replaced by the typical time. The typical time of a worker in a
-round is the median time of the other workers in this round. X is a worker, a round, the excess of a
-phase of all tasks, or everything ("nobody slow").
+round is the median time of the other workers in this round. X is a worker, a round, one phase of
+all tasks, or everything ("nobody slow").
 
 Costs do not add up: if two workers are equally slow, replacing one of them saves nothing.
 """
@@ -64,7 +64,7 @@ class WhatIf:
         return self.profile.times
 
     def rehearsal(self, setting: Setting, times: FloatArray | None = None) -> Rehearsal:
-        """Return the settings of a replay on these times, by default the recorded times."""
+        """Return the settings of a replay on some times, by default on the recorded times."""
         stays = self.stays and not isinstance(setting.scheme, Scheme)
         profile = self.profile if times is None else _with(self.profile, times)
         return Rehearsal(
@@ -79,17 +79,23 @@ class WhatIf:
     def seconds(
         self, times: FloatArray | None = None, *, setting: Setting | None = None
     ) -> FloatArray:
-        """Return the seconds of each round on these times, by default of the run's setting."""
+        """Replay a setting on some times, and return the seconds (rounds,) of each round.
+
+        The default is the setting of the run, and the recorded times.
+        """
         setting = setting or self.setting
         return replay(setting, self.rehearsal(setting, times)).round_seconds
 
     def fixed(self, typical: FloatArray, *, where: BoolArray | None = None) -> FloatArray:
-        """Return the times with those in ``where`` limited to the ``typical`` times."""
+        """Return the times, of which those in the mask ``where`` are at most the typical times.
+
+        By default, all times are limited.
+        """
         limited = np.minimum(self.times, typical)
         return limited if where is None else np.where(where, limited, self.times)
 
     def without_worker(self, workers: Iterable[int], typical: FloatArray) -> FloatArray:
-        """Return the times if these workers were typical."""
+        """Return the times as if these workers had taken at most the typical times."""
         where = np.zeros(self.times.shape, dtype=np.bool_)
         where[:, list(workers)] = True
         return self.fixed(typical, where=where)

@@ -34,7 +34,9 @@ def explanation_page(found: Explanation, *, name: str) -> Page:
     if found.counterfactuals:
         sections.append(
             Section(
-                title="What would have been", says=[_WHAT_IF], table=_table(found.counterfactuals)
+                title="What the same run would have taken",
+                says=[_WHAT_IF],
+                table=_table(found.counterfactuals),
             )
         )
     if found.predictions:
