@@ -118,6 +118,14 @@ def test_without_alpha_it_says_what_does_not_need_it_and_asks(tmp_path: Path) ->
     assert not any("--alpha" in each for each in known.missing)
 
 
+@pytest.mark.parametrize(("provider", "stays"), [("", False), ("lambda", False), ("local", True)])
+def test_deal_is_replayed_or_said_to_be_left_out(provider: str, stays: bool) -> None:
+    meta = ProfileMeta(base_load=1 / N, alpha=0.1, provider=provider)
+    found = explain(DelayProfile.from_times(random_stragglers(), meta=meta))
+    assert ("deal" in {each.what for each in found.counterfactuals}) is stays
+    assert any("--backend local" in each for each in found.missing) is not stays
+
+
 def test_the_uncoded_counterfactual_of_a_coded_run_is_the_uncoded_run(tmp_path: Path) -> None:
     """Both runs have the same delays; tasks of the code have twice the load."""
     rng, alpha = np.random.default_rng(2), 0.8

@@ -61,6 +61,11 @@ _ASK_ALPHA: Final = (
     "alpha, measure it with seqgc profile --loads 0,0.5,1, or train a few rounds with m-sgc. If "
     "you know it, give --alpha, in seconds per unit of load."
 )
+_NO_DEAL: Final = (
+    "deal is left out, because nothing says that these workers stay from one round to the next. If "
+    "they do, seqgc tune ranks it: with --backend local for processes, with --resident for "
+    "functions."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -583,6 +588,8 @@ class _Explainer:
         said = []
         if self._alpha is None:
             said.append(_ASK_ALPHA)
+        if self._what_if is not None and not self._what_if.stays:
+            said.append(_NO_DEAL)
         if bounded:
             said.append(
                 f"{bounded} cancelled tasks had run longer than any answer took. The replay counts "
