@@ -44,6 +44,7 @@ from seqgc.rounds import ClosingRule, PausedPolicy, PolicyDefence, policy_of
 from seqgc.runs import LOG
 from seqgc.runs.folder import EventLog, require_new
 from seqgc.schemes import Defence, parse_scheme
+from seqgc.training.copied import CopiedData, CopiedState
 from seqgc.training.jobs import Share
 from seqgc.training.plan import PlannedRun, TrainingPlan
 from seqgc.training.published import PublishedWeights
@@ -55,6 +56,7 @@ from seqgc.training.workload import joined_form, split_results, try_models
 __all__ = ["Gradients", "gradients"]
 
 _MOST_JOBS: Final = 2**31 - 1  # the log has no larger number of a job
+_REMEDY: Final = "undo the change before the call, or close these gradients and create new ones"
 _NO_OPTIMIZER: Final = partial(torch.optim.SGD, lr=0.0)  # a `Model` must have one
 
 
@@ -75,6 +77,7 @@ class _OwnModel:
         self._trained: Final = self._trained_ids()
         self._modes: Final = self._training_modes()
         self._fixed: Final = {name: t.detach().clone() for name, t in self._fixed_tensors()}
+        self._state: Final = CopiedState(model.module)
 
     def read(self) -> None:
         """Read the weights that the module has now."""
@@ -123,10 +126,12 @@ class _OwnModel:
             if before is None or not torch.equal(tensor, before):
                 rule = "must keep its buffers and frozen parameters, which workers have a copy of"
                 self._refuse(rule, name)
+        if change := self._state.change():
+            self._refuse("must be as at the beginning: workers have a copy of it", change)
 
     def _refuse(self, rule: str, what: str) -> None:
-        remedy = "undo the change before the call, or close these gradients and create new ones"
-        raise ParameterError("model", rule, f"{what} of model {self.model.name!r} changed", remedy)
+        got = f"{what} of model {self.model.name!r} changed"
+        raise ParameterError("model", rule, got, _REMEDY)
 
     def _trained_ids(self) -> list[int]:
         return [id(p) for p in self.model.module.parameters() if p.requires_grad]
@@ -223,6 +228,7 @@ class Gradients(Summarised):
         run: PlannedRun,
         workers: Workers,
         *,
+        loss: object,
         single: bool,
         folder: Path | None,
         observers: Sequence[Observer],
@@ -248,6 +254,9 @@ class Gradients(Summarised):
             self._observe = partial(_tell_all, [*retires, *observers, self.counts])
             dtype = torch_dtype(plan.precision)
             models = [_OwnModel(model, dtype) for model in plan.models]
+            data = CopiedData(plan.models[0].dataset, dtype)
+            self._copies: dict[str, CopiedState | CopiedData]
+            self._copies = {"loss": CopiedState(loss), "data": data}
             self._workload = _GivenWorkload(
                 models, run.setting.scheme, store=store, precision=plan.precision
             )
@@ -288,8 +297,8 @@ class Gradients(Summarised):
         Raises
         ------
         ParameterError
-            If the indices are wrong, or if the model has changed in another way than by new
-            values of its parameters: another mode, other buffers, frozen or new parameters.
+            If the indices are wrong, or if something has changed that the workers have a copy of:
+            the model in another way than by new values of its parameters, the loss, or the data.
         ModelError
             If the model's code raises an error on two workers, or a result is not finite.
         WorkerError
@@ -299,6 +308,10 @@ class Gradients(Summarised):
         require_number("scale", scale)
         for each in self._workload.models:
             each.require_unchanged()
+        for argument, copied in self._copies.items():
+            if change := copied.change():
+                rule = "must be as at the beginning: workers have a copy of it"
+                raise ParameterError(argument, rule, f"{change} changed", _REMEDY)
         self._workload.give(points)
         if self._policy is None:
             self._policy = self._new_policy()
@@ -482,7 +495,7 @@ def gradients(
     if folder is not None:
         require_new(folder)
     try_models(models, precision=precision)
-    return Gradients(planned, workers, single=single, folder=folder, observers=observers)
+    return Gradients(planned, workers, loss=loss, single=single, folder=folder, observers=observers)
 
 
 def _require_at_once(scheme: str | Defence, *, n: int) -> Defence:

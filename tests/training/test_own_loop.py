@@ -150,6 +150,48 @@ def test_what_would_differ_from_torch_in_silence_is_refused(
         g.backward([0])
 
 
+class Scaled(nn.Module):
+    """A model with a scale, a mask that is no buffer, and a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.scale, self.mask = net(), 1.0, torch.ones(3, dtype=torch.float64)
+        self.cache: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = self.net(x) * self.mask
+        return self.cache * self.scale
+
+
+def test_what_workers_have_a_copy_of_must_not_change(crew: Workers, data: TensorDataset) -> None:
+    model, loss = Scaled(), nn.CrossEntropyLoss(weight=torch.ones(3).double())
+    x, y = data.tensors
+    with gradients(model, loss, data, workers=crew, scheme="uncoded") as g:
+        for owner, name, other, what in (
+            (model, "scale", 3.0, "'scale' of model"),
+            (model, "mask", model.mask / 2, "'mask' of model"),
+            (model.net, "1", nn.ReLU(), "submodule 'net.1'"),
+            (model.net, "forward", lambda x: x[:, :3], "'forward' of submodule 'net'"),
+            (loss, "label_smoothing", 0.5, "loss.*'label_smoothing'"),
+            (loss, "weight", torch.arange(3).double(), "loss.*'_buffers'"),
+            (data, "tensors", (x + 1, y), "data.*point"),
+        ):
+            before = getattr(owner, name)
+            setattr(owner, name, other)
+            with pytest.raises(ParameterError, match=what):
+                g.backward([0])
+            setattr(owner, name, before)
+            vars(owner).pop("forward", None)
+        with (
+            model.net[0].register_forward_hook(lambda *args: 2 * args[-1]),
+            pytest.raises(ParameterError, match=r"'_forward_hooks' of submodule 'net\.0'"),
+        ):
+            g.backward([0])
+        assert all(p.grad is None for p in model.parameters())
+        model(x)  # as in a validation: the cache does not matter
+        g.backward([0])
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
