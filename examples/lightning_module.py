@@ -7,7 +7,7 @@ from seqgc.training import Gradients
 
 
 class CodedModule(lightning.LightningModule):
-    """A network that is trained with `gradients`; its data loader yields indices of points."""
+    """A network that trains with `gradients`. Its data loader must yield indices of points."""
 
     def __init__(self, net: torch.nn.Module, gradients: Gradients) -> None:
         super().__init__()

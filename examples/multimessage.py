@@ -71,7 +71,7 @@ class MultiMessage(PolicyDefence):
 
 
 class MultiMessagePolicy(Engine[Chunks]):
-    """A policy that runs one job after the other; the work of a task is its chunks, in order."""
+    """A policy that runs one job after the other. The work of a task is a list of chunks."""
 
     needs: Final = frozenset[Capability]({"partial"})
     counts_called_off = True
@@ -103,7 +103,7 @@ class MultiMessagePolicy(Engine[Chunks]):
         self._records.recall(self._job, self._givers.values())
 
     def _next(self, worker: int) -> tuple[int, Chunks] | None:
-        """Return the missing chunks of the worker's window, or else chunks that nobody has."""
+        """Return the missing chunks of the worker's window, or else those without a worker."""
         held = {c for queue in self._queues.values() for task in queue for c in task.work or ()}
         mine = [c for c in self._of.window(worker) if c not in self._givers]
         lost = [c for c in range(self._n) if c not in self._givers and c not in held]
@@ -133,7 +133,7 @@ class MultiMessagePolicy(Engine[Chunks]):
             self._forget_round(job)
             self._job, self._givers, self._flawed = job + 1, {}, {}
             self._ask(range(self._n))
-        return None if new else "another worker has computed its chunk before"
+        return None if new else "another worker has computed this chunk before"
 
     def _lost(self, loss: Loss[Chunks], actions: list[Action]) -> None:
         for chunk in (loss.task.work or ()) if loss.is_flawed else ():

@@ -7,14 +7,14 @@ from seqgc.training import Gradients
 
 
 class Logits(torch.nn.Sequential):
-    """A model as workers call it: with all its inputs in one dictionary."""
+    """A model whose input is one dictionary of arguments, as workers call it."""
 
     def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
         return self[0](**x).logits
 
 
 class CodedTrainer(transformers.Trainer):
-    """A Trainer with ``gradients`` of `Logits`; an input has the ``index`` of its point."""
+    """A Trainer that gets its gradients from workers. Each input is the ``index`` of a point."""
 
     gradients: Gradients
 

@@ -24,11 +24,11 @@ _MOST_HTML_ROWS: Final = 20
 def columns(
     rows: Iterable[Mapping[str, object]], *, names: Sequence[str] = ()
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the table of some rows, which all have the same names.
+    """Return a table made of rows, which all have the same names.
 
-    A column of numbers is an array of numbers. A number that is None becomes NaN, unless the others
-    are integers. All other columns are arrays of objects. ``names`` are the names of the columns,
-    which are needed if there may be no row.
+    A column of numbers becomes an array of numbers; None among floats becomes NaN. All other
+    columns, also integers with None, become arrays of objects. ``names`` are the names of the
+    columns of a table that may have no rows.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def html_table(table: Mapping[str, Any], *, caption: str = "") -> str:
 
 
 class Summarised:
-    """A base class for results, whose text and whose picture in a notebook are short.
+    """A base class of results that have a short text and, in a notebook, a short table.
 
     A subclass defines `summary`, the names and values to show, and may define `summary_table`, a
     table that a notebook shows below them.

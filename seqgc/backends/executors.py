@@ -52,14 +52,14 @@ class _PooledTask:
 
 
 class ExecutorBackend(EventBackend):
-    """``n`` workers that are numbers, and whose tasks are calls in a pool; a context manager.
+    """A backend whose tasks are calls in a pool of processes. It is a context manager.
 
     The pool must compute in other processes, on this or on other machines, such as a
     `ProcessPoolExecutor`. It remains open when the backend is closed.
 
-    - Any process of the pool computes any task. If there are fewer processes than tasks, the others
-      wait in the pool. A process keeps the compute function of the last two runs. A process that
-      does not have it says so, and is sent it with the task.
+    - The ``n`` workers are only numbers: any process of the pool computes any task. If there are
+      fewer processes than tasks, the other tasks wait in the pool. A process keeps the compute
+      functions of the last two runs. If a process lacks the function, it is sent with the task.
     - A task that waits in the pool is taken back when it is cancelled. A task that is being
       computed cannot be stopped: it keeps its process busy, and its answer arrives late.
     - If the pool breaks, as when one of its processes is killed, each of its tasks becomes a
@@ -258,7 +258,7 @@ class ExecutorBackend(EventBackend):
                 self._pool = None  # the next task gets a new one
             is_lost = False
         elif is_lost:
-            why = f"the pool is of no use any more ({why}); pass a function that returns a new one"
+            why = f"the pool is broken or closed ({why}); pass a function that returns a new pool"
         failure = failure_of(call.request.subject.address, at=0.0, reason=why)
         return replace(failure, final=is_lost)
 

@@ -3,8 +3,8 @@
 Every service is given the same seconds per task, and processors in proportion to the memory of the
 function (`FunctionSetup.vcpus`). The comparison includes the bytes that the workers move, except on
 one machine, where they move through its files. It does not include a master outside the workers,
-disks, logs, the time in which machines start, and the time in which workers wait for tasks. All but
-functions that are invoked for each task are also paid while they wait.
+disks, logs, the time in which machines start, and the time in which workers wait for tasks. Waiting
+costs nothing only with functions that are invoked for each task.
 """
 
 from __future__ import annotations

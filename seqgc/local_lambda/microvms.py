@@ -1,9 +1,9 @@
 """An imitation of AWS Lambda MicroVMs on this machine, for tests of `seqgc.backends.lambda_`.
 
 The service answers six calls of the API ``lambda-microvms`` of 2025-09-09. A MicroVM is a process
-that runs the same server as a MicroVM on AWS, behind a proxy that asks for the headers of a token.
+that runs the same server as a MicroVM on AWS, behind a proxy that requires the headers of a token.
 A suspended MicroVM is a stopped process (SIGSTOP). There are no images: each launch starts the
-process, with the hooks of a build. Requests are not signed, and no idle time or life ends.
+process, and calls the hooks of a build. Requests are not signed. There are no limits of time.
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ class _LocalMicrovm:
 
 
 class LocalMicrovms(ThreadingHTTPServer):
-    """The service, as a context manager; `close` leaves no process, thread, port or file.
+    """A running imitation of the service. Leaving the ``with`` block ends all its MicroVMs.
 
-    ``environment`` are environment variables of the MicroVMs, in addition to the variables of this
-    process. With ``imports``, each MicroVM imports all modules before it runs, PyTorch among them;
-    otherwise it imports a module when a task first needs it, and starts sooner. The first
-    ``throttled`` calls of each operation are throttled; ``calls`` counts all calls. ``microvms``
-    are the MicroVMs by their identifiers, with their states.
+    ``environment`` has environment variables of the MicroVMs, in addition to this process's own.
+    If ``imports`` is True, each MicroVM imports PyTorch and all other modules before it runs.
+    Otherwise it starts sooner, and imports a module when a task first needs it. The first
+    ``throttled`` calls of each operation are refused as throttled. ``calls`` counts all calls.
+    ``microvms`` has the MicroVMs by their identifiers.
 
     Examples
     --------

@@ -81,11 +81,12 @@ class PartialArrival:
 
     The worker continues with the other mini-tasks of the task. The task ends with an `Arrival`,
     which has the results of its last mini-task and of all mini-tasks that had no `PartialArrival`.
-    The result is usable: if it has flaws, it waits for the `Arrival`. If the task ends with a
-    `Failure`, its partial results stay valid.
+    A partial result has no flaws; a result with flaws comes only with the `Arrival`. If the task
+    ends with a `Failure`, its partial results stay valid.
 
     Only tasks of a `Dispatch` with ``item_loads`` have such events. If the worker's process was
-    replaced, a result may come again. ``results`` has the result by slot; it is empty in a replay.
+    replaced, the same result may arrive twice. ``results`` has the result under its ``slot``; it is
+    empty in a replay.
     """
 
     round: int
@@ -162,13 +163,15 @@ Event: TypeAlias = Dispatched | Arrival | PartialArrival | Failure | Tick | Time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """The action to send these workers their mini-tasks of the round.
+    """The action that sends workers their mini-tasks of a round.
 
-    A segment is a sequence of rounds with the same scheme. If ``begins_segment``, the previous
-    segment has ended, and the workload must receive all its gradients before these tasks are made
-    or an observer sees them. ``loads`` (n,) are the shares of a job's batch that the workers
-    compute in the round; a replay derives times from them. With `deal`, they are the shares of this
-    dispatch, and 0 for a worker without a task.
+    ``assignment`` has the mini-tasks of each worker. ``loads`` (n,) are the shares of a job's batch
+    that the workers compute in the round; a replay derives times from them. With `deal`, they are
+    the shares of this dispatch, and 0 for a worker without a task.
+
+    A segment is a sequence of rounds with the same scheme. If ``begins_segment`` is True, the
+    previous segment has ended. The workload then receives all gradients of that segment before
+    these tasks are created and before observers see this action.
 
     If ``item_loads`` is given, the workers compute their mini-tasks in order, and answer each of
     them as soon as it is done (`PartialArrival`). ``item_loads[worker]`` are the loads of these
@@ -397,7 +400,7 @@ class RestartingBackend(Backend, Protocol):
 
 @runtime_checkable
 class OutlastingBackend(Backend, Protocol):
-    """A backend whose tasks cannot be stopped. They may run after its end, and cost money."""
+    """A backend whose tasks cannot be stopped. They may run, and cost money, after it is closed."""
 
     @property
     def under_way(self) -> int:
@@ -583,12 +586,13 @@ Seen: TypeAlias = Event | Action | Notice
 
 
 class Observer(Protocol):
-    """A function that is called with each event before the policy, and with each action.
+    """A function that the loop calls with each event and each action.
 
-    For an action, observers are called before the action is carried out. They are called in the
-    order in which they are given, on the master's thread, and before the run writes its own
-    records. If an observer raises an error, the run ends, and the event or action is neither
-    carried out nor recorded. `seqgc.costs.Budget` stops a run in this way.
+    It is called with an event before the policy gets the event, and with an action before the loop
+    carries it out. Observers are called in the order in which they are given, on the master's
+    thread, before the run writes its own records. If an observer raises an error, the run ends, and
+    the event or action is neither carried out nor recorded. `seqgc.costs.Budget` stops a run in
+    this way.
 
     Examples
     --------
@@ -605,13 +609,13 @@ class Observer(Protocol):
 class LastingObserver(Observer, Protocol):
     """An observer whose state survives an interruption of the run.
 
-    A resumed run restores the observer's latest state, which may be newer than the checkpoint. For
-    example, tasks after the checkpoint have also been paid for.
+    A resumed run restores the observer's latest state, which may be newer than the checkpoint. This
+    matters for costs: tasks that were sent after the checkpoint have been paid for, too.
     """
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """The state to save. It is on the disk before the tasks of an observed dispatch leave."""
+        """The state to save. It is on disk before the tasks of an observed dispatch leave."""
 
     def recall(self, memory: Mapping[str, float]) -> None:
         """Restore a saved `memory` after the run was resumed."""

@@ -1,4 +1,4 @@
-"""The delays of a recorded run as a profile, for every place that takes a profile."""
+"""The delays of a recorded run as a delay profile."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ProfileSource: TypeAlias = "DelayProfile | RecordedRun | str | Path"
 """A profile or a recorded run, the path of one, or the name of a generator."""
 
 PHASES: Final = "waited at the worker", "started", "weights fetched", "computed", "on the way"
-"""The phases of a task, in their order. The last one is there and back, with injected delays."""
+"""The phases of a task, in order. The last one is the way there and back, and injected delays."""
 
 _LEAST_S: Final = 1e-9  # the time of a worker without a task, which says nothing about the worker
 
 
 def read_delays(source: ProfileSource, *, alpha: float | None = None) -> DelayProfile:
-    """Return the delays of workers that ``source`` stands for.
+    """Return the delay profile of a source: a profile, a recorded run, a path or a name.
 
     A profile is returned unchanged. A path is the file of a profile, the folder of a run, or a
     trace of another tool (`seqgc.profiles.import_trace`). The name of a generator, such as
@@ -52,8 +52,8 @@ def read_delays(source: ProfileSource, *, alpha: float | None = None) -> DelayPr
     Raises
     ------
     ParameterError
-        If this is a folder without a run, an absent file that does not end in `.npz` or `.csv`, or
-        no source of delays.
+        If ``source`` is nothing of this, a folder without a run, or a file that does not exist and
+        does not end in `.npz` or `.csv`.
     ProfileError
         If the file cannot be read (`seqgc.profiles.read_or_import`), or the run has no answers.
 
@@ -102,10 +102,11 @@ def in_rounds(header: RunHeader) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunDelays:
-    """The delays of a run: its profile, the table row of each round of the profile, and phases.
+    """The delays of a run: its profile, and the phases of its tasks.
 
-    ``places`` (rounds,) are rows of the table of rounds. ``phases`` has the seconds (rows, n) of
-    each phase of the tasks (`PHASES`), or is empty if the workers reported no phases.
+    ``places`` (rounds,) has the row of each round of the profile in the run's table of rounds.
+    ``phases`` has the seconds (rows, n) of each phase of the tasks (`PHASES`), or is empty if the
+    workers reported no phases.
     """
 
     profile: DelayProfile
@@ -114,7 +115,7 @@ class RunDelays:
 
 
 def delays_of(run: RecordedRun, *, alpha: float | None = None) -> RunDelays:
-    """Return the delays of a run. The profile is that of `RecordedRun.profile`."""
+    """Return the delays of a run. `RecordedRun.profile` returns the same profile."""
     header, answers, rounds = run.header, run.answers(), run.rounds()
     fitted, parts = alpha is None, run.parts()
     in_parts = bool(np.isfinite(parts["load"]).any())

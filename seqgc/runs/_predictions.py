@@ -23,9 +23,10 @@ _MOST_RUNS: Final = 200
 class Prediction:
     """A time that was predicted for the rest of a run, and the time that the rest took.
 
-    ``source`` is ``plan`` for a time that was predicted before the run (``predicted_round_s``), or
-    ``search`` for a search during the run (``probe`` and ``retune``). ``scheme`` is the setting of
-    the prediction. ``took_s`` is None if the run has not finished. Both times are in seconds.
+    ``source`` is ``plan`` if the time was predicted before the run (``predicted_round_s``), or
+    ``search`` if a search during the run predicted it (``probe`` and ``retune``). ``scheme`` is the
+    setting that the time was predicted for. ``took_s`` is None if the run has not finished. Both
+    times are in seconds.
     """
 
     source: str
@@ -35,12 +36,12 @@ class Prediction:
 
     @property
     def error(self) -> float | None:
-        """The difference as a fraction of the time that it took: 0.1 is 10 % too much."""
+        """The error as a fraction of the time that the run took: 0.1 means 10 % too long."""
         return self.predicted_s / self.took_s - 1 if self.took_s else None
 
     @property
     def words(self) -> str:
-        """The two times, for people."""
+        """A text with both times."""
         took = "the run has not finished" if self.took_s is None else f"took {self.took_s:.1f} s"
         return f"predicted {self.predicted_s:.1f} s, {took}"
 
@@ -108,7 +109,7 @@ class PastPredictions:
 
     @property
     def words(self) -> str:
-        """The errors in one sentence."""
+        """A sentence about the errors."""
         low, middle, high = (100 * float(q) for q in np.quantile(self.errors, [0.0, 0.5, 1.0]))
         return (
             f"On {self.runs} past runs here, {len(self.errors)} predicted times were off by "

@@ -32,7 +32,7 @@ _PHASES: Final = {name: name.removesuffix("_s") for name in TaskPhases._fields}
 
 
 def require_trace_name(path: Path) -> None:
-    """Raise `ParameterError` unless a file may have this name."""
+    """Raise `ParameterError` unless the name of a trace file ends in .json or .json.gz."""
     if not path.name.lower().endswith(_ENDINGS):
         raise ParameterError("trace", f"must end in {' or '.join(_ENDINGS)}", str(path))
 

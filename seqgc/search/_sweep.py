@@ -48,12 +48,13 @@ class ResultTable:
     """A CSV file with results, to which rows are added as soon as they are known.
 
     The first ``keys`` of its ``fields`` identify a case: ``case in table`` is True if the file has
-    a row of the case. Cells are compared as text. The file is complete at any time.
+    a row of the case. Cells are compared as text. Each write replaces the file as a whole, so that
+    an interruption leaves a valid file.
 
     Raises
     ------
     ParameterError
-        If the file is there, but has other columns.
+        If the file exists and has other columns.
     """
 
     def __init__(self, path: Path, fields: Sequence[str], *, keys: int) -> None:
@@ -129,12 +130,12 @@ def sweep(
 
     The table has a row for each setting on each profile. ``job_s`` is the run time divided by the
     number of jobs, as a mean over the seeds; ``runs_s`` are the run times of all seeds, separated
-    by spaces; ``over_bound`` is the run time divided by that of a master that knows all delays
-    beforehand. ``low_s`` and ``high_s`` are the ends of the 95 % interval of ``job_s``. If there
-    are several seeds, the interval is a bootstrap over the seeds (``interval`` is ``"seeds"``; bias
-    corrected and accelerated, Efron 1987). Otherwise it is a moving-block bootstrap over the
-    recorded rounds (``"rounds"``, see `bootstrap_total`). There is no interval if the rounds of the
-    run do not correspond to recorded rounds.
+    by spaces. ``over_bound`` is the run time divided by the run time of a master that knows all
+    delays in advance. ``low_s`` and ``high_s`` are the ends of the 95 % interval of ``job_s``. If
+    there are several seeds, the interval is a bootstrap over the seeds (``interval`` is
+    ``"seeds"``; bias corrected and accelerated, Efron 1987). Otherwise it is a moving-block
+    bootstrap over the recorded rounds (``"rounds"``, see `bootstrap_total`). If the run has other
+    rounds than the recording, as with `deal`, there is no interval.
 
     If ``output`` names a file, each row is written there as soon as it is known, and rows that the
     file already has are not computed again. A `.csv` file holds the table. A `.tex` file shows it

@@ -1,9 +1,8 @@
-"""`gradients`, which gives a training loop of the user's own the gradients of many workers.
+"""Gradients from workers for a training loop that the user writes: `gradients`.
 
-The user's optimizer changes the weights of the user's modules. Before each job they are published
-for the workers, and the decoded gradient is added to ``p.grad`` by torch itself, as a backward pass
-does. Everything between is what a run does: the checks on the models, the plan and its work, the
-loop, the policy and the decoding.
+Each job has three steps. The weights of the user's modules are published for the workers. The
+workers compute and the master decodes the gradient, as in any run. Then torch adds the gradient to
+``p.grad``, as a backward pass does. The user's optimizer changes the weights before the next job.
 """
 
 from __future__ import annotations
@@ -292,13 +291,14 @@ class Gradients(Summarised):
         `Dropout` layers, item ``i`` in epoch ``e`` has the index ``e * len(data) + i``. If
         gradients of several batches are accumulated, ``scale`` is the weight of the batch.
 
-        Return the mean loss, a tensor (), without ``scale``. For several models, return a list.
+        Return the mean loss of the batch, a tensor (), which is not multiplied by ``scale``. For
+        several models, return a list.
 
         Raises
         ------
         ParameterError
-            If the indices are wrong, or if something has changed that the workers have a copy of:
-            the model in another way than by new values of its parameters, the loss, or the data.
+            If the indices are wrong, or if the loss, the data, or anything in the model except the
+            values of its trained parameters has changed since the workers got their copies.
         ModelError
             If the model's code raises an error on two workers, or a result is not finite.
         WorkerError
@@ -336,7 +336,7 @@ class Gradients(Summarised):
         return losses[0] if self._single else losses
 
     def close(self) -> None:
-        """End the workers. Further calls do nothing."""
+        """End the workers. Closing again does nothing."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -426,21 +426,21 @@ def gradients(
         A map-style dataset: ``data[i]`` is ``(x, y)``, the same on every read. The module is called
         with ``x``.
     workers, scheme, rule, payload, autocast, observers
-        As for `TrainingPlan`, `Model` and `train`. The gradient must be exact and complete before
+        As for `TrainingPlan`, `Model` and `train`. The scheme must give an exact gradient before
         the next job begins.
     batch_size
-        The largest number of points of a call. The default is ``len(data)``.
+        The largest number of points in a call. The default is ``len(data)``.
     seed
         The seed of the masks of `Dropout` layers.
     run
-        A new folder, for the log of the rounds, which `seqgc.read_run` and ``seqgc report`` read.
-        Workers on other machines must share it. By default nothing is kept.
+        A new folder for the log of the rounds, which `seqgc.read_run` and ``seqgc report`` read.
+        Workers on other machines must be able to read it. By default no log is kept.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, if the model's gradient is not a sum over points, or if the
-        scheme's gradient comes later, comes in parts on older weights, or is approximate.
+        If an argument breaks its rule, or the model's gradient is not a sum over points. Also if
+        the scheme's gradients are approximate, late, or computed on older weights.
 
     Examples
     --------

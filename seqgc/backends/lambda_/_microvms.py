@@ -45,12 +45,13 @@ class MicrovmLaunch:
     version
         A version of the image; None means the newest active version.
     role
-        The ARN of the role of the program, for example for a store in S3; None means none.
+        The ARN of the role that the program has, for example to use a store in S3. None means no
+        role.
     port
         The port of the server in the MicroVM.
     idle_s
-        Seconds without a request after which a MicroVM is suspended, at least 60. A task that is
-        computed is no request; therefore this must be longer than the longest task.
+        Seconds without a request after which a MicroVM is suspended, at least 60. A MicroVM that
+        is computing a task gets no request, so this time must be longer than the longest task.
     suspended_s
         Seconds after which a suspended MicroVM is ended.
     life_s
@@ -107,7 +108,7 @@ class _Microvm:
 
 
 class MicrovmFleet:
-    """A number of running MicroVMs of one image, as a context manager that ends them.
+    """Running MicroVMs of one image. Leaving the ``with`` block ends them.
 
     The object launches the MicroVMs when it is created. If one of them does not start, all are
     ended. Throttled calls are repeated by botocore. Several threads may use a fleet.
@@ -169,7 +170,7 @@ class MicrovmFleet:
         return tuple(each.identifier for each in self._microvms)
 
     def suspend(self) -> None:
-        """Suspend all MicroVMs, and wait until they are suspended. The next task resumes one."""
+        """Suspend all MicroVMs, and wait until they are. A task resumes its MicroVM."""
         for each in self.identifiers:
             self._call("suspend_microvm", microvmIdentifier=each)
         self._wait_for("SUSPENDED")
@@ -181,12 +182,12 @@ class MicrovmFleet:
         self._wait_for("RUNNING")
 
     def close(self) -> None:
-        """End all MicroVMs; a second call does nothing.
+        """End all MicroVMs. Closing again does nothing.
 
         Raises
         ------
         WorkerError
-            If the service does not end some MicroVMs, which then still cost money.
+            If some MicroVMs could not be ended. They may still run and cost money.
         """
         left, why = [], ""
         for each in self._microvms:
@@ -198,7 +199,9 @@ class MicrovmFleet:
         self._microvms.clear()
         self._client.close()
         if left:
-            raise WorkerError(f"these MicroVMs may still run: {', '.join(left)} ({why})")
+            raise WorkerError(
+                f"these MicroVMs may still run and cost money: {', '.join(left)} ({why})"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -208,7 +211,7 @@ class MicrovmFleet:
 
     @contextmanager
     def least_busy(self) -> Iterator[_Microvm]:
-        """Yield the MicroVM with the fewest unanswered tasks, which has one more in the block."""
+        """Yield the MicroVM with the fewest unanswered tasks. In the block, it has one more."""
         with self._lock:
             if not self._microvms:
                 raise WorkerError("the MicroVMs have been ended: launch new ones")
@@ -221,7 +224,7 @@ class MicrovmFleet:
                 microvm.tasks -= 1
 
     def headers(self, microvm: _Microvm) -> Mapping[str, str]:
-        """Return the headers that the endpoint asks for, with a token that is valid for a while."""
+        """Return the headers of a request, whose token is valid for at least ten minutes."""
         with microvm.lock:
             if microvm.headers is None or self._now() >= microvm.headers_until:
                 until = self._now() + _TOKEN_S

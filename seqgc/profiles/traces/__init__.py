@@ -1,4 +1,4 @@
-"""Traces of other tools: rows of tasks, read from files and made into a delay profile."""
+"""The import of traces of other tools: rows of tasks become a delay profile."""
 
 from seqgc.profiles.traces._formats import FORMATS as FORMATS
 from seqgc.profiles.traces._importing import ImportedTrace as ImportedTrace

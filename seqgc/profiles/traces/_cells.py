@@ -1,4 +1,4 @@
-"""Cells of a trace: columns as numbers, times of day, and the numbers of their values."""
+"""The conversion of a trace's columns, from text or numbers, to arrays of numbers and times."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ IndexArray: TypeAlias = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """A column of times: ``raw`` numbers, NaN or ``known`` False where a row has none."""
+    """A column of times, as ``raw`` numbers (rows,) with ``per_second`` units in a second.
+
+    If ``known`` is False, the row has no time.
+    """
 
     raw: npt.NDArray[Any]
     known: BoolArray
@@ -59,17 +62,20 @@ class Moments:
         return np.where(self.known & other.known, difference, np.nan)
 
     def seconds(self) -> FloatArray:
-        """Return the seconds since the first time; for a duration, use `since` zero instead."""
+        """Return the seconds (rows,) since the earliest time of the column."""
         origin = self.raw[self.known].min() if self.known.any() else 0
         return np.where(self.known, (self.raw - origin) / self.per_second, np.nan)
 
 
 def numbered(columns: Sequence[Sequence[object]]) -> tuple[IndexArray, list[str]]:
-    """Return the number of each row's value among the sorted values, and the values' names."""
+    """Give numbers to the distinct values of some columns, in sorted order.
+
+    Return the number of each row's value, and the names of the values.
+    """
     keys = list(zip(*([cell_text(value) for value in column] for column in columns), strict=True))
     missing = next((i for i, key in enumerate(keys) if "" in key), None)
     if missing is not None:
-        raise ProfileError(f"row {missing} (from 0) has no value in the column of worker or round")
+        raise ProfileError(f"row {missing} (from 0) has no value in a column of worker or round")
     ordered = sorted(set(keys), key=lambda key: [_natural(text) for text in key])
     index = {key: i for i, key in enumerate(ordered)}
     return np.array([index[key] for key in keys], dtype=np.intp), ["/".join(key) for key in ordered]
@@ -97,7 +103,7 @@ def listed_columns(rows: TraceRows) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Return a value as text: a whole number without a fraction, nothing for a missing value."""
+    """Return a value as text: 3.0 becomes "3", and a missing value is empty."""
     if value is None:
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -106,7 +112,10 @@ def cell_text(value: object) -> str:
 
 
 def numbers_of(name: str, values: Sequence[object]) -> tuple[npt.NDArray[Any], BoolArray]:
-    """Return the numbers of a column, as integers if all are whole, and a mask of those known."""
+    """Return the numbers of a column, and a mask of the rows that have a number.
+
+    The numbers are integers if all of them are whole.
+    """
     numbers = [_number(name, row, value) for row, value in enumerate(values)]
     known = np.array([each is not None for each in numbers], dtype=np.bool_)
     whole = all(each is None or isinstance(each, int) for each in numbers)

@@ -58,7 +58,7 @@ class TraceColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognized:
-    """A trace of a known format: its rows, its columns, and what was decided about them."""
+    """A trace of a known format: its rows, its columns, and notes about decisions."""
 
     name: str
     rows: TraceRows
@@ -81,7 +81,7 @@ def _lithops(rows: TraceRows) -> Recognized | None:
     if rows.has("call_id"):
         worker = ("call_id",)
     else:
-        notes.append("the stats name no worker: worker n is the n-th call of each job")
+        notes.append("the stats do not name workers: worker n is the n-th call of each job")
     columns = TraceColumns(
         worker=worker,
         round=round_,
@@ -214,7 +214,9 @@ def _ray_tasks(rows: TraceRows) -> Recognized | None:
         return None
     if not rows.has("start_time_ms", "end_time_ms"):
         remedy = "ray list tasks --detail --format json"
-        raise ProfileError(f"these Ray tasks have no start_time_ms and end_time_ms: write {remedy}")
+        raise ProfileError(
+            f"the tasks lack start_time_ms and end_time_ms: write them with `{remedy}`"
+        )
     kinds = rows.columns.get("type", ["NORMAL_TASK"] * rows.count)
     keep = [
         i
@@ -303,7 +305,7 @@ def _faas_benchmark(rows: TraceRows) -> Recognized | None:
 
 
 def _plain(rows: TraceRows) -> Recognized | None:
-    """Return rows that name their columns as the options do."""
+    """Return rows whose columns have the same names as the options."""
     if not rows.has("worker", "round"):
         return None
     columns = TraceColumns(worker=("worker",), round=("round",), unit="s")

@@ -18,12 +18,14 @@ _MOST_CUTS: Final = 16  # of the sorted gaps, that are tried
 
 
 def least_gap(starts: FloatArray, seconds: FloatArray, workers: IndexArray | None) -> float:
-    """Return the least gap between the starts of two rounds; infinity if there is one round.
+    """Return the least gap, in seconds, that separates two rounds; infinity if there is one round.
 
-    A gap counts if most of the tasks before it have ended when the next task starts. The sorted
-    gaps can be cut wherever neighbours differ by a factor of at least 2. The best cut gives rounds
-    in which each worker has one task; of equally good cuts, it is the one with the largest factor.
-    The arguments (tasks,) are in the order of the starts; ``workers`` is None if unknown.
+    A gap is the time between the starts of two successive tasks. It counts if most of the tasks
+    before it have ended when the next task starts. Short gaps lie within rounds, and long gaps
+    between them. The two kinds must differ by a factor of at least 2. If several limits between
+    them are possible, the best one gives each worker one task in each round; of equally good ones,
+    the one with the largest factor is taken. The arguments (tasks,) are in the order of the starts;
+    ``workers`` is None if unknown.
 
     Raises
     ------
@@ -44,9 +46,9 @@ def least_gap(starts: FloatArray, seconds: FloatArray, workers: IndexArray | Non
     ratios = each[1:] / each[:-1]
     cuts = [i for i in np.argsort(-ratios).tolist()[:_MOST_CUTS] if ratios[i] >= _LEAST_RATIO]
     if not cuts:
-        rule = "cannot be found by gaps, which differ by less than a factor of "
+        rule = "must be given: the gaps between starts are too equal to separate rounds"
         remedy = "give --round gap:SECONDS, the least gap between rounds, or --round COLUMN"
-        raise ParameterError("round", f"{rule}{_LEAST_RATIO:g}", "gap", remedy)
+        raise ParameterError("round", rule, "gap", remedy)
     if workers is None:
         return float(each[cuts[0] + 1])
 

@@ -1,4 +1,4 @@
-"""`import_trace`, which makes a delay profile of the rows of a trace, and says what it did."""
+"""The import of a trace as a delay profile, with a list of the decisions that it took."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class ImportedTrace:
     """A delay profile made of a trace, with a list of the decisions that were taken.
 
     ``format`` is the name of the recognised format, or "columns" if the columns were given.
-    ``workers`` and ``rounds`` are the names of the columns and rows of the profile in the trace;
-    names of rounds found by gaps are numbers from 0. ``notes`` are the decisions, one sentence
-    each. ``columns`` describes which column holds what.
+    ``workers`` and ``rounds`` have the trace's names of the workers and rounds of the profile. If
+    gaps separate the rounds, they are numbered from 0. ``notes`` has the decisions, one sentence
+    each. ``columns`` says which column of the trace was used for what.
     """
 
     profile: DelayProfile
@@ -89,26 +89,28 @@ def import_trace(
     `FORMATS` are recognised by their content, and need no other argument. For other formats, name
     the columns; columns that are named here replace the ones of a recognised format.
 
-    ``worker`` names the column of the worker (several, separated by commas, together name one), or
-    is ``"order"``: the n-th row of a round is worker n. ``round`` names the column of the round, or
-    is ``"gap"`` (a round begins after a gap between starts) or ``"gap:SECONDS"`` (the least gap).
-    The seconds of an answer are ``duration``, or ``end`` minus ``start``, or, if ``submit`` is
-    given (the request, on the master's clock), ``end`` minus ``submit``. ``unit`` is s, ms, us or
+    ``worker`` names the column of the worker. Several columns, separated by commas, name the worker
+    together. If it is ``"order"``, the n-th row of a round is worker n. ``round`` names the column
+    of the round. If it is ``"gap"``, a round begins wherever there is a gap between the starts of
+    tasks; ``"gap:SECONDS"`` sets the least gap. The time of a task is ``duration``, or ``end``
+    minus ``start``. If ``submit`` names the time of the request, on the master's clock, it is
+    ``end`` minus ``submit``. ``unit`` is s, ms, us or
     ns, for all numbers. Texts such as ``2026-01-31T12:00:00Z`` need no unit.
 
-    ``failed`` lists ``COLUMN=VALUE`` of rows that are failures; rows without a time are failures,
-    too. Only rows that have all of ``where`` (``COLUMN=VALUE``) count. If a worker has several rows
-    in a round, ``attempts`` chooses: ``"span"`` from the first start to the last end, ``"sum"`` of
-    the times, the ``"first"`` or the ``"last"`` row. If a worker has none, ``missing`` is
-    ``"fail"`` (it did not answer) or ``"drop"`` (the round is left out). ``base_load`` is the
-    normalized load of each worker, by default 1/workers.
+    ``failed`` has texts ``COLUMN=VALUE``: rows with one of these values are failed tasks, and so
+    are rows without a time. ``where`` has texts ``COLUMN=VALUE``: only rows with all of these
+    values are used. ``attempts`` decides about workers that have several rows in a round:
+    ``"span"`` is the time from the first start to the last end, ``"sum"`` adds the times, and
+    ``"first"`` and ``"last"`` use one row. ``missing`` decides about workers that have no row in a
+    round: ``"fail"`` counts this as a failure, and ``"drop"`` leaves the round out. ``base_load``
+    is the load of each worker, as a fraction of a job; the default is 1/workers.
 
     Raises
     ------
     ParameterError
-        If an argument breaks its rule, or something must be given because it cannot be decided.
+        If an argument breaks its rule, or the rows do not show what a missing argument must be.
     ProfileError
-        If the rows cannot be read, or make no profile.
+        If the rows cannot be read, or no profile can be made of them.
 
     Examples
     --------
@@ -209,10 +211,10 @@ def _conditions(argument: str, texts: Sequence[str]) -> tuple[tuple[str, str], .
 
 
 def read_or_import(path: str | Path) -> DelayProfile:
-    """Read a delay profile, or import a trace of another tool if nothing must be decided for it.
+    """Read a delay profile, or import a trace of a known format (`import_trace`).
 
-    A file that does not end in `.npz` is taken for a trace (`import_trace`) if it does not end in
-    `.csv`, or if its first line names a column of workers.
+    A file that ends in `.npz` is a profile. A file that ends in `.csv` is a trace if its first line
+    names a column of workers; otherwise it is a profile. All other files are traces.
 
     Raises
     ------
@@ -353,7 +355,7 @@ class _Importer:
     # ---- times ----------------------------------------------------------------------------------
 
     def _seconds(self) -> tuple[FloatArray, FloatArray]:
-        """Return the seconds (rows,) of each row, and its start, NaN where they are unknown."""
+        """Return the times (rows,) and the starts of the rows, in seconds, or NaN."""
         columns = self.columns
         start, end, submit = (
             None if name is None else self._moments(name)
@@ -450,7 +452,7 @@ class _Importer:
     def _places(
         self, seconds: FloatArray, starts: FloatArray
     ) -> tuple[IndexArray, list[str], IndexArray, list[str]]:
-        """Return the round and the worker of each row, each with their names.
+        """Return the round and worker of each row, with the names of all rounds and workers.
 
         All attempts of one task have the round and the worker of the first attempt.
         """
@@ -525,7 +527,7 @@ class _Importer:
     def _succeeded(
         self, workers: IndexArray, names: list[str], rounds: IndexArray
     ) -> tuple[IndexArray, list[str]]:
-        """Let each worker that appears take the place of one that has disappeared before."""
+        """Give each new worker the place of a worker that occurs no more, if there is one."""
         first = np.full(len(names), np.iinfo(np.intp).max)
         last = np.full(len(names), -1)
         np.minimum.at(first, workers, rounds)
@@ -542,8 +544,8 @@ class _Importer:
         if len(places) == len(names):
             return workers, names
         self.notes.append(
-            f"{len(names)} workers took {len(places)} places: one that appears takes the place of "
-            "one that no longer occurs"
+            f"{len(names)} workers took {len(places)} places: a new worker takes the place of a "
+            "worker that occurs no more"
         )
         return place_of[workers], ["+".join(names[i] for i in held) for held in places]
 
@@ -709,7 +711,7 @@ def _filled(times: FloatArray, status: StatusArray) -> FloatArray:
 
 
 def _described(columns: TraceColumns) -> dict[str, str]:
-    """Return what each column is used for, in words."""
+    """Return the column that is used for each purpose."""
     gap = "gap" if columns.gap_s is None else f"gap:{columns.gap_s:g}"
     told = {
         "worker": ",".join(columns.worker) or "order",
