@@ -88,8 +88,22 @@ def test_stragglers_that_change_are_answered_by_a_code() -> None:
     assert code.scheme in found.verdict[0]
     assert code.seconds < 0.5 * found.seconds
     assert code.low_s <= code.seconds <= code.high_s < found.seconds
+    assert code.surely_faster
     assert code.saved_s == pytest.approx(found.seconds - code.seconds)
     assert found.half_in_rounds == pytest.approx(ROUNDS / 2, abs=1)
+
+
+def test_one_slow_round_is_no_sure_gain_and_has_no_interval_from_0() -> None:
+    times = np.ones((40, N))
+    times[7, 2] = 50.0
+    found = explain(DelayProfile.from_times(times, meta=ProfileMeta(base_load=1 / N, alpha=0.0)))
+    ways = {each.what: each for each in found.counterfactuals}
+    nobody, code = ways["nobody slow"], ways["code"]
+    assert (found.seconds, nobody.low_s, nobody.seconds, nobody.high_s) == (89.0, 40.0, 40.0, 40.0)
+    assert (code.low_s, code.seconds, code.surely_faster) == (40.0, 40.0, False)
+    assert ways["hedge"].low_s >= 40.0
+    assert f"{code.scheme} would have taken 40 s instead of 89 s" in found.verdict[0]
+    assert "1 of 40 rounds" in found.verdict[0]
 
 
 def test_nothing_slow_is_called_nothing_slow() -> None:
@@ -197,7 +211,8 @@ def test_the_verb_prints_words_json_and_a_page(tmp_path: Path, capsys: Out) -> N
     facts = json.loads(capsys.readouterr().out)
     assert facts.keys() == {field.name for field in fields(Explanation)} | {"alpha_cases", "file"}
     assert facts["counterfactuals"][0].keys() == {
-        "what", "scheme", "mu", "seconds", "low_s", "high_s", "saved_s", "usd",
+        "what", "scheme", "mu", "seconds", "low_s", "high_s", "saved_s", "surely_faster",
+        "usd",
     }  # fmt: skip
     assert facts["counterfactuals"][0]["usd"] == pytest.approx(
         0.001 * N * facts["counterfactuals"][0]["seconds"]

@@ -188,7 +188,8 @@ class Counterfactual:
     ``what`` names the way: ``nobody slow``, ``uncoded``, ``code``, ``deal``, ``hedge`` or ``ssp``.
     ``seconds`` is the time of the whole run, with the time of the master. Its 95 % interval is from
     ``low_s`` to ``high_s``: a block bootstrap over rounds, with random draws of the censored times.
-    ``saved_s`` is the time of the recorded run minus ``seconds``. ``mu`` is the tolerance of the
+    ``saved_s`` is the time of the recorded run minus ``seconds``. If its 95 % interval, of the same
+    bootstrap, is above 0, then ``surely_faster`` is True. ``mu`` is the tolerance of the
     closing rule, whose ``wait_out`` is ``feasible``. ``usd`` is the cost of the workers, or None if
     no price is known.
     """
@@ -200,11 +201,8 @@ class Counterfactual:
     low_s: float
     high_s: float
     saved_s: float
+    surely_faster: bool
     usd: float | None = None
-
-    def is_faster_than(self, seconds: float) -> bool:
-        """Return True if the whole 95 % interval is below ``seconds``."""
-        return self.high_s < seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -542,24 +540,18 @@ class _Explainer:
                 ]
         except (ParameterError, ProfileError, ScheduleError):
             return None
-        totals = np.concatenate(
-            [
-                bootstrap_totals(self._paired(draw), seed=seed, resamples=_RESAMPLES)
-                for seed, draw in enumerate(draws)
-            ]
-        )
-        tail = (1 - _CONFIDENCE) / 2
-        low, high = np.quantile(totals, [tail, 1 - tail])
         saved_s = self._rounds_s - float(point.sum())
         seconds = self._seconds - saved_s
+        low_s, high_s = _interval(draws)
         return Counterfactual(
             what=what,
             scheme=setting.scheme.spec,
             mu=setting.rule.mu,
             seconds=seconds,
-            low_s=max(0.0, self._seconds - float(high)),
-            high_s=self._seconds - float(low),
+            low_s=min(seconds, self._observed.master_s + low_s),
+            high_s=max(seconds, self._observed.master_s + high_s),
             saved_s=saved_s,
+            surely_faster=_interval([self._paired(draw) for draw in draws])[0] > 0,
             usd=None if self._usd is None else self._usd * self._n * seconds,
         )
 
@@ -608,6 +600,16 @@ def _codes() -> tuple[str, ...]:
     """Return the names of the schemes that work in rounds, without uncoded."""
     entries = registered().items()
     return tuple(n for n, e in entries if issubclass(e.kind, Scheme) and n != "uncoded")
+
+
+def _interval(draws: Sequence[FloatArray]) -> tuple[float, float]:
+    """Return the 95 % interval of the sum of the rounds, of which there are several draws."""
+    totals = [
+        bootstrap_totals(draw, seed=seed, resamples=_RESAMPLES) for seed, draw in enumerate(draws)
+    ]
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(np.concatenate(totals), [tail, 1 - tail])
+    return float(low), float(high)
 
 
 # ---- the verdict ---------------------------------------------------------------------------------
@@ -671,19 +673,26 @@ def _advice(found: Explanation) -> str:
     if best is None:
         if found.alpha is None:
             return f"{start}, so a code may help. How much depends on the cost of load (alpha)."
+        few = _best(found, surely=False)
+        if few is not None and few.saved_s >= _LITTLE * found.seconds:
+            half = f"{found.half_in_rounds} of {found.rounds} rounds"
+            return (
+                f"{start}: {_would_have(found, few)} But this depends on few rounds (half of the "
+                f"waiting was in {half}), so that another run may save nothing."
+            )
         return f"{start}, but no code, and neither deal nor hedge, would surely have been faster."
     return f"{start}: {_would_have(found, best)}"
 
 
-def _best(found: Explanation) -> Counterfactual | None:
-    """Return the fastest way that is surely faster than the run and has the same gradients."""
+def _best(found: Explanation, *, surely: bool = True) -> Counterfactual | None:
+    """Return the fastest way that is (not) surely faster than the run, with equal gradients."""
     ways = ["code", "deal", "hedge"]
     if not found.only_bounded:  # else waiting for everyone looks too fast
         ways.append("uncoded")
     faster = [
         each
         for each in found.counterfactuals
-        if each.what in ways and each.is_faster_than(found.seconds)
+        if each.what in ways and each.surely_faster == surely and each.saved_s > 0
     ]
     return min(faster, key=lambda each: each.seconds, default=None)
 
