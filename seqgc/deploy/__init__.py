@@ -22,6 +22,7 @@ from seqgc.deploy._diagnosis import diagnose as diagnose
 from seqgc.deploy._network import NetworkChoice as NetworkChoice
 from seqgc.deploy._network import RunNeeds as RunNeeds
 from seqgc.deploy._network import choose_network as choose_network
+from seqgc.deploy._results import upload_run as upload_run
 from seqgc.deploy._stack import deploy as deploy
 from seqgc.deploy._stack import deploy_commands as deploy_commands
 from seqgc.deploy._teardown import DeployedPart as DeployedPart

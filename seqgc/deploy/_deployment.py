@@ -47,6 +47,7 @@ class DeployOptions:
     """The parameters of ``template.yaml``, which are the options of ``seqgc deploy``.
 
     If ``vpc`` is None, `choose_network` decides whether functions are in a VPC with a file system.
+    If ``with_master`` is None, it decides whether the stack has a master.
 
     Examples
     --------
@@ -85,6 +86,11 @@ class DeployOptions:
         "--snapstart",
         "Start functions from a snapshot (SnapStart), which AWS bills. Only without a VPC.",
     ] = False
+    with_master: Annotated[
+        bool | None,
+        "A master in the new VPC: a Fargate task, and interface endpoints, which AWS bills by the "
+        "hour. Needs --vpc. By default as in the existing stack.",
+    ] = None
     vpc_id: Annotated[str, "ID of an existing VPC. By default a new one is created."] = ""
     subnets: Annotated[tuple[str, ...], "Two subnets of the existing VPC, as A,B."] = ()
     route_table_id: Annotated[
@@ -109,6 +115,18 @@ class DeployOptions:
         if not _STACK_NAME.fullmatch(self.stack):
             raise ParameterError("stack", "must be letters, digits and hyphens", self.stack)
         _check_limits(self, *_LIMITS)
+        self._check_network()
+        if self.image_uri and self.package != "image":
+            raise ParameterError("image_uri", "requires package 'image'", self.image_uri)
+        if self.alarm_topic_arn and not self.monitoring:
+            rule = "must be left out if there are no alarms (--no-monitoring)"
+            raise ParameterError("alarm_topic_arn", rule, self.alarm_topic_arn)
+        for module in self.factories:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise ParameterError("factories", "must be names of modules", module)
+        _check_tags(self.tag)
+
+    def _check_network(self) -> None:
         if self.vpc_id and len(set(self.subnets)) != 2:
             raise ParameterError("subnets", "must be two subnets of the existing VPC", self.subnets)
         if not self.vpc_id and (self.subnets or self.route_table_id):
@@ -121,15 +139,11 @@ class DeployOptions:
             rule = "must be left out with a file system: SnapStart does not work with EFS"
             remedy = f"leave out `{needing or 'vpc'}`, or use --no-vpc"
             raise ParameterError("snapstart", rule, True, remedy)
-        if self.image_uri and self.package != "image":
-            raise ParameterError("image_uri", "requires package 'image'", self.image_uri)
-        if self.alarm_topic_arn and not self.monitoring:
-            rule = "must be left out if there are no alarms (--no-monitoring)"
-            raise ParameterError("alarm_topic_arn", rule, self.alarm_topic_arn)
-        for module in self.factories:
-            if not all(part.isidentifier() for part in module.split(".")):
-                raise ParameterError("factories", "must be names of modules", module)
-        _check_tags(self.tag)
+        if self.with_master and not self.vpc:
+            raise ParameterError("with_master", "must be used with --vpc", True)
+        if self.with_master and self.vpc_id:
+            rule = "must be left out with `vpc_id`, which may already have the same endpoints"
+            raise ParameterError("with_master", rule, True)
 
     @property
     def needs_vpc(self) -> str:
@@ -145,10 +159,10 @@ class DeployOptions:
     def parameters(self, *, prefix_list: str = "") -> dict[str, str]:
         """Return the template's parameters.
 
-        ``prefix_list`` is the id of S3's prefix list, which functions in a VPC need to reach S3. If
-        ``vpc`` is None, the functions are in no VPC.
+        ``prefix_list`` is the id of S3's prefix list, which functions in a VPC need to reach S3. By
+        default, if ``vpc`` or ``with_master`` is None, there is no VPC or no master.
         """
-        options = asdict(self) | {"vpc": bool(self.vpc)}
+        options = asdict(self) | {"vpc": bool(self.vpc), "with_master": bool(self.with_master)}
         for name in ("stack", "subnets", "tag", "drop_file_system"):
             del options[name]
         options["factories"] = ",".join(self.factories)
@@ -199,6 +213,10 @@ _REMEDY = "run `seqgc deploy`"
 _OLDER: Final[Mapping[str, Any]] = {
     "factories": "",
     "snapstart": False,
+    "master_image": "",
+    "run_master": "",
+    "follow_master": "",
+    "copy_results": "",
 }  # fields that older files do not have
 _OF_NETWORK: Final = ("mount_path", "file_system_id", "access_point_id", "security_group_id")
 _OUTPUTS: Final = {"bucket": "BucketName", "prefix": "BucketPrefix"}  # other names: `_in_template`
@@ -214,6 +232,10 @@ class Deployment:
     access point, as a member of the security group. Without a VPC, these four fields are empty. If
     ``snapstart``, environments start from a snapshot. ``factories`` lists modules, separated by
     commas; models may name functions of these modules.
+
+    If the stack has a master, its image must be pushed as ``master_image``. Then the command
+    ``run_master`` starts the master, ``follow_master`` shows its log, and ``copy_results`` copies
+    the folder of its run to the bucket. Without a master, these four fields are empty.
 
     Examples
     --------
@@ -245,6 +267,10 @@ class Deployment:
     timeout_s: int
     factories: str = ""
     snapstart: bool = False
+    master_image: str = ""
+    run_master: str = ""
+    follow_master: str = ""
+    copy_results: str = ""
 
     def __post_init__(self) -> None:
         absent = [name for name in _OF_NETWORK if not getattr(self, name)]

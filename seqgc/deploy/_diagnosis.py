@@ -39,6 +39,7 @@ _CONCURRENCY_QUOTA: Final = "L-B99A9384"  # Lambda's "Concurrent executions"
 # function scaling", 2026). The rate is fixed, so no call returns it.
 _STARTS, _STARTS_S = 1000, 10
 _NFS_PORT: Final = 2049
+_MASTER_CALLS: Final = ("lambda", "ecr.api", "ecr.dkr", "logs", "s3")  # services with endpoints
 _FRAME_BYTES: Final = 4096  # an upper bound for a message without the numbers of its arrays
 _PROBE_SIZE: Final = 3  # numbers in the result of a probe
 _MESSAGES: Final = 5  # the fastest one is reported
@@ -338,6 +339,33 @@ def _is_among_members(rule: dict[str, Any], group: str, first: int, last: int) -
     return ports == ("tcp", first, last) and groups == [group] and not others
 
 
+def master(target: _Target, deployment: Deployment) -> str:
+    """Check that the master's image exists, and that its endpoints are available."""
+    if not deployment.master_image:
+        raise _Fault("deployed without --with-master", status="skipped")
+    ec2 = target.client("ec2")
+    answer = ec2.describe_security_groups(GroupIds=[deployment.security_group_id])
+    vpc_id = answer["SecurityGroups"][0]["VpcId"]
+    endpoints = ec2.describe_vpc_endpoints(Filters=[{"Name": "vpc-id", "Values": [vpc_id]}])
+    available = {
+        each["ServiceName"]
+        for each in endpoints["VpcEndpoints"]
+        if each["State"].lower() == "available"
+    }
+    services = {f"com.amazonaws.{deployment.region}.{name}" for name in _MASTER_CALLS}
+    if missing := sorted(services - available):
+        raise _Fault(f"{vpc_id} has no available endpoint for {', '.join(missing)}")
+    uri, _, tag = deployment.master_image.rpartition(":")
+    ecr = target.client("ecr")
+    try:
+        ecr.describe_images(repositoryName=uri.partition("/")[2], imageIds=[{"imageTag": tag}])
+    except ecr.exceptions.ImageNotFoundException:
+        detail = f"there is no image {deployment.master_image}"
+        remedy = f"docker push {deployment.master_image} (see docs/aws.md)"
+        raise _Fault(detail, remedy=remedy) from None
+    return f"{deployment.master_image}, {len(services)} endpoints available"
+
+
 def payload(size_bytes: int | None) -> str:
     """Check that a result (or weights) of this size fits in one reply (or request)."""
     if size_bytes is None:
@@ -465,7 +493,7 @@ def _question(store: wire.StoreRef) -> wire.InvokeMessage:
 
 # The checks, in the order in which users should repair faults. Each is named like its function.
 _OF_ACCOUNT: Final = (credentials, clock, region, concurrency, quota, starts, microvms)
-_OF_DEPLOYMENT: Final = (function, alias, snapshot, network, subnets, mount)
+_OF_DEPLOYMENT: Final = (function, alias, snapshot, network, subnets, mount, master)
 _PROBES: Final = ("probe-directory", "probe-s3")
 
 

@@ -44,7 +44,7 @@ class NetworkChoice:
 def choose_network(
     options: DeployOptions, *, needs: RunNeeds, outputs: Mapping[str, str]
 ) -> NetworkChoice:
-    """Decide whether functions are deployed in a VPC, with a file system.
+    """Decide whether functions are deployed in a VPC, with a file system, and whether a master is.
 
     The options decide first, then the existing stack, then the needs of the run. ``outputs`` has
     the outputs of the existing stack; without a stack it is empty.
@@ -93,4 +93,12 @@ def choose_network(
             raise ParameterError("vpc", rule, False, remedy)
         delete = f"aws efs delete-file-system --file-system-id {file_system}"
         reason += f"; {file_system} stays outside of the stack until `{delete}`"
-    return NetworkChoice(options=replace(options, vpc=vpc), reason=reason)
+    has_master = vpc and _has_master(options, outputs)
+    return NetworkChoice(options=replace(options, vpc=vpc, with_master=has_master), reason=reason)
+
+
+def _has_master(options: DeployOptions, outputs: Mapping[str, str]) -> bool:
+    """Return True if a master in a VPC is requested, or kept from the existing stack."""
+    if options.with_master is None:
+        return "MasterImage" in outputs and not options.vpc_id
+    return options.with_master

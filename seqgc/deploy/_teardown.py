@@ -5,20 +5,20 @@ policy and the file system. If ``data`` is set, they are also deleted, after the
 function can write to them any more. A second stack is deleted as well: `sam deploy` has made it for
 the repository of the image.
 
-Two obstacles would stop CloudFormation half-way after ten minutes or more: a role that still has a
-policy of the stack, and a machine in the stack's security group. Both are checked at the start and
-cause an error. If another step fails, the remaining steps are still done, and one error lists the
-resources that remain. The same command then continues the removal, because CloudFormation lists
-the resources of a deleted stack for 90 days.
+Three obstacles would stop CloudFormation half-way after ten minutes or more: a role that still has
+a policy of the stack, a machine in the stack's security group, and a running task of the stack's
+master. They are checked at the start and cause an error. If another step fails, the remaining steps
+are still done, and one error lists the resources that remain. The same command then continues the
+removal, because CloudFormation lists the resources of a deleted stack for 90 days.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from seqgc._aws import open_client
 from seqgc.deploy._aws import DeployError, calls, client_config, describe_stack, in_one_line
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from boto3.session import Session
 
 Say = Callable[[str], None]
+_User: TypeAlias = tuple[str, str, str]  # name, description, what to do
 
 _DESCRIPTION: Final = "seqgc:"  # beginning of the template's description
 _BUCKET, _FILES = "AWS::S3::Bucket", "AWS::EFS::FileSystem"
@@ -201,26 +202,46 @@ def _exists(part: DeployedPart, session: Session) -> bool:
 
 def _require_unused(goes: list[DeployedPart], session: Session) -> None:
     """Raise a `DeployError` if a part is still in use, so that CloudFormation cannot delete it."""
-    iam = open_client(session, "iam", config=client_config())
-    ec2 = open_client(session, "ec2", config=client_config())
+    own_roles = {part.name for part in goes if part.kind == "AWS::IAM::Role"}
     with calls("check that the stack is not in use"):
         for part in goes:
-            if part.kind == "AWS::IAM::ManagedPolicy":
-                users = iam.list_entities_for_policy(PolicyArn=part.name)
-                for kind in ("Role", "User", "Group"):
-                    for each in users[f"Policy{kind}s"]:
-                        name, word = each[f"{kind}Name"], kind.lower()
-                        how = f"aws iam detach-{word}-policy --{word}-name {name} --policy-arn"
-                        user = f"{word} {name} has the policy {part.name}"
-                        raise DeployError(user, f"`{how} {part.name}`")
-            if part.kind == "AWS::EC2::SecurityGroup":
-                members = ec2.describe_network_interfaces(
-                    Filters=[{"Name": "group-id", "Values": [part.name]}]
-                )["NetworkInterfaces"]
-                for each in members:
-                    if machine := each.get("Attachment", {}).get("InstanceId"):
-                        user = f"instance {machine} is in the security group {part.name}"
-                        raise DeployError(user, "terminate it, or remove it from the group")
+            if (users_of := _USERS.get(part.kind)) is not None:
+                for name, user, remedy in users_of(part.name, session):
+                    if name not in own_roles:
+                        raise DeployError(user, remedy)
+
+
+def _users_of_policy(arn: str, session: Session) -> Iterator[_User]:
+    iam = open_client(session, "iam", config=client_config())
+    users = iam.list_entities_for_policy(PolicyArn=arn)
+    for kind in ("Role", "User", "Group"):
+        for each in users[f"Policy{kind}s"]:
+            name, word = each[f"{kind}Name"], kind.lower()
+            how = f"aws iam detach-{word}-policy --{word}-name {name} --policy-arn {arn}"
+            yield name, f"{word} {name} has the policy {arn}", f"`{how}`"
+
+
+def _users_of_group(group: str, session: Session) -> Iterator[_User]:
+    ec2 = open_client(session, "ec2", config=client_config())
+    members = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group]}])
+    for each in members["NetworkInterfaces"]:
+        if machine := each.get("Attachment", {}).get("InstanceId"):
+            user = f"instance {machine} is in the security group {group}"
+            yield machine, user, "terminate it, or remove it from the group"
+
+
+def _users_of_cluster(cluster: str, session: Session) -> Iterator[_User]:
+    ecs = open_client(session, "ecs", config=client_config())
+    for task in ecs.list_tasks(cluster=cluster)["taskArns"]:
+        how = f"aws ecs stop-task --cluster {cluster} --task {task}"
+        yield task, f"the task {task} is running", f"`{how}`"
+
+
+_USERS: Final[Mapping[str, Callable[[str, Session], Iterator[_User]]]] = {
+    "AWS::IAM::ManagedPolicy": _users_of_policy,
+    "AWS::EC2::SecurityGroup": _users_of_group,
+    "AWS::ECS::Cluster": _users_of_cluster,
+}
 
 
 def _delete_stack(stack_id: str, session: Session) -> None:

@@ -70,6 +70,8 @@ def _make_most(stack: str, parameters: dict[str, str], tags: dict[str, str]) -> 
     for each in template["Resources"].values():
         if each.get("DeletionPolicy") == "RetainExceptOnCreate":
             each["DeletionPolicy"] = "Retain"  # the same, but that moto knows it
+        if each["Type"] == "AWS::ECR::Repository":
+            each["Properties"]["RepositoryName"] = f"{stack}-master"  # moto's own has capitals
     for output in template["Outputs"].values():
         if isinstance(output["Value"], int):
             output["Value"] = str(output["Value"])
@@ -95,9 +97,9 @@ def _written_out(node: Any, stack: str) -> Any:
     match node:
         case {"Fn::GetAtt": ["FileSystem", "Arn"]}:
             return {"Fn::Sub": EFS + ":file-system/${FileSystem}"}
-        case {"Fn::GetAtt": ["AccessPoint", "Arn"]}:
-            return {"Fn::Sub": EFS + ":access-point/${AccessPoint}"}
-        case {"Ref": "AccessPoint"}:
+        case {"Fn::GetAtt": [("AccessPoint" | "RunsAccessPoint") as point, "Arn"]}:
+            return {"Fn::Sub": f"{EFS}:access-point/${{{point}}}"}
+        case {"Ref": "AccessPoint" | "RunsAccessPoint"}:
             return "fsap-0123456789"  # moto answers with an object of its own
         case {"Fn::GetAtt": [("ImageWorker" | "ZipWorker") as function, "Arn"]}:
             return function_arn(stack, function)

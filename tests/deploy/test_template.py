@@ -32,6 +32,15 @@ VARIANTS = [
 ]
 NO_VPC = {"Vpc": "no"}
 VARIANTS += [{"Package": package} | NO_VPC for package in ("image", "zip")]
+WITH_MASTER = PREFIX_LIST | {"WithMaster": "yes"}
+VARIANTS += [{"Package": "image"} | WITH_MASTER]
+LAYERS_OF_IMAGES = f"arn:aws:s3:::prod-{REGION}-starport-layer-bucket/*"
+LOGIN_AT_ECR = {
+    "Sid": "Login",
+    "Effect": "Allow",
+    "Action": "ecr:GetAuthorizationToken",
+    "Resource": "*",
+}
 VERSIONS = ("${ImageWorker.Arn}:*", "${ZipWorker.Arn}:*")
 INTERFACES = {
     "ec2:AssignPrivateIpAddresses",
@@ -72,7 +81,7 @@ def test_no_policy_has_a_wildcard_action_or_resource(variant: dict[str, str]) ->
     found = statements(rendered(**variant))
     assert len(found) >= (7 if "Vpc" in variant else 10)
     for statement in found:
-        if statement == REFUSES_PLAIN_HTTP:
+        if statement in (REFUSES_PLAIN_HTTP, LOGIN_AT_ECR):
             continue
         assert "NotAction" not in statement
         for action in listed(statement["Action"]):
@@ -80,7 +89,7 @@ def test_no_policy_has_a_wildcard_action_or_resource(variant: dict[str, str]) ->
             assert service.isalnum()
             assert name.isalnum()
         for resource in listed(statement.get("Resource", statement.get("NotResource", []))):
-            named = ("${Bucket.Arn}/runs/*", "${Bucket.Arn}/data/*", *VERSIONS)
+            named = ("${Bucket.Arn}/runs/*", "${Bucket.Arn}/data/*", LAYERS_OF_IMAGES, *VERSIONS)
             assert resource in named or "*" not in resource
         # "everything but" is for refusing only
         assert "NotResource" not in statement or statement["Effect"] == "Deny"
@@ -190,7 +199,7 @@ def rules(found: list[Json]) -> list[tuple[Any, ...]]:
     return result
 
 
-@pytest.mark.parametrize("variant", VARIANTS[:3])
+@pytest.mark.parametrize("variant", [*VARIANTS[:3], WITH_MASTER])
 def test_nothing_leads_to_the_internet(variant: dict[str, str]) -> None:
     resources = rendered(**variant)
     kinds = {each["Type"] for each in resources.values()}
@@ -414,7 +423,7 @@ def test_a_stack_s_tags_reach_every_resource_that_can_have_any() -> None:
     """CloudFormation's own schemas say to which resources it hands a stack's tags on."""
     from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
 
-    kinds = {each["Type"] for each in rendered(**PREFIX_LIST).values()}
+    kinds = {each["Type"] for each in rendered(**WITH_MASTER).values()}
     schemas = {k: PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, k).schema for k in kinds}
     assert {k for k, schema in schemas.items() if not schema["tagging"]["taggable"]} == {
         "AWS::EC2::SecurityGroupEgress",
