@@ -361,7 +361,7 @@ def master(target: _Target, deployment: Deployment) -> str:
         ecr.describe_images(repositoryName=uri.partition("/")[2], imageIds=[{"imageTag": tag}])
     except ecr.exceptions.ImageNotFoundException:
         detail = f"there is no image {deployment.master_image}"
-        remedy = f"docker push {deployment.master_image} (see docs/aws.md)"
+        remedy = f"docker push {deployment.master_image} (see docs/master.md)"
         raise _Fault(detail, remedy=remedy) from None
     return f"{deployment.master_image}, {len(services)} endpoints available"
 

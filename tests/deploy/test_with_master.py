@@ -301,7 +301,10 @@ def test_doctor_wants_the_image_and_every_endpoint(account: Any, tmp_path: Path)
     checks = examined(account, made)
     assert failures(checks) == ["master"]
     assert made.master_image in checks["master"].detail
-    assert checks["master"].remedy.startswith(f"docker push {made.master_image}")
+    assert checks["master"].remedy.startswith(
+        f"docker push {made.master_image} (see docs/master.md"
+    )
+    assert (ROOT / "docs" / "master.md").is_file()
     kind = "application/vnd.docker.distribution.manifest.v2+json"
     manifest = {"schemaVersion": 2, "mediaType": kind, "config": {"digest": "sha256:1"}}
     client("ecr").put_image(
