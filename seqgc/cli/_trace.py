@@ -106,11 +106,10 @@ def import_file(
     as_json: AsJson = False,
 ) -> None:
     """Make a delay profile of a trace of another tool."""
-    if not dry_run:
-        output = new_file(output)
     trace = columns.trace(file)
     profile = trace.profile
-    if output is not None and not dry_run:
+    if not dry_run:
+        output = new_file(output)
         profiles.write_profile(profile, path=output)
     findings = profiles.lint(profile)
     answers = profile.times[profile.answered]

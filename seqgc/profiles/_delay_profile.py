@@ -189,11 +189,11 @@ class DelayProfile(Summarised):
         slope = self.meta.alpha if alpha is None else alpha
         if slope is None:
             rule = "must be given, because the profile has none (seconds per unit of load)"
-            remedy = "--alpha 0 if a task takes as long at every load"
+            remedy = "0 if a task takes as long at every load"
             if (load := self.meta.base_load) > 0:
                 proportional = float(np.median(self.times)) / load
-                remedy = f"between --alpha 0 and {proportional:.4g} (median / base load)"
-            remedy = f"give --alpha, {remedy}, or record at several loads"
+                remedy = f"between 0 and {proportional:.4g} (median / base load)"
+            remedy = f"give alpha= or --alpha, {remedy}, or record at several loads"
             raise ParameterError("alpha", rule, None, remedy)
         return require_number("alpha", slope, least=0, most=MOST_S)
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -287,21 +288,42 @@ mine.nets); got 'json:dumps' (seqgc deploy --include PATH --factories json)
         known = ", ".join(sorted(listed)) or "none"
         rule = f"must be of a module that the image lists (SEQGC_FACTORIES: {known})"
         raise ParameterError(argument, rule, path, _DEPLOY.format(module))
-    parts = module.split(".")
+    rule, parts = "must be an importable package.module:function ({})", module.split(".")
     is_name = all(part.isidentifier() for part in parts)
-    is_here = is_name and Path(*parts).with_suffix(".py").exists()
-    remedy = "set PYTHONPATH=. to import from this folder" if is_here else ""
-    with refusing(argument, "must be an importable package.module:function ({})", path, remedy):
+    with refusing(argument, rule, path, _module_remedy(parts) if is_name else ""):
         if not is_name:
             raise ValueError("this is not a module name")
-        if find_spec(module.partition(".")[0]) is None:
+        if find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}")
-        function = getattr(importlib.import_module(module), name)
+    with refusing(argument, rule, path):
+        holder = importlib.import_module(module)
+    with refusing(argument, rule, path, _name_remedy(holder, name)):
+        function = getattr(holder, name)
     if not callable(function):
         raise ParameterError(argument, "must name a function", path)
     if listed is not None:
         _require_own(function, name, path, argument=argument, listed=listed)
     return function  # type: ignore[no-any-return]
+
+
+def _module_remedy(parts: Sequence[str]) -> str:
+    """Return what to do if no module with this dotted name is found."""
+    *folders, name = parts
+    beside: list[str] = []
+    with suppress(OSError):  # a name that is too long for a folder
+        beside = [file.stem for file in Path(*folders).glob("*.py")]
+    if name in beside:
+        return "set PYTHONPATH=. to import from this folder"
+    return did_you_mean(".".join(parts), [".".join([*folders, each]) for each in beside])
+
+
+def _name_remedy(holder: ModuleType, name: str) -> str:
+    """Return what to do if the module does not have a function of this name."""
+    names = vars(holder)
+    if name in names:
+        return ""
+    public = [each for each in names if callable(names[each]) and not each.startswith("_")]
+    return did_you_mean(name, public)
 
 
 def _require_own(

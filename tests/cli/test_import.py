@@ -103,9 +103,19 @@ def test_a_refused_trace_is_named_once_with_the_command_that_takes_it(capsys: Ou
         line = refused(capsys, *words)
         assert line.count("t.csv: ") == 1
         assert "…" not in line
-        for part in ("--worker", "worker, round, took_ms, status", "seqgc profile import t.csv"):
+        for part in ("--worker", "worker, round, took_ms, status", "seqgc profile import"):
             assert part in line
     assert refused(capsys, "explain", "gone.npz").count("gone.npz") == 1
+
+
+def test_however_long_a_refusal_is_it_says_what_to_do(capsys: Out) -> None:
+    folder = Path("recordings_of_the_second_week" * 4)
+    folder.mkdir()
+    path = folder / "mine.csv"
+    path.write_text("worker," + ",".join(f"measured_{i}" for i in range(98)) + "\n1" + ",1" * 98)
+    line = refused(capsys, "explain", str(path))
+    for option in ("--worker", "--round", "--duration", "--start", "--end", "profile import`"):
+        assert option in line
 
 
 @pytest.mark.filterwarnings("always::seqgc.errors.ProfileWarning")
@@ -203,10 +213,11 @@ def test_compare_shows_both_extremes_and_draws_neither(capsys: Out) -> None:
     ("arguments", "named"),
     [
         ("import rows.csv", "`output` must name a new .npz file"),
+        ("import other.csv --worker nod --round epoch --duration took", "did you mean 'node'"),
         ("import rows.csv -o p.csv", "`output` must end in .npz"),
         ("import rows.csv -o old.npz", "`output` must not exist"),
         ("import absent -o p.npz", "absent"),
-        ("import other.csv -o p.npz", "--worker.*--duration.*node, epoch, took"),
+        ("import other.csv -o p.npz", "node, epoch, took.*--worker.*--duration"),
         ("import other.csv --worker node -o p.npz", "`round` must name"),
         ("import other.csv --worker node --round epoch -o p.npz", "`duration` must name"),
         (
@@ -214,8 +225,8 @@ def test_compare_shows_both_extremes_and_draws_neither(capsys: Out) -> None:
             "`unit` must be given",
         ),
         ("import rows.csv --attempts both -o p.npz", "`attempts` must be span"),
-        ("stats other.csv", "seqgc profile import other.csv"),
-        ("stats notes.txt", "seqgc profile import notes.txt"),
+        ("stats other.csv", "other.csv: .*seqgc profile import"),
+        ("stats notes.txt", "notes.txt: .*seqgc profile import"),
     ],
 )
 def test_what_cannot_be_decided_is_refused_and_nothing_is_written(

@@ -260,6 +260,31 @@ def test_an_own_function_is_given_the_seed_if_it_takes_one() -> None:
 
 
 @pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("seqgc_own:nett", "did you mean 'net'?"),
+        ("seqgc_owm:net", "did you mean 'seqgc_own'?"),
+        ("seqgc_parts.net:net", "did you mean 'seqgc_parts.nets'?"),
+        ("seqgc_parts.nets:net", "set PYTHONPATH=."),
+    ],
+)
+def test_the_remedy_suits_what_is_missing(
+    path: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seqgc_parts").mkdir()
+    (tmp_path / "seqgc_parts" / "nets.py").write_text(OWN)
+    if path.startswith("seqgc_parts"):  # this folder is not on the path
+        monkeypatch.setattr(
+            sys, "path", [each for each in sys.path if each not in ("", str(tmp_path))]
+        )
+    with pytest.raises(ParameterError) as caught:
+        make_module(path, seed=0)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("field", ["module", "data"])
 @pytest.mark.parametrize(
     ("path", "rule"),

@@ -356,7 +356,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line() -> None:
         )
     with pytest.raises(ParameterError, match="`jobs` must be an integer >= 1"):
         tune(Rehearsal(profile=profile, num_jobs=0, alpha=1.0))
-    with pytest.raises(ParameterError, match="`alpha` must be given"):
+    with pytest.raises(ParameterError, match=r"`alpha` must be given.*give alpha= or --alpha"):
         tune(Rehearsal(profile=profile, num_jobs=2))
     with pytest.raises(ParameterError, match="`holdout` must satisfy"):
         tune(Rehearsal(profile=profile, num_jobs=2, alpha=1.0), holdout=1.0)

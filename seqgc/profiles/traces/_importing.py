@@ -237,9 +237,8 @@ def read_or_import(path: str | Path) -> DelayProfile:
         trace = import_trace(path)
     except (ParameterError, ProfileError) as error:
         reason = str(error).removeprefix(f"{path}: ")
-        command = f"seqgc profile import {path} -o FILE.npz"
         raise ProfileError(
-            f"{path}: not a delay profile, and {reason} (options of `{command}`)"
+            f"{path}: not a delay profile, and {reason} (options of `seqgc profile import`)"
         ) from None
     message = f"{path}: imported as {trace.format}: {'; '.join(trace.notes)}"
     warnings.warn(message, ProfileWarning, stacklevel=2)
@@ -282,10 +281,10 @@ class _Importer:
         if found is None:
             named = choices.worker or choices.duration or choices.start or choices.submit
             if not named:
+                given = one_line(listed_columns(rows), limit=80)
                 raise ProfileError(
-                    "not a trace of a known format: name the columns of the worker, the round and "
-                    "the times (--worker, --round, --start and --end, or --duration); the columns "
-                    f"are {listed_columns(rows)}"
+                    f"not a trace of a known format (columns: {given}): name the columns with "
+                    "--worker, --round, and --duration or --start and --end"
                 )
             found = Recognized(name="columns", rows=rows, columns=TraceColumns())
         self.found, self.rows = found, found.rows
@@ -318,6 +317,9 @@ class _Importer:
         ):
             rule = "must name the column of the seconds, unless start and end are given"
             raise ParameterError("duration", rule, None, f"the columns are {given}")
+        times = (columns.submit, columns.start, columns.end, columns.duration)
+        for name in (*columns.worker, *columns.round, *filter(None, times)):
+            column_of(self.rows, name)  # raises if the name is misspelt
 
     def run(self) -> ImportedTrace:
         """Return the profile and the decisions."""
