@@ -64,7 +64,8 @@ class WorkerOptions:
     ] = "function"
     jobs_per_round: Annotated[
         int | None,
-        "Models in a job (a bundle) of the named defences. By default as many as possible.",
+        "Number of models in a job (a bundle), for the named defences. By default as many as "
+        "possible.",
     ] = None
     memory_mb: Annotated[int, "Memory of a function, in MB, for its price."] = _METERING.memory_mb
     arch: Annotated[str, "Processor of the functions, for their price: arm64 or x86_64."] = (
@@ -187,14 +188,14 @@ def compare(
     ] = None,
     holdout: Annotated[
         float | None,
-        "Fraction of the rounds, at the end, to judge all defences on. Codes are chosen on the "
-        "rounds before. By default half, if no defence is named.",
+        "Fraction of the rounds, from 0 to 1, to judge all defences on: the last rounds. Codes are "
+        "chosen on the rounds before them. By default half, if no defence is named.",
     ] = None,
     page: Annotated[
         Path | None, "-o", "--output", "HTML file for a page with the comparison."
     ] = None,
     runs: Annotated[
-        Path, "Folder of past runs, to say how far their predicted times were off."
+        Path, "Folder of past runs. The command prints how far their predicted times were off."
     ] = Path("runs"),
     *,
     output: TableOutput,

@@ -62,14 +62,18 @@ class RehearsalOptions:
     ] = None
     alpha: Annotated[
         float | None,
-        "Seconds per unit of load. By default the profile's, or fitted to a run with unlike loads.",
+        "Cost of load, in seconds per unit of load. By default read from the profile, or fitted to "
+        "a run whose loads differ.",
     ] = None
     base_load: Annotated[
-        float | None, "Load at which the profile was recorded. By default read from the profile."
+        float | None,
+        "Load at which the profile was recorded, as a fraction of a job. By default read from the "
+        "profile.",
     ] = None
     batch: Annotated[
         int | None,
-        "Data points in a batch, to round loads to whole points. By default loads are exact.",
+        "Number of data points in a batch. Loads are rounded to whole points. By default they are "
+        "not rounded.",
     ] = None
     repeat: Annotated[
         bool | None,
@@ -81,17 +85,20 @@ class RehearsalOptions:
         str, "Straggler model of --wait-out conform: scheme (the scheme's model) or bursty."
     ] = "scheme"
     models: Annotated[
-        int | None, "Number of models that take turns. A scheme with delay T needs T + 1 bundles."
+        int | None,
+        "Number of models, which take turns. A scheme with delay T needs T + 1 bundles of models.",
     ] = None
     rtt: Annotated[
         float | None,
-        "Seconds of a message to a running worker and back. By default the profile's, or 0.02.",
+        "Time of a message to a running worker and back, in seconds. By default read from the "
+        "profile, or 0.02.",
     ] = None
     after: Annotated[
-        float, "Fraction of an invocation's time that comes after its computation (deal)."
+        float,
+        "For deal: fraction of an invocation's time that comes after its computation, 0 to 1.",
     ] = 0.0
     resident: Annotated[
-        bool, "--resident", "Functions keep running from round to round (deal)."
+        bool, "--resident", "For deal: functions keep running from round to round."
     ] = False
     reading: Annotated[
         str, "Meaning of the recorded seconds: latency of a request, or speed of a worker."
@@ -120,8 +127,9 @@ class RehearsalOptions:
 
 
 ALPHA_UNKNOWN: Final = (
-    "The profile has one load, which does not tell what load costs: the truth is between the two "
-    "cases. Give --alpha, or record at several loads (seqgc profile --loads 0,0.5,1)."
+    "All tasks of the profile have the same load, so it does not show what load costs (alpha): the "
+    "truth is between the two cases. Give --alpha, or record several loads (seqgc profile --loads "
+    "0,0.5,1)."
 )
 """What follows the results of both `Rehearsal.alpha_cases`."""
 

@@ -47,8 +47,8 @@ def report(
     ] = None,
     alpha: Annotated[
         float | None,
-        "Seconds per unit of load, for the search. By default the profile's, or fitted to a run "
-        "whose loads change.",
+        "For the search: cost of load, in seconds per unit of load. By default read from the "
+        "profile, or fitted to a run whose loads differ.",
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -19,9 +19,9 @@ from seqgc.rounds import ClosingRule, Setting, WaitOut
 from seqgc.search import sweep as sweep_settings
 
 _LEGEND = (
-    "s/job: seconds per job, mean over the seeds; between: 95 % interval, by a bootstrap over the "
-    "seeds, or over the recorded rounds if there is one seed. × bound: the run time divided by the "
-    "run time of a master that knows all delays beforehand."
+    "s/job: mean seconds per job. between: the ends of the 95 % interval, from "
+    "a bootstrap over the seeds or, with one seed, over the recorded rounds. × bound: the run time "
+    "divided by the run time of a master that knows all delays in advance."
 )
 
 
