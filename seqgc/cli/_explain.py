@@ -78,7 +78,7 @@ def explain(
             print_pairs({"page": str(page)})
         _print(found)
         if cases:
-            _screen().print("The truth is between these two cases:")
+            _screen().print("As alpha is unknown, the truth is between these two cases:")
         for case, each in cases:
             _screen().print(f"With {alpha_title(case)}", soft_wrap=True)
             _print_counterfactuals(each)

@@ -475,7 +475,7 @@ class WeightStore(Protocol):
         """Return the weights (size,) that a reference names, read-only."""
 
     def discard(self, ref: WeightRef) -> None:
-        """Delete a version that is not needed any more, now or later."""
+        """Delete a version that no task needs any more. A store may delete it later."""
 
 
 class BlobStore(WeightStore, Protocol):

@@ -123,10 +123,10 @@ def sweep(
 ) -> Table:
     """Replay every setting on every profile, and return the mean times with their intervals.
 
-    ``profiles`` are what `seqgc.replay` takes, in order or by name. A generator, such as
-    ``"lambda-cnn:workers=16"``, makes a profile for each of the seeds 0, 1, ..., ``seeds`` - 1. If
-    nothing says what load costs, a profile has two rows (`Rehearsal.alpha_cases`). ``options`` are
-    the settings of the replays.
+    ``profiles`` is a list, or a mapping of names; each profile is anything that `seqgc.replay`
+    accepts. A generator, such as ``"lambda-cnn:workers=16"``, makes a profile for each of the seeds
+    0, 1, ..., ``seeds`` - 1. If the cost of load is unknown, a profile has two rows, one for each
+    extreme (`Rehearsal.alpha_cases`). ``options`` are the settings of the replays.
 
     The table has a row for each setting on each profile. ``job_s`` is the run time divided by the
     number of jobs, as a mean over the seeds; ``runs_s`` are the run times of all seeds, separated
@@ -299,7 +299,7 @@ def mean_interval(values: FloatArray) -> tuple[float, float]:
     """Return the 95 % interval of the mean of independent ``values`` (m,), with m >= 2.
 
     The interval is a bootstrap (`scipy.stats.bootstrap`), bias corrected and accelerated (Efron
-    1987). If the values leave no such interval, its ends are percentiles of the resampled means.
+    1987). If this method gives no finite interval, the ends are percentiles of the resampled means.
     """
     from scipy.stats import bootstrap  # takes most of a second
 

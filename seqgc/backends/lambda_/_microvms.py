@@ -1,8 +1,8 @@
 """Workers on AWS Lambda MicroVMs: a fleet of them, and the transport that posts tasks to them.
 
 Each MicroVM runs `lambda_handlers.gradient_worker.microvm_server` behind an HTTPS endpoint of its
-own, which asks for the headers of a token. See docs/microvms.md. None of this was tried in an AWS
-account.
+own. Each request must carry the headers of a token. See docs/microvms.md. None of this was tried in
+an AWS account.
 """
 
 from __future__ import annotations
