@@ -106,6 +106,30 @@ def test_one_slow_round_is_no_sure_gain_and_has_no_interval_from_0() -> None:
     assert "1 of 40 rounds" in found.verdict[0]
 
 
+@pytest.mark.parametrize("deals", [True, False])
+def test_figures_agree_also_if_a_replay_of_the_run_does_not(deals: bool, tmp_path: Path) -> None:
+    if deals:  # six pieces of 0.1 s and two of 0.3 s in each round; in truth, alpha is larger
+        tasks = [
+            (r, 0, 0.7 * r + 0.1 * k, 0.7 * r + 0.1 * (k + 1)) for r in range(20) for k in range(6)
+        ]
+        tasks += [
+            (r, 1, 0.7 * r + 0.3 * k, 0.7 * r + 0.3 * (k + 1)) for r in range(20) for k in range(2)
+        ]
+        found = read_run(write_tasks(tmp_path, tasks, pieces=8)).explain(alpha=0.5)
+    else:  # the run waited for everyone, which the code does not need
+        run = write_run(tmp_path, random_stragglers().tolist(), scheme="gc:s=1")
+        found = read_run(run).explain()
+    assert found.agreement is not None
+    assert (found.agreement > 1.1) if deals else (found.agreement < 0.9)
+    saved_s = found.counterfactuals[0].saved_s
+    assert found.counterfactuals[0].what == "nobody slow"
+    assert found.waiting_s == pytest.approx(saved_s)
+    assert found.waiting_s + found.computing_s == pytest.approx(found.seconds)
+    assert found.computing_s == pytest.approx(found.counterfactuals[0].seconds)
+    assert max(each.cost_s or 0.0 for each in found.by_worker) <= found.waiting_s + 1e-9
+    assert f"{found.agreement:.2f} times" in " ".join(found.missing)
+
+
 def test_nothing_slow_is_called_nothing_slow() -> None:
     rng = np.random.default_rng(1)
     found = explain(DelayProfile.from_times(rng.uniform(1.0, 1.02, size=(ROUNDS, N))))

@@ -48,6 +48,7 @@ _SLOW: Final = 1.1  # a worker is slow in a round if it takes 1.1 times the medi
 _ALWAYS: Final = 0.75  # of the rounds of both halves of the recording
 _LITTLE: Final = 0.05  # of the time: less waiting is not worth a remedy
 _BUSY_MASTER: Final = 0.25  # of the time: more is worth a sentence
+_ROUGH: Final = 1.15  # a replay that differs from the run by this factor is worth a sentence
 _ROUNDS_SHOWN: Final = 5
 _MOST_WORKERS: Final = 32  # replayed one by one; of more, those with the longest times
 _MOST_CELLS: Final = 2**14  # rounds × workers with the full number of draws
@@ -214,10 +215,11 @@ class Explanation(Summarised):
     their round. In ``master_s``, no round was open. ``computing_s`` is the rest.
 
     ``agreement`` tests the replay: the time of the rounds in a replay of the run, divided by the
-    recorded time; None if the run cannot be replayed. ``half_in_rounds`` is the smallest number of
-    rounds that together have half of the waiting. ``censored`` is the number of cancelled tasks,
-    and ``only_bounded`` is the number of them that ran longer than any answer took. ``missing`` has
-    sentences about facts that are unknown, and how to find them.
+    recorded time; None if the run cannot be replayed. All times from replays of the run with its
+    own scheme, such as ``waiting_s`` and costs, are divided by it. ``half_in_rounds`` is the
+    smallest number of rounds that together have half of the waiting. ``censored`` is the number of
+    cancelled tasks, and ``only_bounded`` is the number of them that ran longer than any answer
+    took. ``missing`` has sentences about facts that are unknown, and how to find them.
     """
 
     verdict: tuple[str, ...]
@@ -355,12 +357,16 @@ class _Explainer:
         self._seconds = self._rounds_s + observed.master_s
         self._own = None if what_if is None else what_if.seconds()
         self._best: FloatArray | None = None  # the rounds with nobody slow
-        if what_if is not None:
-            self._best = what_if.seconds(what_if.fixed(self._typical))
+        self._scale = 1.0  # of replays of the run, so that it takes as long as it took
+        if what_if is not None and self._own is not None:
+            self._scale = self._rounds_s / float(self._own.sum())
+            self._best = self._scale * what_if.seconds(what_if.fixed(self._typical))
 
     def result(self) -> Explanation:
         workers = self._by_worker()
-        waiting_s = self._saved(self._best)
+        waiting_s = (
+            0.0 if self._best is None else max(0.0, self._rounds_s - float(self._best.sum()))
+        )
         bounded = longest_known(
             self._profile.times, self._profile.answered, where=self._profile.censored
         )
@@ -390,11 +396,9 @@ class _Explainer:
         together_s = self._always_together(workers)
         return replace(explanation, verdict=tuple(_verdict(explanation, together_s)))
 
-    def _saved(self, seconds: FloatArray | None) -> float:
-        """Return the time that the run would have saved if its rounds had taken ``seconds``."""
-        if seconds is None or self._own is None:
-            return 0.0
-        return max(0.0, float(self._own.sum() - seconds.sum()))
+    def _saved(self, seconds: FloatArray) -> float:
+        """Return the time that the run would have saved if a replay takes ``seconds``."""
+        return max(0.0, self._rounds_s - self._scale * float(seconds.sum()))
 
     def _by_worker(self) -> tuple[WorkerShare, ...]:
         """Return the workers, the most expensive first."""
@@ -561,9 +565,9 @@ class _Explainer:
     def _replayed(self, setting: Setting, times: FloatArray, *, fixed: bool) -> FloatArray:
         """Return the seconds of the rounds of a setting on these times."""
         assert self._what_if is not None
-        if fixed:
-            times = np.minimum(times, typical_times(times))
-        return self._what_if.seconds(times, setting=setting)
+        if not fixed:
+            return self._what_if.seconds(times, setting=setting)
+        return self._scale * self._what_if.seconds(np.minimum(times, typical_times(times)))
 
     def _paired(self, other: FloatArray) -> FloatArray:
         """Return the time that each recorded round would have saved."""
@@ -582,6 +586,12 @@ class _Explainer:
             said.append(_ASK_ALPHA)
         if self._what_if is not None and not self._what_if.stays:
             said.append(_NO_DEAL)
+        if self._own is not None and not 1 / _ROUGH < self._scale < _ROUGH:
+            said.append(
+                f"A replay of the run takes {1 / self._scale:.2f} times as long as the run took. "
+                "Therefore all figures are rough: alpha may be wrong, or rounds waited for "
+                "something that the scheme does not need."
+            )
         if bounded:
             said.append(
                 f"{bounded} cancelled tasks had run longer than any answer took. The replay counts "
@@ -675,10 +685,9 @@ def _advice(found: Explanation) -> str:
             return f"{start}, so a code may help. How much depends on the cost of load (alpha)."
         few = _best(found, surely=False)
         if few is not None and few.saved_s >= _LITTLE * found.seconds:
-            half = f"{found.half_in_rounds} of {found.rounds} rounds"
             return (
-                f"{start}: {_would_have(found, few)} But this depends on few rounds (half of the "
-                f"waiting was in {half}), so that another run may save nothing."
+                f"{start}: {_would_have(found, few)} But another run may save nothing: half of the "
+                f"waiting was in {found.half_in_rounds} of {found.rounds} rounds."
             )
         return f"{start}, but no code, and neither deal nor hedge, would surely have been faster."
     return f"{start}: {_would_have(found, best)}"
