@@ -27,6 +27,12 @@ settings.register_profile(
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("fixed")
 
+# Without this, the first progress bar starts a thread that stays. `torch.fx` makes one if it can.
+with suppress(ImportError):
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0
+
 # No test asks AWS for its prices; those of the price list name a stand-in.
 os.environ["SEQGC_PRICE_LIST"] = ""
 

@@ -165,15 +165,28 @@ def test_deal_is_replayed_or_said_to_be_left_out(provider: str, stays: bool) -> 
 
 
 def test_the_uncoded_counterfactual_of_a_coded_run_is_the_uncoded_run(tmp_path: Path) -> None:
-    """Both runs have the same delays; tasks of the code have twice the load."""
+    """Both runs have the same delays; tasks of the code have twice the load.
+
+    All workers of a round take equally long, so that the coded run also awaits all of them.
+    """
     rng, alpha = np.random.default_rng(2), 0.8
-    uncoded = rng.uniform(1.0, 1.5, size=(ROUNDS, N))
+    uncoded = rng.uniform(1.0, 1.5, size=(ROUNDS, 1)).repeat(N, axis=1)
     coded = uncoded + alpha * (2 / N - 1 / N)
     loads = [[2 / N] * N] * ROUNDS
     plain = write_run(tmp_path / "plain", uncoded.tolist())
     code = write_run(tmp_path / "code", coded.tolist(), scheme="gc-rep:s=1", loads=loads)
     as_plain = counterfactual(read_run(code).explain(alpha=alpha), "uncoded")
     assert as_plain == pytest.approx(explain(plain).seconds)
+
+
+def test_time_that_no_replay_explains_is_in_every_counterfactual(tmp_path: Path) -> None:
+    """The rounds of this run take longer than its scheme needs, as on a busy master."""
+    times = random_stragglers()
+    run = read_run(write_run(tmp_path, times.tolist(), scheme="gc-rep:s=1")).explain(alpha=0.0)
+    assert run.agreement is not None
+    assert run.agreement < 0.9
+    nobody_slow = next(each for each in run.counterfactuals if each.what == "nobody slow")
+    assert nobody_slow.saved_s == pytest.approx(run.waiting_s)
 
 
 def test_a_censored_time_is_drawn_from_longer_answers_and_widens_the_interval() -> None:

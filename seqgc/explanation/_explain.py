@@ -470,8 +470,8 @@ class _Explainer:
     def _by_round(self) -> tuple[tuple[RoundShare, ...], int]:
         """Return the rounds that cost most, and the number of rounds with half of the waiting."""
         seconds = self._observed.round_s
-        if self._best is not None and len(self._best) == len(seconds):
-            costs = np.maximum(seconds - self._best, 0.0)
+        if self._best is not None and self._own is not None and len(self._own) == len(seconds):
+            costs = np.maximum(self._own - self._best, 0.0)
         else:
             costs = np.maximum(seconds - np.median(seconds), 0.0)
         order = np.argsort(-costs, kind="stable")
@@ -533,7 +533,12 @@ class _Explainer:
     def _counterfactual(
         self, what: str, setting: Setting, *, fixed: bool = False
     ) -> Counterfactual | None:
-        """Return a counterfactual with its interval, or None if it cannot be replayed."""
+        """Return a counterfactual with its interval, or None if it cannot be replayed.
+
+        It saves the difference of two replays. Therefore the time of the run that no replay
+        explains, such as sending tasks, is part of every counterfactual.
+        """
+        assert self._own is not None
         try:
             point = self._replayed(setting, self._times, fixed=fixed)
             draws = [point]
@@ -544,16 +549,17 @@ class _Explainer:
                 ]
         except (ParameterError, ProfileError, ScheduleError):
             return None
-        saved_s = self._rounds_s - float(point.sum())
+        saved_s = float(self._own.sum() - point.sum())
         seconds = self._seconds - saved_s
+        other_s = self._seconds - float(self._own.sum())  # the master, and what no replay explains
         low_s, high_s = _interval(draws)
         return Counterfactual(
             what=what,
             scheme=setting.scheme.spec,
             mu=setting.rule.mu,
             seconds=seconds,
-            low_s=min(seconds, self._observed.master_s + low_s),
-            high_s=max(seconds, self._observed.master_s + high_s),
+            low_s=min(seconds, max(0.0, other_s + low_s)),
+            high_s=max(seconds, other_s + high_s),
             saved_s=saved_s,
             surely_faster=_interval([self._paired(draw) for draw in draws])[0] > 0,
             usd=None if self._usd is None else self._usd * self._n * seconds,
@@ -570,8 +576,9 @@ class _Explainer:
         return self._scale * self._what_if.seconds(np.minimum(times, typical_times(times)))
 
     def _paired(self, other: FloatArray) -> FloatArray:
-        """Return the time that each recorded round would have saved."""
-        own = self._observed.round_s
+        """Return the time that each round of the run's own replay would have saved."""
+        assert self._own is not None
+        own = self._own
         saved = np.zeros(max(len(own), len(other)))
         saved[: len(own)] += own
         saved[: len(other)] -= other

@@ -83,7 +83,7 @@ class Setting:
     >>> setting.label
     'gc-rep:s=1, mu=1, feasible'
     >>> setting.on(4).scheme
-    GC(n=4, s=1, family='rep')
+    GC(n=4, s=1, family='rep', allow_error=0.0)
     """
 
     scheme: Defence

@@ -158,11 +158,11 @@ class PendingScheme:
     --------
     >>> pending = PendingScheme("gc-rep:s=3")
     >>> pending.on(16)
-    GC(n=16, s=3, family='rep')
+    GC(n=16, s=3, family='rep', allow_error=0.0)
     >>> pending.delay
     Traceback (most recent call last):
         ...
-    seqgc.errors.ParameterError: `n` must be known for the delay of gc-rep:s=3; got None; ...
+    seqgc.errors.ParameterError: `n` must be known for the delay of gc-rep:s=3; got None ...
     """
 
     spec: str

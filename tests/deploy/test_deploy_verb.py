@@ -87,11 +87,11 @@ def test_data_that_exceed_the_memory_of_a_function_need_a_file_system(
     x = np.zeros((1 << 16, 1, 16, 16), dtype=np.float32)  # 64 MiB
     np.savez("large.npz", x=x, y=np.zeros(1 << 16, dtype=np.int64))
     put_data("large", Path("large.npz"), tmp_path / "data")
-    Path("nets.py").write_text(
+    Path("wide_nets.py").write_text(
         "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(256, 10))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    model = '[[models]]\nname = "a"\nmodule = "nets:net"\ndata = "large"\n'
+    model = '[[models]]\nname = "a"\nmodule = "wide_nets:net"\ndata = "large"\n'
     Path("run.toml").write_text(f'scheme = "uncoded"\nworkers = 2\n{model}')
     for memory_mb, says in (
         ("256", "a VPC with a file system: needed for the data of run.toml, which exceed 256 MB"),
