@@ -43,7 +43,7 @@ _EDGE = "*"
 _WIDTH = 120  # columns, if the output is not a terminal
 _LEGEND = (
     "s/clock: seconds per batch of data; × bound: the same, divided by the seconds of a master "
-    "that knows all delays beforehand. clocks, seconds, $: until all models reach the target, at "
+    "that knows all delays in advance. clocks, seconds, $: until all models reach the target, at "
     "the learning rate {lr}, medians of {seeds} seed(s); between: {interval}; best: seconds at the "
     "defence's best rate. stale: mean number of clocks whose updates the weights of a task lack. "
     "wasted: batches computed per clock, beyond the one that is needed. traffic: vectors, each as "

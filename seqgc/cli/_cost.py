@@ -306,10 +306,10 @@ def _priced(
         cost = f"${bill.usd:.4f}"
     if likely is not None and time.seconds is not None:
         cost += f", if a task takes {time.seconds:.3g} s ({time.about})"
-    bound = "if every invocation without a known end is a cold start and runs to its time limit"
+    bound = "if every invocation whose end is unknown is a cold start and runs to its time limit"
     pairs = {
         "cost": cost,
-        "at most": f"${at_most_usd:.4f}, {bound}; --max-usd reserves this",
+        "at most": f"${at_most_usd:.4f}, {bound}; --max-usd reserves this amount",
         "requests": f"{shown.requests:,}  (${bill.requests:.4f})",
         "GB-seconds": f"{shown.gb_seconds:,.1f}  (${bill.functions:.4f})",
     }

@@ -43,7 +43,7 @@ _WIDTH = 80  # columns, if the output is not a terminal
 _MIN_MODELS = 4  # in the suggested command; deal was replayed with one bundle
 _LEGEND = (
     f"mu, wait-out: when a round closes (a wait-out is {WAIT_OUT}). jobs: models in a round. "
-    "× bound: the time divided by that of a master that knows all delays beforehand. bill: "
+    "× bound: the time divided by the time of a master that knows all delays in advance. bill: "
     "worker-seconds."
 )
 _LEGEND_INEXACT = (
