@@ -73,7 +73,7 @@ class _OwnModel:
         self.layout: Final = self.parameters.layout
         self.changes = 0
         self._weights = self.parameters.read()
-        self._trained: Final = self._trained_ids()
+        self._trained: Final = self._trained_kinds()
         self._modes: Final = self._training_modes()
         self._fixed: Final = {name: t.detach().clone() for name, t in self._fixed_tensors()}
         self._state: Final = CopiedState(model.module)
@@ -110,8 +110,9 @@ class _OwnModel:
 
     def require_unchanged(self) -> None:
         """Raise `ParameterError` if the module is not the one that the workers have a copy of."""
-        if self._trained_ids() != self._trained:
-            self._refuse("must train the same parameters as at the beginning", "its parameters")
+        if self._trained_kinds() != self._trained:
+            rule = "must train the same parameters as at the beginning, of the same shape and dtype"
+            self._refuse(rule, "its parameters")
         if self._training_modes() != self._modes:
             name = next(
                 name
@@ -132,8 +133,9 @@ class _OwnModel:
         got = f"{what} of model {self.model.name!r} changed"
         raise ParameterError("model", rule, got, _REMEDY)
 
-    def _trained_ids(self) -> list[int]:
-        return [id(p) for p in self.model.module.parameters() if p.requires_grad]
+    def _trained_kinds(self) -> list[tuple[int, torch.dtype, torch.Size]]:
+        trained = [p for p in self.model.module.parameters() if p.requires_grad]
+        return [(id(p), p.dtype, p.shape) for p in trained]
 
     def _training_modes(self) -> dict[str, bool]:
         return {name: part.training for name, part in self.model.module.named_modules()}
@@ -306,6 +308,10 @@ class Gradients(Summarised):
         """
         points = self._points(indices)
         require_number("scale", scale)
+        if torch.is_autocast_enabled("cpu") and self._run.plan.models[0].autocast == "off":
+            rule = "must be given to gradients(): torch.autocast has no effect on workers"
+            remedy = "pass autocast='bfloat16' to gradients(), or call backward outside of autocast"
+            raise ParameterError("autocast", rule, "off", remedy)
         for each in self._workload.models:
             each.require_unchanged()
         for argument, copied in self._copies.items():

@@ -187,6 +187,15 @@ def test_what_workers_have_a_copy_of_must_not_change(crew: Workers, data: Tensor
             pytest.raises(ParameterError, match=r"'_forward_hooks' of submodule 'net\.0'"),
         ):
             g.backward([0])
+        with torch.autocast("cpu"), pytest.raises(ParameterError, match="autocast"):
+            g.backward([0])
+        weight = model.net[0].weight
+        before = weight.data
+        for other in (before.float(), before[:1]):
+            weight.data = other
+            with pytest.raises(ParameterError, match="its parameters"):
+                g.backward([0])
+        weight.data = before
         assert all(p.grad is None for p in model.parameters())
         model(x)  # as in a validation: the cache does not matter
         g.backward([0])
