@@ -125,16 +125,20 @@ def import_file(
         "unanswered": int((~profile.answered).sum()),
         "base_load": profile.meta.base_load,
         "notes": list(trace.notes),
+        "warnings": list(trace.warnings),
         "findings": findings,
     }
     pairs = {
         "trace": f"{file} ({trace.format})",
         "columns": ", ".join(f"{name}: {column}" for name, column in trace.columns.items()),
-        "profile": f"{profile.num_rounds} rounds of {profile.num_workers} workers",
+        "profile": trace.size,
         "answers": f"{answers.min():.4g} … {answers.max():.4g} s, median {median_s:.4g} s",
         "unanswered": f"{int((~profile.answered).sum())} of {profile.times.size}",
     }
-    pairs |= {"decisions" if not i else " " * i: note for i, note in enumerate(trace.notes)}
+    decisions = [note for note in trace.notes if note not in trace.warnings]
+    for title, notes in (("warnings", trace.warnings), ("decisions", decisions)):
+        for i, note in enumerate(notes):
+            pairs[" " * len(pairs) if i else title] = note
     if dry_run:
         pairs["file"] = "none: this was a dry run"
     else:

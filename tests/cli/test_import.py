@@ -95,6 +95,21 @@ def test_a_column_that_may_name_failures_is_never_passed_over_in_silence(capsys:
         report = json.loads(capsys.readouterr().out)
         assert report["unanswered"] == unanswered
         assert any(note in each for each in report["notes"]), report["notes"]
+        assert any(note in each for each in report["warnings"]) == (not unanswered)
+
+
+def test_a_likely_mistake_is_shown_as_a_warning(capsys: Out) -> None:
+    lines = [f"{i},{i},{2000 * i + 900}" for i in range(8)]
+    Path("t.csv").write_text("\n".join(["step,begin_ms,end_ms", *lines]))
+    words = ["profile", "import", "t.csv", "--worker", "order", "--dry-run"]
+    for options, size, column in (
+        (["--round", "step", "--duration", "end_ms"], "8 rounds of 1 worker", "end_ms"),
+        (["--round", "gap", "--start", "begin_ms", "--end", "end_ms"], "1 round of 8", "COLUMN"),
+    ):
+        assert main([*words, *options]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert size in shown
+        assert column in shown.partition(" warnings ")[2].partition(" decisions ")[0]
 
 
 def test_a_refused_trace_is_named_once_with_the_command_that_takes_it(capsys: Out) -> None:
@@ -132,7 +147,9 @@ def test_a_trace_of_a_known_format_goes_wherever_a_profile_goes(name: str, capsy
     assert free["runtime_s"] == sum(slowest)
     assert proportional["runtime_s"] == sum(slowest), "the load is that of the recording"
     assert f"imported as {EXPECTED[name].format}" in err
-    assert "base load is taken to be" in err
+    assert f"base load {1 / len(times[0]):.4g}" in err
+    assert "seqgc profile import trace.txt --dry-run" in err
+    assert max(map(len, err.splitlines())) < 200
 
 
 @pytest.mark.filterwarnings("always::seqgc.errors.ProfileWarning")
@@ -169,7 +186,7 @@ def test_one_round_is_explained_but_nobody_is_always_slow(capsys: Out) -> None:
 
 def test_python_takes_a_trace_wherever_it_takes_a_profile() -> None:
     write("lithops", Path("stats.json"))
-    with pytest.warns(ProfileWarning, match="imported as Lithops stats: .*base load"):
+    with pytest.warns(ProfileWarning, match="imported as Lithops stats.*base load"):
         profile = read_delays("stats.json")
     assert profile.times.tolist() == EXPECTED["lithops"].times
 

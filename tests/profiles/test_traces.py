@@ -322,6 +322,33 @@ def test_a_long_pause_does_not_hide_the_rounds_before_and_after_it() -> None:
     assert trace.profile.times.shape == (5, 2)
 
 
+@pytest.mark.parametrize(("worker", "remedy"), [("order", "--worker"), ("call", "--round")])
+def test_a_single_round_that_gaps_found_is_a_likely_mistake(worker: str, remedy: str) -> None:
+    rows = {"call": list(range(20)), "from_ms": list(range(20)), "took_ms": [900] * 20}
+    trace = import_trace(rows, worker=worker, round="gap", start="from_ms", duration="took_ms")
+    (warning,) = trace.warnings
+    assert trace.size == "1 round of 20 workers"
+    assert warning in trace.notes
+    assert "all 20 tasks" in warning
+    assert remedy in warning
+    assert ("--worker" in warning) == (worker == "order")
+    named = import_trace(rows | {"step": [0] * 20}, worker="call", round="step", duration="took_ms")
+    assert not named.warnings
+
+
+def test_an_end_time_given_as_the_duration_is_a_likely_mistake() -> None:
+    rng = np.random.default_rng(0)
+    for rounds, expected in ((8, 1), (5, 0)):  # a few rounds may rise by chance
+        at = np.repeat(np.arange(rounds), 3)
+        took_ms = rng.uniform(500, 1500, len(at)).round()
+        rows = {"who": [0, 1, 2] * rounds, "step": at, "took_ms": took_ms}
+        rows["end_ms"] = at * 2000 + took_ms
+        trace = import_trace(rows, worker="who", round="step", duration="end_ms")
+        assert len(trace.warnings) == expected
+        assert all("end_ms" in each and "--end" in each for each in trace.warnings)
+        assert not import_trace(rows, worker="who", round="step", duration="took_ms").warnings
+
+
 def test_a_burst_of_tasks_is_one_round_although_their_starts_come_in_ticks() -> None:
     starts = [0.016 * tick for tick in (0, 0, 0, 1, 1, 4, 4, 9)]
     rows = {"who": list(range(8)), "from_s": starts, "s": [1.0] * 8}
