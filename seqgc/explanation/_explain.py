@@ -215,8 +215,9 @@ class Explanation(Summarised):
     their round. In ``master_s``, no round was open. ``computing_s`` is the rest.
 
     ``agreement`` tests the replay: the time of the rounds in a replay of the run, divided by the
-    recorded time; None if the run cannot be replayed. All times from replays of the run with its
-    own scheme, such as ``waiting_s`` and costs, are divided by it. ``half_in_rounds`` is the
+    recorded time; None if the run cannot be replayed. All costs and savings are differences of two
+    replays, so that time which no replay explains counts as computing. If the replay takes longer
+    than the run, all replays are divided by ``agreement``. ``half_in_rounds`` is the
     smallest number of rounds that together have half of the waiting. ``censored`` is the number of
     cancelled tasks, and ``only_bounded`` is the number of them that ran longer than any answer
     took. ``missing`` has sentences about facts that are unknown, and how to find them.
@@ -355,18 +356,20 @@ class _Explainer:
         self._n = observed.profile.num_workers
         self._rounds_s = float(observed.round_s.sum())
         self._seconds = self._rounds_s + observed.master_s
-        self._own = None if what_if is None else what_if.seconds()
-        self._best: FloatArray | None = None  # the rounds with nobody slow
-        self._scale = 1.0  # of replays of the run, so that it takes as long as it took
-        if what_if is not None and self._own is not None:
-            self._scale = self._rounds_s / float(self._own.sum())
-            self._best = self._scale * what_if.seconds(what_if.fixed(self._typical))
+        self._own: FloatArray | None = None  # the rounds of a replay of the run
+        self._best: FloatArray | None = None  # the same with nobody slow
+        self._agreement: float | None = None
+        self._scale = 1.0
+        if what_if is not None:
+            own = what_if.seconds()
+            self._agreement = float(own.sum()) / self._rounds_s
+            self._scale = 1 / max(1.0, self._agreement)
+            self._own = self._scale * own
+            self._best = self._seconds_of(what_if.fixed(self._typical))
 
     def result(self) -> Explanation:
         workers = self._by_worker()
-        waiting_s = (
-            0.0 if self._best is None else max(0.0, self._rounds_s - float(self._best.sum()))
-        )
+        waiting_s = self._saved(self._best)
         bounded = longest_known(
             self._profile.times, self._profile.answered, where=self._profile.censored
         )
@@ -381,7 +384,7 @@ class _Explainer:
             waiting_s=waiting_s,
             computing_s=self._rounds_s - waiting_s,
             master_s=self._observed.master_s,
-            agreement=None if self._own is None else float(self._own.sum()) / self._rounds_s,
+            agreement=self._agreement,
             alpha=self._alpha,
             censored=int(self._profile.censored.sum()),
             only_bounded=int(bounded.sum()),
@@ -396,9 +399,20 @@ class _Explainer:
         together_s = self._always_together(workers)
         return replace(explanation, verdict=tuple(_verdict(explanation, together_s)))
 
-    def _saved(self, seconds: FloatArray) -> float:
-        """Return the time that the run would have saved if a replay takes ``seconds``."""
-        return max(0.0, self._rounds_s - self._scale * float(seconds.sum()))
+    def _seconds_of(self, times: FloatArray, *, setting: Setting | None = None) -> FloatArray:
+        """Return the seconds of the rounds of a replay, by default with the scheme of the run.
+
+        If a replay of the run takes longer than the run took, all replays are shortened by this
+        factor. If it takes less, the rest is added to all of them, see `_counterfactual`.
+        """
+        assert self._what_if is not None
+        return self._scale * self._what_if.seconds(times, setting=setting)
+
+    def _saved(self, seconds: FloatArray | None) -> float:
+        """Return the time that the run would have saved if its rounds had taken ``seconds``."""
+        if seconds is None or self._own is None:
+            return 0.0
+        return max(0.0, float(self._own.sum() - seconds.sum()))
 
     def _by_worker(self) -> tuple[WorkerShare, ...]:
         """Return the workers, the most expensive first."""
@@ -413,11 +427,11 @@ class _Explainer:
             cost_s = constant_s = None
             if self._what_if is not None and worker in replayed:
                 fixed = self._what_if.without_worker([worker], self._typical)
-                cost_s, constant_s = self._saved(self._what_if.seconds(fixed)), 0.0
+                cost_s, constant_s = self._saved(self._seconds_of(fixed)), 0.0
                 if always[worker]:
                     steady = self._times.copy()
                     steady[:, worker] /= factors[worker]
-                    constant_s = min(cost_s, self._saved(self._what_if.seconds(steady)))
+                    constant_s = min(cost_s, self._saved(self._seconds_of(steady)))
             rows.append(
                 WorkerShare(
                     worker=worker,
@@ -441,7 +455,7 @@ class _Explainer:
             return 0.0
         typical = np.median(self._times[:, others], axis=1, keepdims=True)
         fixed = self._what_if.without_worker(always, np.broadcast_to(typical, self._times.shape))
-        return self._saved(self._what_if.seconds(fixed))
+        return self._saved(self._seconds_of(fixed))
 
     def _by_phase(self) -> list[PhaseShare]:
         """Return the phases of the tasks, in their order."""
@@ -455,7 +469,7 @@ class _Explainer:
             if self._what_if is not None:
                 excess = np.where(known, np.maximum(seconds - median_s, 0.0), 0.0)
                 shorter = np.maximum(self._times - excess, np.minimum(self._times, 1e-9))
-                cost_s = self._saved(self._what_if.seconds(shorter))
+                cost_s = self._saved(self._seconds_of(shorter))
             shares.append(
                 PhaseShare(
                     phase=name,
@@ -558,7 +572,7 @@ class _Explainer:
             scheme=setting.scheme.spec,
             mu=setting.rule.mu,
             seconds=seconds,
-            low_s=min(seconds, max(0.0, other_s + low_s)),
+            low_s=min(seconds, other_s + low_s),
             high_s=max(seconds, other_s + high_s),
             saved_s=saved_s,
             surely_faster=_interval([self._paired(draw) for draw in draws])[0] > 0,
@@ -571,9 +585,9 @@ class _Explainer:
     def _replayed(self, setting: Setting, times: FloatArray, *, fixed: bool) -> FloatArray:
         """Return the seconds of the rounds of a setting on these times."""
         assert self._what_if is not None
-        if not fixed:
-            return self._what_if.seconds(times, setting=setting)
-        return self._scale * self._what_if.seconds(np.minimum(times, typical_times(times)))
+        if fixed:
+            times = np.minimum(times, typical_times(times))
+        return self._seconds_of(times, setting=setting)
 
     def _paired(self, other: FloatArray) -> FloatArray:
         """Return the time that each round of the run's own replay would have saved."""
@@ -593,9 +607,9 @@ class _Explainer:
             said.append(_ASK_ALPHA)
         if self._what_if is not None and not self._what_if.stays:
             said.append(_NO_DEAL)
-        if self._own is not None and not 1 / _ROUGH < self._scale < _ROUGH:
+        if self._agreement is not None and not 1 / _ROUGH < self._agreement < _ROUGH:
             said.append(
-                f"A replay of the run takes {1 / self._scale:.2f} times as long as the run took. "
+                f"A replay of the run takes {self._agreement:.2f} times as long as the run took. "
                 "Therefore all figures are rough: alpha may be wrong, or rounds waited for "
                 "something that the scheme does not need."
             )
