@@ -138,6 +138,17 @@ class Summarised:
         return f"<table>{''.join(lines)}</table>" + ("" if table is None else html_table(table))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words, with a regular plural.
+
+    Examples
+    --------
+    >>> counted(1, "round"), counted(1200, "worker")
+    ('1 round', '1,200 workers')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def number(value: Any) -> str:
     """Format a value for a table: counts with all digits, measurements with four digits.
 

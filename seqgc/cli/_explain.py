@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from seqgc import costs
+from seqgc._tabular import counted
 from seqgc.cli._options import alpha_title, naming
 from seqgc.cli._report import page_path
 from seqgc.cli._show import Screen, TableOutput, busy, print_pairs, text_table
@@ -188,7 +189,8 @@ def _cells(rows: list[_Row]) -> dict[str, Any]:
 
 
 def _pairs(found: Explanation) -> Iterator[tuple[str, str]]:
-    yield "run", f"{found.scheme}, {found.rounds} rounds of {found.workers} workers"
+    rounds, workers = counted(found.rounds, "round"), counted(found.workers, "worker")
+    yield "run", f"{found.scheme}, {rounds} of {workers}"
     yield "time", f"{_number(found.seconds)} s"
     if found.agreement is not None:
         for name, seconds in (

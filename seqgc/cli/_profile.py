@@ -261,7 +261,7 @@ def _report(paths: list[Path], recordings: list[profiles.DelayProfile], *, as_js
     rtt_s = first.meta.rtt_s
     pairs = {
         "file": ", ".join(map(str, paths)),
-        "recorded": f"{first.num_rounds} rounds of {first.num_workers} workers at each load",
+        "recorded": f"{first.dimensions} at each load",
         "median answer": f"{median_s:.3f} s at load {first.meta.base_load:.3g}",
         "round trip": "unknown" if rtt_s is None else f"{rtt_s * 1000:.3g} ms (of an empty task)",
         "unanswered": str(unanswered),
@@ -354,7 +354,7 @@ def _print_stats(profile: profiles.DelayProfile, stats: StragglerStats) -> None:
     )
     print_pairs(
         {
-            "recorded": f"{profile.num_rounds} rounds of {profile.num_workers} workers",
+            "recorded": profile.dimensions,
             "straggle": f"{stats.rate:.2%}, at tolerance mu = {stats.mu:g}",
             "after straggling": percent(stats.rate_after_straggling),
             "after answering": percent(stats.rate_after_answering),

@@ -131,7 +131,7 @@ def import_file(
     pairs = {
         "trace": f"{file} ({trace.format})",
         "columns": ", ".join(f"{name}: {column}" for name, column in trace.columns.items()),
-        "profile": trace.size,
+        "profile": profile.dimensions,
         "answers": f"{answers.min():.4g} … {answers.max():.4g} s, median {median_s:.4g} s",
         "unanswered": f"{int((~profile.answered).sum())} of {profile.times.size}",
     }

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seqgc._tabular import Summarised, number
+from seqgc._tabular import Summarised, counted, number
 from seqgc.errors import ParameterError, ProfileError, require_int, require_number
 from seqgc.ports import BoolArray, FloatArray
 from seqgc.profiles._censored import completed, drawn
@@ -129,6 +129,11 @@ class DelayProfile(Summarised):
             **({} if self.meta.alpha is None else {"alpha": self.meta.alpha}),
             **{name: value for name, value in known.items() if value},
         }
+
+    @property
+    def dimensions(self) -> str:
+        """The number of rounds and of workers in words, such as "8 rounds of 16 workers"."""
+        return f"{counted(self.num_rounds, 'round')} of {counted(self.num_workers, 'worker')}"
 
     @property
     def num_rounds(self) -> int:

@@ -63,7 +63,7 @@ def profile_page(
     return Page(
         kind="Delay profile",
         title=name,
-        says=[f"{profile.num_rounds:,} rounds of {profile.num_workers:,} workers."],
+        says=[f"{profile.dimensions}."],
         glance=[*_glance(profile, stats), *best],
         sections=sections,
     )

@@ -182,6 +182,11 @@ def test_one_round_is_explained_but_nobody_is_always_slow(capsys: Out) -> None:
     found = json.loads(capsys.readouterr().out)
     assert (found["rounds"], found["workers"], found["seconds"]) == (1, 3, 7.5)
     assert not any(row["always"] for row in found["by_worker"])
+    assert main(["explain", "trace"]) == 0
+    out, err = capsys.readouterr()
+    assert "1 round of 3 workers" in out
+    assert "1 round of 3 workers" in err
+    assert "gap:SECONDS" in err
 
 
 def test_python_takes_a_trace_wherever_it_takes_a_profile() -> None:

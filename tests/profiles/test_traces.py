@@ -327,7 +327,7 @@ def test_a_single_round_that_gaps_found_is_a_likely_mistake(worker: str, remedy:
     rows = {"call": list(range(20)), "from_ms": list(range(20)), "took_ms": [900] * 20}
     trace = import_trace(rows, worker=worker, round="gap", start="from_ms", duration="took_ms")
     (warning,) = trace.warnings
-    assert trace.size == "1 round of 20 workers"
+    assert trace.profile.dimensions == "1 round of 20 workers"
     assert warning in trace.notes
     assert "all 20 tasks" in warning
     assert remedy in warning

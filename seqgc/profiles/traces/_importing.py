@@ -70,12 +70,6 @@ class ImportedTrace:
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> str:
-        """The number of rounds and workers, in words."""
-        rounds, workers = self.profile.num_rounds, self.profile.num_workers
-        return f"{rounds} round{'s' * (rounds > 1)} of {workers} worker{'s' * (workers > 1)}"
-
 
 def import_trace(
     source: str | Path | object,
@@ -254,7 +248,13 @@ def read_or_import(path: str | Path) -> DelayProfile:
         ) from None
     load = f"base load {trace.profile.meta.base_load:.4g}"
     decisions = f"`seqgc profile import {path} --dry-run` lists every decision"
-    parts = (f"imported as {trace.format}", trace.size, load, *trace.warnings, decisions)
+    parts = (
+        f"imported as {trace.format}",
+        trace.profile.dimensions,
+        load,
+        *trace.warnings,
+        decisions,
+    )
     warnings.warn(f"{path}: {'; '.join(parts)}", ProfileWarning, stacklevel=2)
     return trace.profile
 
@@ -527,12 +527,10 @@ class _Importer:
         rounds[order[1:]] = np.cumsum(gaps >= least)
         count = int(rounds.max()) + 1
         if count == 1:
-            remedy = "give --round COLUMN or gap:SECONDS" + (
-                "" if self.columns.worker else ", and --worker COLUMN"
-            )
+            worker = "" if self.columns.worker else ", and --worker COLUMN"
             self._warn(
-                f"all {len(leaders)} tasks are one round, because no gap between starts separates "
-                f"them: if there were several rounds, {remedy}"
+                f"all {len(leaders)} tasks are one round (no gap between starts): if there were "
+                f"several, give --round COLUMN or gap:SECONDS{worker}"
             )
         else:
             within = gaps[gaps < least]
