@@ -130,6 +130,22 @@ def test_figures_agree_also_if_a_replay_of_the_run_does_not(deals: bool, tmp_pat
     assert f"{found.agreement:.2f} times" in " ".join(found.missing)
 
 
+def test_rounds_with_fewer_workers_are_left_out_with_their_master(tmp_path: Path) -> None:
+    logs = []
+    for name, times in (("few", STEADY[:5, :2]), ("more", STEADY[:20])):
+        path = write_run(tmp_path / name, times.tolist(), master_s=0.1) / "events.jsonl"
+        logs.append([json.loads(line) for line in path.read_text().splitlines()])
+    lines = [*logs[0][:-1], {**logs[1][0], "event": "resume"}]
+    for line in logs[1][1:]:
+        later = {name: line[name] + 5 for name in ("round", "job") if name in line}
+        lines.append(line | later)
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    found = read_run(tmp_path).explain()
+    assert (found.rounds, found.workers) == (20, N)
+    assert found.master_s == pytest.approx(1.9)
+    assert any(text.startswith("5 rounds are left out") for text in found.missing)
+
+
 def test_nothing_slow_is_called_nothing_slow() -> None:
     rng = np.random.default_rng(1)
     found = explain(DelayProfile.from_times(rng.uniform(1.0, 1.02, size=(ROUNDS, N))))

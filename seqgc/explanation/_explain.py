@@ -87,6 +87,7 @@ class Observed:
     phases: Mapping[str, FloatArray] = field(default_factory=dict)
     models: int | None = None
     predictions: tuple[Prediction, ...] = ()
+    left_out: int = 0  # rounds with another number of workers, or without an answer
 
     @classmethod
     def of_profile(cls, profile: DelayProfile, *, alpha: float | None = None) -> Observed:
@@ -114,16 +115,18 @@ class Observed:
             profile=delays.profile,
             setting=Setting(scheme=scheme, rule=rule, jobs_per_round=header.bundle),
             round_s=rounds["duration_s"][delays.places],
-            master_s=_master_s(run),
+            master_s=_master_s(run, first=int(delays.places[0])),
+            left_out=len(rounds["round"]) - len(delays.places),
             phases=delays.phases,
             models=len(header.models) or None,
             predictions=read_predictions(run.path) if run.path.is_dir() else (),
         )
 
 
-def _master_s(run: RecordedRun) -> float:
-    """Return the seconds of a run in which no round was open."""
-    rounds, jobs = run.rounds(), run.jobs()
+def _master_s(run: RecordedRun, *, first: int) -> float:
+    """Return the seconds of a run, from the ``first`` round on, in which no round was open."""
+    jobs = run.jobs()
+    rounds = {name: column[first:] for name, column in run.rounds().items()}
     if not len(rounds["round"]):
         return 0.0
     ended_s = max(rounds["closed_s"].max(), jobs["finished_s"].max(initial=0.0))
@@ -607,6 +610,11 @@ class _Explainer:
             said.append(_ASK_ALPHA)
         if self._what_if is not None and not self._what_if.stays:
             said.append(_NO_DEAL)
+        if left_out := self._observed.left_out:
+            said.append(
+                f"{left_out} rounds are left out, because they had another number of workers or no "
+                "answer: all figures are about the others."
+            )
         if self._agreement is not None and not 1 / _ROUGH < self._agreement < _ROUGH:
             said.append(
                 f"A replay of the run takes {self._agreement:.2f} times as long as the run took. "
