@@ -213,7 +213,7 @@ def test_a_missing_answer_is_a_failure_or_costs_its_round(
     dropped = "2 of 3 rounds left out" if missing == "drop" else "1 of 3 rounds left out"
     assert any(dropped in note for note in trace.notes), trace.notes
     if missing == "fail":
-        assert any("1 of 6 answers are missing, in 1 rounds" in note for note in trace.notes)
+        assert any("1 of 6 answers are missing, in 1 round:" in note for note in trace.notes)
         assert trace.profile.times[1, 1] == 5.0, "a missing answer takes as long as the slowest"
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from seqgc._tabular import counted
 from seqgc.errors import (
     ParameterError,
     ProfileError,
@@ -659,8 +660,8 @@ class _Importer:
         if absent:
             rounds = int((~seen).any(axis=1).sum())
             self.notes.append(
-                f"{absent} of {seen.size} answers are missing, in {rounds} rounds: they count as "
-                "failures (--missing drop leaves these rounds out)"
+                f"{absent} of {seen.size} answers are missing, in {counted(rounds, 'round')}: they "
+                "count as failures (--missing drop leaves these rounds out)"
             )
         if failed:
             self.notes.append(f"{failed} of {seen.size} calls failed")
