@@ -106,6 +106,14 @@ def test_one_slow_round_is_no_sure_gain_and_has_no_interval_from_0() -> None:
     assert "1 of 40 rounds" in found.verdict[0]
 
 
+@pytest.mark.parametrize(("rounds", "sure"), [(2, False), (4, False), (12, True)])
+def test_a_few_rounds_make_nothing_sure(rounds: int, sure: bool) -> None:
+    times = np.ones((rounds, N))
+    times[np.arange(rounds), np.arange(rounds) % N] = 5.0
+    found = explain(DelayProfile.from_times(times), alpha=0.0)
+    assert any(each.surely_faster for each in found.counterfactuals) is sure
+
+
 @pytest.mark.parametrize("deals", [True, False])
 def test_figures_agree_also_if_a_replay_of_the_run_does_not(deals: bool, tmp_path: Path) -> None:
     if deals:  # six pieces of 0.1 s and two of 0.3 s in each round; in truth, alpha is larger

@@ -50,6 +50,7 @@ _LITTLE: Final = 0.05  # of the time: less waiting is not worth a remedy
 _BUSY_MASTER: Final = 0.25  # of the time: more is worth a sentence
 _ROUGH: Final = 1.15  # a replay that differs from the run by this factor is worth a sentence
 _ROUNDS_SHOWN: Final = 5
+_FEWEST: Final = 5  # rounds of which a bootstrap says something
 _MOST_WORKERS: Final = 32  # replayed one by one; of more, those with the longest times
 _MOST_CELLS: Final = 2**14  # rounds × workers with the full number of draws
 _DRAWS: Final = 10  # of the censored times
@@ -193,9 +194,9 @@ class Counterfactual:
     ``seconds`` is the time of the whole run, with the time of the master. Its 95 % interval is from
     ``low_s`` to ``high_s``: a block bootstrap over rounds, with random draws of the censored times.
     ``saved_s`` is the time of the recorded run minus ``seconds``. If its 95 % interval, of the same
-    bootstrap, is above 0, then ``surely_faster`` is True. ``mu`` is the tolerance of the
-    closing rule, whose ``wait_out`` is ``feasible``. ``usd`` is the cost of the workers, or None if
-    no price is known.
+    bootstrap, is above 0, and there are at least five rounds, then ``surely_faster`` is True.
+    ``mu`` is the tolerance of the closing rule, whose ``wait_out`` is ``feasible``. ``usd`` is the
+    cost of the workers, or None if no price is known.
     """
 
     what: str
@@ -578,7 +579,8 @@ class _Explainer:
             low_s=min(seconds, other_s + low_s),
             high_s=max(seconds, other_s + high_s),
             saved_s=saved_s,
-            surely_faster=_interval([self._paired(draw) for draw in draws])[0] > 0,
+            surely_faster=len(point) >= _FEWEST
+            and _interval([self._paired(draw) for draw in draws])[0] > 0,
             usd=None if self._usd is None else self._usd * self._n * seconds,
         )
 
