@@ -309,7 +309,7 @@ def _priced(
     bound = "if every invocation whose end is unknown is a cold start and runs to its time limit"
     pairs = {
         "cost": cost,
-        "at most": f"${at_most_usd:.4f}, {bound}; --max-usd reserves this amount",
+        "at most": f"${at_most_usd:.4f}, {bound}; --max-usd stops a run earlier",
         "requests": f"{shown.requests:,}  (${bill.requests:.4f})",
         "GB-seconds": f"{shown.gb_seconds:,.1f}  (${bill.functions:.4f})",
     }

@@ -135,6 +135,8 @@ class DeployOptions:
         if (needing := self.needs_vpc) and self.vpc is False:
             rule = "must be left out with --no-vpc"
             raise ParameterError(needing, rule, getattr(self, needing))
+        if self.drop_file_system and self.vpc is not False:
+            raise ParameterError("drop_file_system", "must be used with --no-vpc", True)
         if self.snapstart and (self.vpc or needing):
             rule = "must be left out with a file system: SnapStart does not work with EFS"
             remedy = f"leave out `{needing or 'vpc'}`, or use --no-vpc"

@@ -190,6 +190,9 @@ def test_a_budget_that_no_round_fits_is_refused_before_the_run(capsys: Out) -> N
     said = refused(capsys, *dry_run, "0.001")
     assert said == f"seqgc: `max_usd` must be at least ${usd:.6f}, {least}\n"
     assert main([*dry_run, f"{usd + 1e-6:.6f}"]) == 0
+    assert json.loads(capsys.readouterr().out)["usd_at_most"] > 2 * usd  # which is not reserved
+    assert main(["train", "run.toml", "--dry-run", "--max-usd", "0.01"]) == 0
+    assert "--max-usd stops a run earlier" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_plan_is_priced_as_it_is_asked_for(capsys: Out) -> None:

@@ -257,6 +257,8 @@ def test_the_kind_of_a_new_stack_follows_from_what_is_asked_for(
             RunNeeds(),
             r"`provisioned_mibps` must be left out with --no-vpc; got 9",
         ),
+        ({"drop_file_system": True}, RunNeeds(), "`drop_file_system` must be used with --no-vpc"),
+        ({"drop_file_system": True, "vpc": True}, RunNeeds(), "`drop_file_system` must be used"),
         (
             {"snapstart": True},
             RunNeeds(file_system="`resident` in a.toml"),
