@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
@@ -308,9 +308,25 @@ class Deployment:
 
     @property
     def deploy_command(self) -> str:
-        """The command that deploys this stack again."""
+        """The command that deploys this stack again, with its processor, memory and time-out.
+
+        It lacks the user's own code, and options that a deployment file does not record.
+        """
         command = f"seqgc deploy --stack {self.stack} --region {self.region}"
+        defaults = {each.name: each.default for each in fields(DeployOptions)}
+        for name, option in (
+            ("architecture", "--architecture"),
+            ("memory_mb", "--memory-mb"),
+            ("timeout_s", "--function-timeout-s"),
+        ):
+            if (value := getattr(self, name)) != defaults[name]:
+                command += f" {option} {value}"
         return f"{command} --snapstart" if self.snapstart else command
+
+    @property
+    def vpc_command(self) -> str:
+        """The command that adds a VPC with a file system, which excludes SnapStart."""
+        return f"{replace(self, snapstart=False).deploy_command} --vpc"
 
     @classmethod
     def from_outputs(cls, stack: str, region: str, outputs: Mapping[str, str]) -> Deployment:

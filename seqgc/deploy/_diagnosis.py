@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -156,7 +156,8 @@ def concurrency(target: _Target) -> str:
         if (reserved := own.get("ReservedConcurrentExecutions")) is not None:
             detail = f"{reserved} reserved for the function, {needed} needed"
             if reserved < needed:
-                raise _Fault(detail, remedy=f"seqgc deploy --reserved-concurrency {needed}")
+                remedy = f"{deployment.deploy_command} --reserved-concurrency {needed}"
+                raise _Fault(detail, remedy=remedy)
             return f"{detail}: at most {reserved // target.each} workers"
     free = int(limits["UnreservedConcurrentExecutions"])
     detail = f"{free} unreserved of {limits['ConcurrentExecutions']}, {needed} needed"
@@ -419,7 +420,7 @@ def resident(target: _Target, deployment: Deployment) -> str:
         raise _Fault("only checked with --resident", status="skipped")
     if not deployment.has_vpc:
         detail = f"the stack {deployment.stack} has no VPC, in which functions reach their master"
-        raise _Fault(detail, remedy=f"{deployment.deploy_command} --vpc")
+        raise _Fault(detail, remedy=deployment.vpc_command)
     from seqgc.backends import lambda_
 
     answer = target.client("ec2").describe_security_groups(GroupIds=[deployment.security_group_id])
@@ -430,7 +431,8 @@ def resident(target: _Target, deployment: Deployment) -> str:
             address=address, limit_s=limit_s, start_timeout_s=_ANSWER_TIMEOUT_S
         )
     except ParameterError as error:
-        raise _Fault(one_line(error), remedy="seqgc deploy --function-timeout-s 900") from None
+        longest = replace(deployment, timeout_s=int(_LONGEST_FUNCTION_S))
+        raise _Fault(one_line(error), remedy=longest.deploy_command) from None
     transport = lambda_.Boto3Transport(
         deployment.function_name,
         qualifier=current_version(target.client("lambda"), deployment).rpartition(":")[2],

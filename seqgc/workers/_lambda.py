@@ -271,7 +271,7 @@ def _require_no_network(wanted: FunctionSettings, deployment: Deployment) -> Non
         needing["mount"] = wanted.mount
     for name, value in needing.items():
         rule = f"needs a VPC with a file system, which the stack {deployment.stack} does not have"
-        remedy = f"leave it out, or run `{deployment.deploy_command} --vpc`"
+        remedy = f"leave it out, or run `{deployment.vpc_command}`"
         raise ParameterError(f"function.{name}", rule, value, remedy)
 
 

@@ -213,7 +213,8 @@ def test_functions_without_a_vpc_refuse_what_needs_one(
     for line in (verb, [*verb, "--dry-run"]):
         said = refused(capsys, *line)
         assert said.startswith(f"seqgc: {named} with a file system, which the stack seqgc does not")
-        assert "run `seqgc deploy --stack seqgc --region us-west-2 --vpc`)" in said
+        kept = "--architecture x86_64 --memory-mb 512 --function-timeout-s 30"
+        assert f"run `seqgc deploy --stack seqgc --region us-west-2 {kept} --vpc`)" in said
 
 
 def test_a_deployment_says_whether_functions_start_from_a_snapshot(capsys: Out) -> None:

@@ -141,13 +141,13 @@ def test_a_reservation_below_the_number_of_workers_is_found(account: Any, made: 
     )
     checks = examined(account, made)
     assert failures(checks) == ["concurrency"]
-    assert checks["concurrency"].remedy == "seqgc deploy --reserved-concurrency 256"
+    assert checks["concurrency"].remedy == f"{made.deploy_command} --reserved-concurrency 256"
 
 
 def test_a_time_out_too_short_to_stay_is_found(account: Any, made: Deployment) -> None:
     check = examined(account, replace(made, timeout_s=5), address=Address())["resident"]
     assert "6 heartbeats" in check.detail
-    assert check.remedy == "seqgc deploy --function-timeout-s 900"
+    assert check.remedy == f"seqgc deploy --stack seqgc --region {REGION} --function-timeout-s 900"
 
 
 def test_functions_that_stay_need_as_many_again_for_their_successors(
@@ -158,7 +158,7 @@ def test_functions_that_stay_need_as_many_again_for_their_successors(
     )
     assert failures(examined(account, made)) == []
     check = examined(account, made, address=Address())["concurrency"]
-    assert check.remedy == f"seqgc deploy --reserved-concurrency {2 * WORKERS}"
+    assert check.remedy == f"{made.deploy_command} --reserved-concurrency {2 * WORKERS}"
     limit_concurrency(account, total=10, unreserved=10)
     set_quota(account, 10.0)
     asked = examined(account, None, address=Address(), workers=600)["quota"].remedy
@@ -365,6 +365,15 @@ def test_without_a_vpc_what_needs_one_is_skipped(account: Any, tmp_path: Path) -
     assert checks["probe-s3"].status == "ok"
     asked = examined(account, made, address=Address())["resident"]
     assert (asked.status, asked.remedy) == ("failed", f"{made.deploy_command} --vpc")
+    quick = examined(account, replace(made, snapstart=True), address=Address())["resident"]
+    assert quick.remedy == asked.remedy  # `deploy` refuses --snapstart with --vpc
+
+
+def test_a_remedy_keeps_what_was_deployed(account: Any, made: Deployment) -> None:
+    other = replace(made, memory_mb=1024, timeout_s=900, architecture="x86_64")
+    remedy = examined(account, other)["function"].remedy
+    options = "--architecture x86_64 --memory-mb 1024 --function-timeout-s 900"
+    assert remedy == f"seqgc deploy --stack seqgc --region {REGION} {options}"
 
 
 def test_an_answer_that_is_no_frame_is_found(account: Any, made: Deployment) -> None:
