@@ -92,7 +92,7 @@ def choose_network(
             remedy = f"{_DROP} leaves it outside of the stack; another --stack keeps both"
             raise ParameterError("vpc", rule, False, remedy)
         delete = f"aws efs delete-file-system --file-system-id {file_system}"
-        reason += f"; {file_system} stays outside of the stack until `{delete}`"
+        reason += f"; {file_system} stays outside of the stack until `{delete}`; its VPC may stay"
     has_master = vpc and _has_master(options, outputs)
     return NetworkChoice(options=replace(options, vpc=vpc, with_master=has_master), reason=reason)
 

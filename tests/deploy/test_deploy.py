@@ -218,7 +218,7 @@ def test_a_stack_keeps_its_kind_until_it_is_told_otherwise(account: Any) -> None
     options = DeployOptions(vpc=False, drop_file_system=True)
     deploy(options, session=account, say=said.append, run=again)
     assert {parameters_of(each)["Vpc"] for each in commands} == {"no"}
-    assert f"delete-file-system --file-system-id {made.file_system_id}" in said[0]
+    assert f"delete-file-system --file-system-id {made.file_system_id}`; its VPC" in said[0]
     without = choose_network(DeployOptions(), needs=RunNeeds(), outputs={"AliasArn": "arn"})
     assert str(without) == "no VPC: the stack seqgc has no VPC"
 
