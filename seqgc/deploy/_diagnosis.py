@@ -244,14 +244,25 @@ def _require_vpc(deployment: Deployment) -> None:
 
 
 def snapshot(target: _Target, deployment: Deployment) -> str:
-    """Check that the snapshot of the deployed version is ready, if it starts from one."""
+    """Check that the snapshot of the deployed version is ready, if it starts from one.
+
+    After 14 days without invocations Lambda deletes the snapshot, and the version is inactive. The
+    next invocation fails, and begins a new snapshot.
+    """
     config = _configuration(target, deployment)
-    status = config.get("SnapStart", {}).get("OptimizationStatus", "Off")
     if not deployment.snapstart:
         raise _Fault("deployed without --snapstart", status="skipped")
+    version = config["Version"]
+    status = config.get("SnapStart", {}).get("OptimizationStatus", "Off")
+    if config.get("State") == "Inactive":
+        name, where = deployment.function_name, f"--region {deployment.region}"
+        wake = f"aws lambda invoke --function-name {name} --qualifier {version} {where} /dev/null"
+        wait = "aws lambda wait published-version-active --function-name"
+        remedy = f"{wake}; {wait} {name} --qualifier {version} {where}"
+        raise _Fault(f"version {version} is inactive, so its snapshot was deleted", remedy=remedy)
     if status != "On":
-        raise _Fault(f"version {config.get('Version')} has no snapshot: SnapStart is {status}")
-    return f"version {config.get('Version')} starts from a snapshot"
+        raise _Fault(f"version {version} has no snapshot: SnapStart is {status}")
+    return f"version {version} starts from a snapshot"
 
 
 def network(target: _Target, deployment: Deployment) -> str:

@@ -244,6 +244,14 @@ def test_a_version_without_its_snapshot_is_found(account: Any, tmp_path: Path) -
         assert "version 7" in checks["snapshot"].detail
     assert checks["snapshot"].remedy == f"seqgc deploy --stack seqgc --region {REGION} --snapstart"
     assert examined(account, replace(made, snapstart=False))["snapshot"].status == "skipped"
+    scripted(account, "lambda.GetFunctionConfiguration", lambda _: answer | {"State": "Inactive"})
+    checks = examined(account, made)
+    assert failures(checks) == ["snapshot"]  # the next invocation would fail
+    wake, wait = checks["snapshot"].remedy.split("; ")
+    assert wake.startswith("aws lambda invoke --function-name seqgc-")
+    assert wait.startswith("aws lambda wait published-version-active --function-name seqgc-")
+    assert f"--qualifier 7 --region {REGION}" in wake
+    assert wait.endswith(f"--qualifier 7 --region {REGION}")
 
 
 @pytest.mark.parametrize("way", ["ingress", "egress"])
