@@ -177,6 +177,9 @@ def doctor(
     require_int("workers", workers, least=1)
     if parameters is not None:
         require_int("parameters", parameters, least=1)
+    if trial.master_address is not None and not trial.resident:
+        rule = "must be used with --resident"
+        raise ParameterError("master_address", rule, trial.master_address)
     address = Address.in_vpc(trial.master_address) if trial.resident else None
     absent = deployment == Path(DEPLOYMENT_FILE) and not deployment.exists()
     deployed = None if absent else read_deployment(deployment)

@@ -62,6 +62,8 @@ def test_a_doctor_refuses_a_bad_address_wherever_it_is(
     monkeypatch.setenv("AWS_CONFIG_FILE", "none")
     said = refused(capsys, "doctor", "--resident", "--master-address", "nonsense")
     assert "`master_address` must be one IP address" in said
+    said = refused(capsys, "doctor", "--master-address", "10.0.0.7")
+    assert "`master_address` must be used with --resident; got '10.0.0.7'" in said
 
 
 def test_a_dry_run_says_what_functions_that_stay_would_cost(capsys: Out) -> None:
