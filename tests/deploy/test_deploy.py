@@ -199,7 +199,7 @@ def test_a_model_whose_weights_go_by_messages_or_s3_gets_no_network(account: Any
 
 
 def test_a_stack_keeps_its_kind_until_it_is_told_otherwise(account: Any) -> None:
-    made, _ = deployed(account, vpc=True)
+    made, _ = deployed(account, vpc=True, timeout_s=120)
     commands: list[list[str]] = []
 
     def again(command: Sequence[str], *_: object) -> int:  # moto cannot change the stack
@@ -208,6 +208,7 @@ def test_a_stack_keeps_its_kind_until_it_is_told_otherwise(account: Any) -> None
 
     assert deploy(DeployOptions(memory_mb=1769), session=account, run=again).has_vpc
     assert {parameters_of(each)["Vpc"] for each in commands} == {"yes"}
+    assert {parameters_of(each)["TimeoutS"] for each in commands} == {"60"}
     commands.clear()
     with pytest.raises(ParameterError, match=r"`vpc` must stay: .*fs-.*--drop-file-system"):
         deploy(DeployOptions(vpc=False), session=account, run=again)
