@@ -24,7 +24,7 @@ BAD = {
     "--loss nowhere:f": "No module named 'nowhere'",
     "args.toml": "`module_args` must be arguments of own:f, which are width; got 'widht' (did you",
     "--module nowhere:f": "No module named 'nowhere'",
-    "--module nowhere.at.all:f": "No module named 'nowhere.at.all'",
+    "--module nowhere.at.all:f": "No module named 'nowhere'",
     "--module :f": "this is not a module name",
     "--module ../own:f": "this is not a module name",
     "--module own:missing": "has no attribute 'missing'",
