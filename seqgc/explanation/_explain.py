@@ -632,7 +632,8 @@ class _Explainer:
             )
         if not self._observed.phases and "of a run" in self._profile.meta.source:
             said.append(
-                "The phases of tasks are unknown: an older version of seqgc recorded the run."
+                "The phases of tasks are unknown, because the workers did not report them: an "
+                "older version of seqgc recorded the run, or each mini-task had its own answer."
             )
         return said
 

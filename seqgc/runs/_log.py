@@ -21,7 +21,6 @@ LOG: Final = "events.jsonl"
 SCHEMA: Final = 1
 FUNCTIONS: Final = "functions"  # the billed times of a master's resident functions
 END: Final = "resume"  # the end of a master's tasks; a resumed run's clock begins at 0 again
-_BEGINS: Final = ("run", END)
 _MOST_LOG_BYTES: Final = 2**40  # the log is never in memory as a whole
 _MOST_LINE_BYTES: Final = 2**20
 _USED: Final = (
